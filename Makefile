@@ -1,0 +1,59 @@
+# Needs Python 3.11 or newer with pip, and make. Everything else goes into .venv.
+
+PYTHON ?= python3
+PY := .venv/bin/python
+# The path is in the stamp, so that a copied tree does not test the tree it was copied from.
+STAMP := .venv/.ready-$(shell printf '%s' "$(CURDIR)" | cksum | cut -d' ' -f1)
+TYPED := src tests $(wildcard benchmarks examples scripts)
+
+.PHONY: help test check demo bench docs format clean
+
+help:
+	@echo "make test     everything that must pass before a change lands"
+	@echo "make check    only lint, types and imports (seconds)"
+	@echo "make demo     watch one run live through a crash"
+	@echo "make bench    measure claiming"
+	@echo "make docs     regenerate the generated pages"
+	@echo "make format   let ruff arrange the code"
+	@echo "make clean    remove .venv and every cache"
+
+test: check
+	@$(PY) -m pytest -q --cov --cov-report=term
+
+check: $(STAMP)
+	@$(PY) -m ruff format --check --quiet . || { echo "Not formatted. Run: make format"; exit 1; }
+	@$(PY) -m ruff check --quiet .
+	@$(PY) -m mypy --no-error-summary $(TYPED)
+	@$(PY) .venv/bin/lint-imports --no-logo
+	@echo "Format, lint, types and imports: fine."
+
+demo: $(STAMP)
+	@$(PY) examples/life_of_a_run.py
+
+bench: $(STAMP)
+	@$(PY) -m benchmarks.claim
+
+docs: $(STAMP)
+	@$(PY) scripts/generate_docs.py
+
+format: $(STAMP)
+	@$(PY) -m ruff format .
+	@$(PY) -m ruff check --fix .
+
+clean:
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Debian without python3-venv cannot put pip into a venv; its own pip can install into one.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Perdure needs Python 3.11 or newer, and '$(PYTHON)' is: $$($(PYTHON) --version 2>&1)"; \
+	  echo "Name another one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@echo "Setting up .venv with the test tools and PostgreSQL (once, under a minute) ..."
+	@test -x $(PY) || $(PYTHON) -m venv .venv >/dev/null 2>&1 \
+	  || $(PYTHON) -m venv --clear --without-pip .venv
+	@if $(PY) -m pip --version >/dev/null 2>&1; then pip="$(PY) -m pip"; \
+	  else pip="$(PYTHON) -m pip --python $(PY)"; fi; \
+	$$pip install --disable-pip-version-check --no-input -e '.[test]' >.venv/install.log 2>&1 \
+	  || { tail -n 30 .venv/install.log; echo "The installation failed; all of it: .venv/install.log"; exit 1; }
+	@touch $@

@@ -1,0 +1,1 @@
+"""Perdure: durable runs for ordinary Python functions."""

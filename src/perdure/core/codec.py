@@ -1,0 +1,116 @@
+"""Events and state to JSON text and back, versioned: old histories stay readable for ever.
+
+A commit's events are stored together as `{"v": 1, "events": […]}`. `v` is the format of the
+whole text. When the shape of an event changes, `FORMAT` grows by one and `UPCASTERS` gets a
+function that turns the older format's plain objects into the next one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, get_type_hints
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.events import Event, RunCreated
+from perdure.core.reducer import create
+from perdure.core.run import STATE_FIELDS, Run
+from perdure.core.values import NULL
+from perdure.errors import InvalidInput, UnreadableHistory
+
+FORMAT = 1
+
+Objects = list[dict[str, Any]]
+UPCASTERS: dict[int, Callable[[Objects], Objects]] = {}
+"""From the format that is the key to the next one. The objects' values are still JSON text
+(`msgspec.Raw`), so that payloads come through byte for byte."""
+
+
+class _Packed(msgspec.Struct):
+    v: int
+    events: tuple[Event, ...]
+
+
+class _Plain(msgspec.Struct):
+    """Any format: read far enough to know which one it is."""
+
+    v: int
+    events: msgspec.Raw = NULL
+
+
+_run_types = get_type_hints(Run)
+_run_fields = {field.name: field for field in msgspec.structs.fields(Run)}
+_State = msgspec.defstruct(
+    "_State",
+    [
+        (name, _run_types[name])
+        if _run_fields[name].required
+        else (name, _run_types[name], _run_fields[name].default)
+        for name in STATE_FIELDS
+    ],
+    frozen=True,
+    omit_defaults=True,
+)
+_state_of = attrgetter(*STATE_FIELDS)
+
+_encode = msgspec.json.Encoder().encode
+_decode_packed = msgspec.json.Decoder(_Packed).decode
+_decode_plain = msgspec.json.Decoder(_Plain).decode
+_decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
+_decode_state = msgspec.json.Decoder(_State).decode
+
+
+def encode_events(events: Sequence[Event]) -> str:
+    """One commit's events, as they are stored."""
+    return _encode(_Packed(FORMAT, tuple(events))).decode()
+
+
+def decode_events(text: str | bytes) -> tuple[Event, ...]:
+    """One commit's events, from whatever format they were stored in.
+
+    Raises UnreadableHistory for a format newer than this code, and for damaged text.
+    """
+    try:
+        packed = _decode_packed(text)
+        if packed.v == FORMAT:
+            return packed.events
+    except (ValueError, InvalidInput):
+        # An older format may have another shape altogether; `_upcast` tells old from damaged.
+        pass
+    return _upcast(text)
+
+
+def _upcast(text: str | bytes) -> tuple[Event, ...]:
+    try:
+        plain = _decode_plain(text)
+        if plain.v > FORMAT:
+            advice = f"it has format {plain.v}, this code reads up to {FORMAT}: upgrade Perdure"
+            raise UnreadableHistory("a stored event", advice)
+        objects = _decode_objects(plain.events)
+        for version in range(plain.v, FORMAT):
+            objects = UPCASTERS[version](objects)
+        return _decode_packed(_encode({"v": FORMAT, "events": objects})).events
+    except (ValueError, KeyError, InvalidInput) as error:
+        raise UnreadableHistory("a stored event", f"it is damaged: {error}") from error
+
+
+def encode_state(run: Run) -> str:
+    """What may change about a run, as it is stored beside its history."""
+    return _encode(_State(*_state_of(run))).decode()
+
+
+def restore(created: Event, state: str | bytes, lease_expires_at: datetime | None) -> Run:
+    """The stored run: its first event, its state, and the lease expiry that renewals moved."""
+    if not isinstance(created, RunCreated):
+        raise UnreadableHistory(created.run_id, "its history does not begin with its creation")
+    try:
+        values = _state_of(_decode_state(state))
+    except ValueError as error:
+        raise UnreadableHistory(created.run_id, f"its state is damaged: {error}") from error
+    run = replace(create(created), **dict(zip(STATE_FIELDS, values, strict=True)))
+    if run.lease is None or lease_expires_at is None:
+        return run
+    return replace(run, lease=replace(run.lease, expires_at=lease_expires_at))

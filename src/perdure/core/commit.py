@@ -1,0 +1,68 @@
+"""One run's step, ready to be stored: its events, what they lead to, and what must hold."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from perdure.core.effects import NO_EFFECTS, DeadLetterClosed, Effects, consequences
+from perdure.core.events import Event
+from perdure.core.lifecycle import EventType
+from perdure.core.reducer import project
+from perdure.core.run import ActorType, Run
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """What an adapter stores, all of it or nothing, if the stored run is where it starts.
+
+    `lease_token` is the token the stored row must hold (none: no lease). `needs_expiry`: the
+    step rests on that lease having expired, which storage judges on the row, after its lock.
+    """
+
+    commit_id: str
+    expected_sequence: int
+    events: tuple[Event, ...]
+    run: Run
+    effects: Effects = NO_EFFECTS
+    lease_token: str | None = None
+    needs_expiry: bool = False
+    freed_lease: bool = False
+
+
+def prepare_commit(
+    run: Run | None,
+    events: Sequence[Event],
+    commit_id: str,
+    *,
+    pushed_queues: Collection[str] = (),
+    dead_letter_closed: DeadLetterClosed | None = None,
+) -> Commit:
+    """The commit that takes `run` (none: a new one) through `events`.
+
+    Raises InvariantViolation if they cannot happen to it.
+    """
+    expected = 0 if run is None else run.sequence
+    after = project(run, events, expected)
+    effects = consequences(after, events, pushed_queues=pushed_queues)
+    if dead_letter_closed is not None:
+        effects = msgspec.structs.replace(effects, dead_letter_closed=dead_letter_closed)
+    lease = None if run is None else run.lease
+    return Commit(
+        commit_id=commit_id,
+        expected_sequence=expected,
+        events=tuple(events),
+        run=after,
+        effects=effects,
+        lease_token=None if lease is None else lease.token,
+        needs_expiry=run is not None and rests_on_expiry(run, events),
+        freed_lease=lease is not None and after.lease is None,
+    )
+
+
+def rests_on_expiry(run: Run, events: Sequence[Event]) -> bool:
+    """Whether somebody else than the holder ends this run's lease, which only expiry allows."""
+    if run.lease is None or events[0].type is EventType.CANCELLATION_REQUESTED:
+        return False
+    actor = events[0].actor
+    return (actor.type, actor.id) != (ActorType.WORKER, run.lease.worker_id)

@@ -1,0 +1,214 @@
+"""How runs come to be: triggers and schedules make them; operators rerun and retry them."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from perdure.core.decide.fact import Events
+from perdure.core.events import Delivery, RunCreated, RunDeliveryRequested
+from perdure.core.lifecycle import Status
+from perdure.core.run import (
+    DEFAULT_ENVIRONMENT,
+    Actor,
+    Policy,
+    Run,
+    Source,
+    SourceType,
+)
+from perdure.core.values import NULL, check_label, encode_value
+from perdure.errors import InvalidInput, NotAllowed
+
+PRIORITIES = range(11)
+MAX_TAGS = 64
+MAX_META = 64 * 1024
+
+_RUN_ID = re.compile(r"run_[0-9a-f]{32}")
+
+
+class NewRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody asks for when asking for a run."""
+
+    task: str
+    payload_json: msgspec.Raw = NULL
+    environment: str = DEFAULT_ENVIRONMENT
+    queue: str = "default"
+    policy: Policy = Policy()
+    priority: int = 0
+    run_at: datetime | None = None
+    ttl: timedelta | None = None
+    source: Source = Source()
+    occurrence_key: str | None = None
+    parent_id: str | None = None
+    root_id: str | None = None
+    continuation_of: str | None = None
+    lineage_depth: int = 0
+    batch_id: str | None = None
+    concurrency_key: str | None = None
+    idempotency_key: str | None = None
+    singleton_key: str | None = None
+    tags: dict[str, str] | None = None
+    meta: dict[str, Any] | None = None
+    task_version: int | None = None
+    debug: bool = False
+    trace_carrier: dict[str, str] | None = None
+
+
+def decide_create(
+    new: NewRun, run_id: str, actor: Actor, now: datetime, *, dispatch: bool = False
+) -> Events:
+    """The first events of a run. `dispatch`: a push transport serves its queue.
+
+    Raises InvalidInput, naming the field, if anything about it cannot be kept.
+    """
+    _check(new, run_id)
+    created = RunCreated(
+        run_id=run_id,
+        environment=new.environment,
+        occurred_at=now,
+        actor=actor,
+        meta=new.meta,
+        expires_at=_expiry(new, now),
+        **{name: getattr(new, name) for name in _COPIED},
+    )
+    if dispatch or (new.run_at is not None and new.run_at > now):
+        return [created, _first_delivery(created)]
+    return [created]
+
+
+_COPIED = tuple(
+    name for name in NewRun.__struct_fields__ if name not in ("environment", "meta", "ttl")
+)
+
+
+def decide_rerun(
+    run: Run,
+    run_id: str,
+    actor: Actor,
+    now: datetime,
+    *,
+    reason: str | None = None,
+    payload_json: msgspec.Raw | None = None,
+) -> Events:
+    """A new run like this ended one, linked to it. The old one's history does not change."""
+    if not run.is_terminal:
+        raise NotAllowed(run.id, "rerun", run.status, "wait until it has ended, or cancel it first")
+    return _again(run, run_id, actor, now, SourceType.RERUN, reason, payload_json)
+
+
+def decide_retry(
+    run: Run,
+    run_id: str,
+    actor: Actor,
+    now: datetime,
+    *,
+    reason: str | None = None,
+    payload_json: msgspec.Raw | None = None,
+) -> Events:
+    """A new try at a run that failed or was dead-lettered, linked to it."""
+    if run.status not in (Status.FAILED, Status.DEAD_LETTERED):
+        advice = "only failed and dead-lettered runs are retried; rerun any other ended run"
+        raise NotAllowed(run.id, "retry", run.status, advice)
+    return _again(run, run_id, actor, now, SourceType.MANUAL_RETRY, reason, payload_json)
+
+
+def _again(
+    run: Run,
+    run_id: str,
+    actor: Actor,
+    now: datetime,
+    kind: SourceType,
+    reason: str | None,
+    payload_json: msgspec.Raw | None,
+) -> Events:
+    source = Source(type=kind, run_id=run.id, schedule_id=run.schedule_id, reason=reason)
+    # Of an occurrence only the cadence's own run has the cadence's key.
+    occurrence_key = None if run.occurrence_key is None else f"manual:{run_id}"
+    lifetime = None if run.expires_at is None else run.expires_at - _first_due(run)
+    copied = {name: getattr(run, name) for name in _RERUN}
+    new = NewRun(
+        payload_json=run.payload_json if payload_json is None else payload_json,
+        source=source,
+        occurrence_key=occurrence_key,
+        ttl=lifetime,
+        **copied,
+    )
+    return decide_create(new, run_id, actor, max(now, run.updated_at))
+
+
+_NOT_RERUN = {"payload_json", "source", "occurrence_key", "ttl", "run_at", "idempotency_key"}
+_RERUN = tuple(name for name in NewRun.__struct_fields__ if name not in _NOT_RERUN)
+
+
+def _first_due(run: Run) -> datetime:
+    return max(run.requested_at or run.created_at, run.created_at)
+
+
+def _expiry(new: NewRun, now: datetime) -> datetime | None:
+    """Time to live counts from when the run is first due."""
+    if new.ttl is None:
+        return None
+    try:
+        return max(new.run_at or now, now) + new.ttl
+    except OverflowError as error:
+        raise InvalidInput("ttl", "ends beyond the calendar") from error
+
+
+def _first_delivery(created: RunCreated) -> RunDeliveryRequested:
+    wish = Delivery(
+        run_id=created.run_id,
+        environment=created.environment,
+        queue=created.queue,
+        available_at=max(created.run_at or created.occurred_at, created.occurred_at),
+    )
+    return RunDeliveryRequested(
+        run_id=created.run_id,
+        environment=created.environment,
+        occurred_at=created.occurred_at,
+        actor=created.actor,
+        delivery=wish,
+    )
+
+
+def check_priority(priority: int) -> None:
+    """Raises InvalidInput unless `priority` is one of `PRIORITIES`."""
+    if type(priority) is not int or priority not in PRIORITIES:
+        raise InvalidInput("priority", f"must be a whole number from 0 to 10, not {priority!r}")
+
+
+def check_instant(instant: datetime, field: str) -> None:
+    """Raises InvalidInput unless `instant` is one moment, wherever it is read."""
+    if instant.utcoffset() is None:
+        raise InvalidInput(field, "must say its time zone")
+
+
+def _check(new: NewRun, run_id: str) -> None:
+    if not _RUN_ID.fullmatch(run_id):
+        raise InvalidInput("run_id", f"{run_id!r} is not run_ and 32 hexadecimal digits")
+    for field in ("environment", "task", "queue"):
+        check_label(getattr(new, field), field)
+    for field in ("concurrency_key", "idempotency_key", "singleton_key", "batch_id"):
+        if getattr(new, field) is not None:
+            check_label(getattr(new, field), field)
+    if new.occurrence_key is not None:
+        check_label(new.occurrence_key, "occurrence_key", limit=512)
+    check_priority(new.priority)
+    if new.ttl is not None and new.ttl <= timedelta(0):
+        raise InvalidInput("ttl", "must be longer than nothing")
+    if new.run_at is not None:
+        check_instant(new.run_at, "run_at")
+    _check_annotations(new)
+
+
+def _check_annotations(new: NewRun) -> None:
+    if len(new.tags or ()) > MAX_TAGS:
+        raise InvalidInput("tags", f"at most {MAX_TAGS} are allowed")
+    for key, value in (new.tags or {}).items():
+        check_label(key, "tags")
+        check_label(value, f"tags.{key}")
+    for field in ("meta", "trace_carrier"):
+        if getattr(new, field) is not None:
+            encode_value(getattr(new, field), field=field, limit=MAX_META)

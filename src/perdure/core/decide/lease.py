@@ -1,0 +1,291 @@
+"""What the holder of a lease may decide: begin, renew, give back, and say how it ended.
+
+Every function takes the token and raises LeaseLost if it is not the run's: a stale owner first
+meets SequenceConflict, reloads, and learns here that it is not the owner any more.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from perdure.core import events as e
+from perdure.core.decide.fact import Events, fact
+from perdure.core.failure import Failure, FailureKind, make_failure
+from perdure.core.lifecycle import Status
+from perdure.core.reducer import apply
+from perdure.core.retry import retry_delay
+from perdure.core.run import SYSTEM, Actor, ActorType, Awaiting, Lease, OnExhausted, Run
+from perdure.errors import LeaseLost, NotAllowed
+
+RETURNED_TOO_OFTEN = "returned_too_often"
+EXHAUSTED = "exhausted"
+POISON = "poison"
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker's offer for one run: its lease, and whether to begin the attempt at once."""
+
+    token: str
+    worker_id: str
+    lease_ttl: timedelta
+    start: bool = False
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What an executor saw of an attempt; carried by the event that ends it."""
+
+    execution_trace: dict[str, Any] | None = None
+    output: dict[str, Any] | None = None
+
+
+NO_EVIDENCE = Evidence()
+
+
+def decide_claim(run: Run, claim: Claim, now: datetime) -> Events:
+    """Hand a due run over, or say that its time to live has passed. Never empty."""
+    now = max(now, run.updated_at)
+    if run.may_expire and run.expires_at is not None and run.expires_at <= now:
+        return [fact(e.RunExpired, run, SYSTEM, now)]
+    if run.claimable_at is None or run.claimable_at > now:
+        raise NotAllowed(run.id, "claim", run.status, "it is not due, or not free")
+    worker = Actor(ActorType.WORKER, claim.worker_id)
+    expires_at = now + (run.policy.lease_ttl or claim.lease_ttl)
+    claimed = fact(
+        e.RunLeaseClaimed,
+        run,
+        worker,
+        now,
+        token=claim.token,
+        worker_id=claim.worker_id,
+        expires_at=expires_at,
+    )
+    if not claim.start:
+        return [claimed]
+    return [claimed, *decide_start(apply(run, claimed), claim.token, now)]
+
+
+def decide_start(run: Run, token: str, now: datetime) -> Events:
+    """Begin the next attempt. A lease that has run out cannot begin one any more."""
+    lease = _owned(run, token)
+    if run.status is Status.CANCELLATION_REQUESTED and lease.attempt is None:
+        return [fact(e.RunCancelled, run, _worker(lease), now)]
+    _only_claimed(run, "start")
+    if lease.expires_at <= max(now, run.updated_at):
+        raise LeaseLost(run.id, "its lease expired before the attempt began")
+    attempt = run.counters.attempts + 1
+    return [fact(e.RunStarted, run, _worker(lease), now, attempt=attempt)]
+
+
+def decide_renewal(run: Run, token: str, now: datetime, ttl: timedelta) -> Events:
+    """A recorded heartbeat. Renewing an expired lease that nobody has taken is allowed."""
+    lease = _owned(run, token)
+    expires_at = max(lease.expires_at, max(now, run.updated_at) + (run.policy.lease_ttl or ttl))
+    return [
+        fact(
+            e.RunLeaseHeartbeat,
+            run,
+            _worker(lease),
+            now,
+            token=token,
+            worker_id=lease.worker_id,
+            expires_at=expires_at,
+        )
+    ]
+
+
+def decide_return(
+    run: Run,
+    token: str,
+    now: datetime,
+    *,
+    run_at: datetime | None = None,
+    reason: str | None = None,
+) -> Events:
+    """Give an unstarted claim back. A run that nobody ever wants to start ends at some point."""
+    lease = _owned(run, token)
+    if run.status is Status.CANCELLATION_REQUESTED and lease.attempt is None:
+        return [fact(e.RunCancelled, run, _worker(lease), now)]
+    _only_claimed(run, "return")
+    if run.counters.returns >= run.policy.max_returns:
+        message = f"returned {run.counters.returns + 1} times without an attempt"
+        failure = make_failure(FailureKind.SYSTEM, type="ReturnedTooOften", message=message)
+        return [
+            fact(e.RunFailed, run, _worker(lease), now, failure=failure, reason=RETURNED_TOO_OFTEN)
+        ]
+    return [
+        fact(
+            e.RunLeaseReturned,
+            run,
+            _worker(lease),
+            now,
+            token=token,
+            worker_id=lease.worker_id,
+            run_at=run_at,
+            reason=reason,
+        )
+    ]
+
+
+def decide_success(
+    run: Run,
+    token: str,
+    now: datetime,
+    result_json: msgspec.Raw | msgspec.UnsetType = UNSET,
+    evidence: Evidence = NO_EVIDENCE,
+) -> Events:
+    """The attempt returned. That stands, also if a cancellation was asked for meanwhile."""
+    lease = _attempting(run, token)
+    return [
+        fact(
+            e.RunSucceeded,
+            run,
+            _worker(lease),
+            now,
+            attempt=lease.attempt,
+            result_json=result_json,
+            execution_trace=evidence.execution_trace,
+            output=evidence.output,
+        )
+    ]
+
+
+def decide_failure(
+    run: Run,
+    token: str,
+    now: datetime,
+    failure: Failure,
+    *,
+    jitter: float = 0.0,
+    retry_after: timedelta | None = None,
+    evidence: Evidence = NO_EVIDENCE,
+) -> Events:
+    """The attempt failed, or the claim could not become one (kinds `system` and `rejected`)."""
+    lease = _owned(run, token)
+    if lease.attempt is None and run.status is Status.CANCELLATION_REQUESTED:
+        return [fact(e.RunCancelled, run, _worker(lease), now)]
+    if lease.attempt is None and failure.kind not in (FailureKind.SYSTEM, FailureKind.REJECTED):
+        raise NotAllowed(run.id, "fail an attempt of", run.status, "no attempt has begun")
+    return failed(run, _worker(lease), now, failure, jitter, retry_after, evidence)
+
+
+def decide_release(
+    run: Run,
+    token: str,
+    now: datetime,
+    *,
+    resume_at: datetime | None = None,
+    awaiting: Awaiting | None = None,
+    reason: str | None = None,
+    evidence: Evidence = NO_EVIDENCE,
+) -> Events:
+    """The handler gives the run back for now. While cancelling, that is the end of it."""
+    lease = _attempting(run, token)
+    if run.status is Status.CANCELLATION_REQUESTED:
+        return decide_stop(run, token, now, evidence=evidence)
+    if awaiting is None and resume_at is None:
+        resume_at = max(now, run.updated_at)
+    return [
+        fact(
+            e.RunReleased,
+            run,
+            _worker(lease),
+            now,
+            attempt=lease.attempt,
+            resume_at=resume_at,
+            awaiting=awaiting,
+            reason=reason,
+            execution_trace=evidence.execution_trace,
+            output=evidence.output,
+        )
+    ]
+
+
+def decide_stop(run: Run, token: str, now: datetime, *, evidence: Evidence = NO_EVIDENCE) -> Events:
+    """The owner stopped because it was asked to."""
+    lease = _owned(run, token)
+    if run.status is not Status.CANCELLATION_REQUESTED:
+        raise NotAllowed(run.id, "stop", run.status, "nobody asked for a cancellation")
+    return [
+        fact(
+            e.RunCancelled,
+            run,
+            _worker(lease),
+            now,
+            execution_trace=evidence.execution_trace,
+            output=evidence.output,
+        )
+    ]
+
+
+def decide_shutdown(run: Run, token: str, now: datetime) -> Events:
+    """The worker goes away: what has not begun is returned, what has is released. Uncounted."""
+    lease = _owned(run, token)
+    if lease.attempt is None:
+        return decide_return(run, token, now, reason="shutdown")
+    return decide_release(run, token, now, reason="shutdown")
+
+
+def failed(
+    run: Run,
+    actor: Actor,
+    now: datetime,
+    failure: Failure,
+    jitter: float,
+    retry_after: timedelta | None,
+    evidence: Evidence,
+) -> Events:
+    """What follows a failure: another try, a dead letter, or the end. Budget counts failures."""
+    assert run.lease is not None
+    ending: dict[str, Any] = {
+        "attempt": run.lease.attempt,
+        "failure": failure,
+        "execution_trace": evidence.execution_trace,
+        "output": evidence.output,
+    }
+    failures = run.counters.failures + 1
+    if run.status is Status.CANCELLATION_REQUESTED:
+        return [fact(e.RunFailed, run, actor, now, **ending)]
+    if _is_poison(run, failure):
+        return [fact(e.RunDeadLettered, run, actor, now, reason=POISON, **ending)]
+    if failure.retryable and failures < run.policy.tries and run.lease.attempt is not None:
+        delay = retry_after
+        if delay is None:
+            delay = retry_delay(run.policy.backoff, failures, jitter)
+        retry_at = max(now, run.updated_at) + delay
+        return [fact(e.RunRetryScheduled, run, actor, now, retry_at=retry_at, **ending)]
+    if failure.retryable and run.policy.exhausted_to is OnExhausted.DEAD_LETTER:
+        return [fact(e.RunDeadLettered, run, actor, now, reason=EXHAUSTED, **ending)]
+    return [fact(e.RunFailed, run, actor, now, **ending)]
+
+
+def _is_poison(run: Run, failure: Failure) -> bool:
+    threshold, streak = run.policy.poison_threshold, run.streak
+    same = streak is not None and streak.fingerprint == failure.fingerprint
+    count = streak.count + 1 if streak is not None and same else 1
+    return threshold is not None and count >= threshold
+
+
+def _owned(run: Run, token: str) -> Lease:
+    if run.lease is None or run.lease.token != token:
+        raise LeaseLost(run.id)
+    return run.lease
+
+
+def _attempting(run: Run, token: str) -> Lease:
+    lease = _owned(run, token)
+    if lease.attempt is None:
+        raise NotAllowed(run.id, "end an attempt of", run.status, "no attempt has begun")
+    return lease
+
+
+def _only_claimed(run: Run, action: str) -> None:
+    if run.status is not Status.CLAIMED:
+        raise NotAllowed(run.id, action, run.status, "its attempt has begun")
+
+
+def _worker(lease: Lease) -> Actor:
+    return Actor(ActorType.WORKER, lease.worker_id)

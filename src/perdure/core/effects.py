@@ -1,0 +1,177 @@
+"""What must become true together with a run's events: keys, dead letters, outbox rows.
+
+Computed here, stored by the adapters in the transaction that appends the events.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from perdure.core import events as e
+from perdure.core.failure import FailureKind
+from perdure.core.lifecycle import Status
+from perdure.core.run import Actor, Run
+
+
+class KeyKind(StrEnum):
+    """What a key promises while a run owns it."""
+
+    IDEMPOTENCY = "idempotency"
+    SINGLETON = "singleton"
+    OCCURRENCE = "occurrence"
+
+
+class Key(msgspec.Struct, frozen=True, order=True):
+    """A name that at most one run owns, within environment and scope (the task)."""
+
+    environment: str
+    kind: KeyKind
+    scope: str
+    name: str
+
+
+class KeyFreed(msgspec.Struct, frozen=True):
+    """From `free_at` on, another run may take the key."""
+
+    key: Key
+    free_at: datetime
+
+
+class DeadLetterStatus(StrEnum):
+    OPEN = "open"
+    REPLAYED = "replayed"
+    DISCARDED = "discarded"
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that an operator has to decide about. Its own small life: open, then closed once."""
+
+    run_id: str
+    environment: str
+    task: str
+    queue: str
+    occurrence_key: str | None
+    reason: str
+    failure_kind: FailureKind
+    fingerprint: str
+    message: str
+    opened_at: datetime
+    status: DeadLetterStatus = DeadLetterStatus.OPEN
+    closed_at: datetime | None = None
+    closed_by: Actor | None = None
+    replay_run_id: str | None = None
+
+
+class DeadLetterClosed(msgspec.Struct, frozen=True, kw_only=True):
+    """Closes a dead letter, guarded: it must still be open, or the whole item is a conflict."""
+
+    run_id: str
+    status: DeadLetterStatus
+    closed_at: datetime
+    closed_by: Actor
+    replay_run_id: str | None = None
+
+
+class Effects(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything beside history and projection that one run's commit makes true."""
+
+    keys_taken: tuple[Key, ...] = ()
+    keys_freed: tuple[KeyFreed, ...] = ()
+    dead_letter: DeadLetter | None = None
+    dead_letter_closed: DeadLetterClosed | None = None
+    outbox: tuple[e.Delivery, ...] = ()
+
+
+NO_EFFECTS = Effects()
+
+_FREES_IDEMPOTENCY = frozenset(
+    {Status.FAILED, Status.DEAD_LETTERED, Status.EXPIRED, Status.SKIPPED}
+)
+
+
+def consequences(
+    run: Run, events: Sequence[e.Event], *, pushed_queues: Collection[str] = ()
+) -> Effects:
+    """What follows from `events`, which led to `run`."""
+    first_commit = run.sequence == len(events)
+    outbox = _outbox(events) if run.queue in pushed_queues else ()
+    if not (first_commit or run.is_terminal or outbox):
+        return NO_EFFECTS
+    return Effects(
+        keys_taken=_keys(run) if first_commit else (),
+        keys_freed=_freed(run) if run.is_terminal else (),
+        dead_letter=_dead_letter(run) if run.status is Status.DEAD_LETTERED else None,
+        outbox=outbox,
+    )
+
+
+def close_dead_letter(
+    run: Run, status: DeadLetterStatus, actor: Actor, now: datetime, replay: Run | None = None
+) -> DeadLetterClosed:
+    """An operator's decision about a dead letter: replayed as another run, or discarded."""
+    replay_id = None if replay is None else replay.id
+    return DeadLetterClosed(
+        run_id=run.id, status=status, closed_at=now, closed_by=actor, replay_run_id=replay_id
+    )
+
+
+def payload_hash(run: Run) -> str:
+    """Tells whether a second trigger with the same key asks for the same thing."""
+    return hashlib.sha256(bytes(run.payload_json)).hexdigest()
+
+
+def _keys(run: Run) -> tuple[Key, ...]:
+    wanted = (
+        (KeyKind.IDEMPOTENCY, run.task, run.idempotency_key),
+        (KeyKind.SINGLETON, run.task, run.singleton_key),
+        (KeyKind.OCCURRENCE, "", run.occurrence_key),
+    )
+    return tuple(Key(run.environment, kind, scope, name) for kind, scope, name in wanted if name)
+
+
+def _freed(run: Run) -> tuple[KeyFreed, ...]:
+    freed = []
+    for key in _keys(run):
+        free_at = _free_at(run, key.kind)
+        if free_at is not None:
+            freed.append(KeyFreed(key, free_at))
+    return tuple(freed)
+
+
+def _free_at(run: Run, kind: KeyKind) -> datetime | None:
+    """`created_at` means at once: it has passed on every clock that can see the run."""
+    match kind:
+        case KeyKind.SINGLETON:
+            return run.created_at
+        case KeyKind.IDEMPOTENCY if run.status in _FREES_IDEMPOTENCY:
+            return run.created_at
+        case KeyKind.IDEMPOTENCY:
+            return run.created_at + run.policy.idempotency_ttl
+        case KeyKind.OCCURRENCE:
+            return None
+
+
+def _dead_letter(run: Run) -> DeadLetter:
+    assert run.failure is not None
+    assert run.finished_at is not None
+    return DeadLetter(
+        run_id=run.id,
+        environment=run.environment,
+        task=run.task,
+        queue=run.queue,
+        occurrence_key=run.occurrence_key,
+        reason=run.reason or "",
+        failure_kind=run.failure.kind,
+        fingerprint=run.failure.fingerprint,
+        message=run.failure.message,
+        opened_at=run.finished_at,
+    )
+
+
+def _outbox(events: Sequence[e.Event]) -> tuple[e.Delivery, ...]:
+    return tuple(event.delivery for event in events if isinstance(event, e.RunDeliveryRequested))

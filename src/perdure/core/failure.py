@@ -1,0 +1,83 @@
+"""What went wrong with an attempt, and the fingerprint that tells equal failures."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+CRASH_MESSAGE = "worker lease expired during execution"
+MAX_MESSAGE = 16 * 1024
+
+# What differs between two occurrences of one fault: addresses, ids, numbers, quoted values.
+_NOISE = re.compile(
+    r"0x[0-9a-fA-F]+"
+    r"|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
+    r"|\b[0-9a-fA-F]{16,}\b"
+    r"|\d+(?:[.:,-]\d+)*"
+)
+
+
+class FailureKind(StrEnum):
+    """Whose fault it was."""
+
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    CRASH = "crash"
+    SYSTEM = "system"
+    REJECTED = "rejected"
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why an attempt, or a claim that never became one, did not succeed."""
+
+    kind: FailureKind
+    type: str
+    message: str
+    fingerprint: str
+    traceback: str | None = None
+    retryable: bool = True
+    details: dict[str, Any] | None = None
+
+
+def make_failure(
+    kind: FailureKind,
+    *,
+    type: str,
+    message: str,
+    traceback: str | None = None,
+    retryable: bool = True,
+    details: dict[str, Any] | None = None,
+) -> Failure:
+    """A failure with its fingerprint; texts are made safe to store and cut to `MAX_MESSAGE`."""
+    message = clean_text(message)
+    return Failure(
+        kind=kind,
+        type=clean_text(type),
+        message=message,
+        fingerprint=fingerprint(kind, type, message),
+        traceback=None if traceback is None else clean_text(traceback),
+        retryable=retryable,
+        details=details,
+    )
+
+
+def fingerprint(kind: FailureKind, type: str, message: str) -> str:
+    """Equal for failures that differ only in numbers, ids, addresses and white space."""
+    normal = " ".join(_NOISE.sub("#", message).split()).lower()
+    text = "\x00".join((kind, type, normal))
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def clean_text(text: str) -> str:
+    """Error text comes from anywhere: no lone surrogates, no NUL, and never endless."""
+    safe = text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
+    if len(safe) <= MAX_MESSAGE:
+        return safe
+    return f"{safe[:MAX_MESSAGE]}… ({len(safe) - MAX_MESSAGE} more characters)"
+
+
+CRASH = make_failure(FailureKind.CRASH, type="LeaseExpired", message=CRASH_MESSAGE)

@@ -1,0 +1,315 @@
+"""What happened: events fold into a run. Permission is `decide`'s business; here an event that
+the lifecycle does not allow is a corruption, and is refused as such."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec.structs import replace
+
+from perdure.core import events as e
+from perdure.core.failure import Failure
+from perdure.core.guards import holds
+from perdure.core.lifecycle import ARROWS, TERMINAL, Status
+from perdure.core.run import Cancellation, Counters, Lease, Run, Streak
+from perdure.errors import InvariantViolation, SequenceConflict
+
+MAX_SEQUENCE = 2**31 - 1
+
+Changes = dict[str, Any]
+_NO_RESERVATION: Changes = {"dispatched_at": None, "dispatch_expires_at": None}
+
+
+def project(run: Run | None, events: Sequence[e.Event], expected_sequence: int) -> Run:
+    """The run after `events`, which follow `expected_sequence`.
+
+    Raises SequenceConflict if the run is elsewhere, InvariantViolation for anything impossible.
+    """
+    _check_sequence(run, events, expected_sequence)
+    if not events:
+        raise InvariantViolation(_name(run, events), "an append needs at least one event")
+    first, rest = (create(events[0]), events[1:]) if run is None else (run, events)
+    for event in rest:
+        first = apply(first, event)
+    return first
+
+
+def replay(events: Sequence[e.Event]) -> Run:
+    """The run a whole history adds up to."""
+    return project(None, events, 0)
+
+
+def create(event: e.Event) -> Run:
+    """The run right after its first event."""
+    if not isinstance(event, e.RunCreated):
+        raise InvariantViolation(event.run_id, f"{event.type} cannot be the first event")
+    return Run(
+        id=event.run_id,
+        environment=event.environment,
+        task=event.task,
+        payload_json=event.payload_json,
+        source=event.source,
+        occurrence_key=event.occurrence_key,
+        parent_id=event.parent_id,
+        root_id=event.root_id or event.run_id,
+        continuation_of=event.continuation_of,
+        lineage_depth=event.lineage_depth,
+        batch_id=event.batch_id,
+        concurrency_key=event.concurrency_key,
+        idempotency_key=event.idempotency_key,
+        singleton_key=event.singleton_key,
+        tags=event.tags or {},
+        meta=event.meta or {},
+        expires_at=event.expires_at,
+        requested_at=event.run_at,
+        policy=event.policy,
+        task_version=event.task_version,
+        debug=event.debug,
+        created_by=event.actor,
+        created_at=event.occurred_at,
+        queue=event.queue,
+        priority=event.priority,
+        run_at=event.run_at,
+        trace_carrier=event.trace_carrier,
+        status=Status.QUEUED,
+        sequence=1,
+        updated_at=event.occurred_at,
+    )
+
+
+def apply(run: Run, event: e.Event) -> Run:
+    """The run after one more event. Raises InvariantViolation if it cannot follow."""
+    _check_target(run, event)
+    arrow = ARROWS.get((run.status, event.type))
+    if arrow is None:
+        raise InvariantViolation(run.id, _refusal(run, event))
+    run = _with_renewals(run, event)
+    if not holds(arrow.guard, run, event):
+        raise InvariantViolation(run.id, f"{event.type} while {run.status} needs: {arrow.guard}")
+    changes = _EFFECTS[type(event)](run, event)
+    return replace(run, sequence=run.sequence + 1, updated_at=event.occurred_at, **changes)
+
+
+def _check_sequence(run: Run | None, events: Sequence[e.Event], expected: int) -> None:
+    name = _name(run, events)
+    if type(expected) is not int or not 0 <= expected <= MAX_SEQUENCE:
+        raise InvariantViolation(name, f"{expected!r} is not a sequence")
+    actual = 0 if run is None else run.sequence
+    if expected != actual:
+        raise SequenceConflict(name, expected, None if run is None else actual)
+
+
+def _name(run: Run | None, events: Sequence[e.Event]) -> str:
+    if run is not None:
+        return run.id
+    return events[0].run_id if events else "(new)"
+
+
+def _check_target(run: Run, event: e.Event) -> None:
+    if (event.run_id, event.environment) != (run.id, run.environment):
+        target = f"{event.run_id} in {event.environment}"
+        raise InvariantViolation(run.id, f"{event.type} targets run {target}")
+    if event.occurred_at < run.updated_at:
+        raise InvariantViolation(run.id, f"{event.type} lies before the run's last event")
+
+
+def _refusal(run: Run, event: e.Event) -> str:
+    state = "has ended" if run.status in TERMINAL else "does not allow it"
+    return f"{event.type} cannot happen: the run is {run.status}, which {state}"
+
+
+def _with_renewals(run: Run, event: e.Event) -> Run:
+    """Renewals that left no event are known from the expiry a later event carries."""
+    carried, lease = event.lease_expires_at, run.lease
+    if carried is None or lease is None or carried <= lease.expires_at:
+        return run
+    return replace(run, lease=replace(lease, expires_at=carried))
+
+
+def _by_time(run_at: datetime | None, now: datetime) -> Status:
+    return Status.SCHEDULED if run_at is not None and run_at > now else Status.QUEUED
+
+
+def _count(run: Run, **steps: int) -> Counters:
+    counters = run.counters
+    return replace(counters, **{name: getattr(counters, name) + n for name, n in steps.items()})
+
+
+def _streak(run: Run, failure: Failure) -> Streak:
+    same = run.streak is not None and run.streak.fingerprint == failure.fingerprint
+    return Streak(failure.fingerprint, run.streak.count + 1 if same and run.streak else 1)
+
+
+def _ended(event: e.Event, status: Status, **changes: Any) -> Changes:
+    finished: Changes = {"status": status, "lease": None, "finished_at": event.occurred_at}
+    return finished | _NO_RESERVATION | changes
+
+
+def _delivery_requested(run: Run, event: e.RunDeliveryRequested) -> Changes:
+    delivery = event.delivery
+    reserved = delivery.dispatch_expires_at is not None
+    carriers = (delivery.trace_carrier, event.trace_carrier, run.trace_carrier)
+    return {
+        "status": _by_time(delivery.available_at, event.occurred_at),
+        "run_at": delivery.available_at,
+        "lease": None,
+        "awaiting": None,
+        "dispatched_at": event.occurred_at if reserved else None,
+        "dispatch_expires_at": delivery.dispatch_expires_at,
+        "trace_carrier": next((c for c in carriers if c is not None), None),
+        "counters": run.counters if run.lease is None else _count(run, abandons=1),
+    }
+
+
+def _lease_claimed(run: Run, event: e.RunLeaseClaimed) -> Changes:
+    counters = _count(run, claims=1)
+    lease = Lease(
+        token=event.token,
+        fence=counters.claims,
+        worker_id=event.worker_id,
+        claimed_at=event.occurred_at,
+        renewed_at=event.occurred_at,
+        expires_at=event.expires_at,
+    )
+    claimed: Changes = {"status": Status.CLAIMED, "counters": counters, "lease": lease}
+    return claimed | _NO_RESERVATION | {"awaiting": None}
+
+
+def _lease_heartbeat(run: Run, event: e.RunLeaseHeartbeat) -> Changes:
+    assert run.lease is not None
+    renewed = replace(run.lease, renewed_at=event.occurred_at, expires_at=event.expires_at)
+    return {"lease": renewed}
+
+
+def _lease_returned(run: Run, event: e.RunLeaseReturned) -> Changes:
+    return {
+        "status": _by_time(event.run_at, event.occurred_at),
+        "run_at": event.run_at or run.run_at,
+        "lease": None,
+        "counters": _count(run, returns=1),
+    }
+
+
+def _started(run: Run, event: e.RunStarted) -> Changes:
+    assert run.lease is not None
+    return {
+        "status": Status.RUNNING,
+        "counters": _count(run, attempts=1),
+        "lease": replace(run.lease, attempt=event.attempt),
+        "failure": None,
+        "started_at": event.occurred_at,
+    }
+
+
+def _succeeded(run: Run, event: e.RunSucceeded) -> Changes:
+    return _ended(event, Status.SUCCEEDED, result_json=event.result_json, failure=None)
+
+
+def _failed(run: Run, event: e.RunFailed | e.RunDeadLettered) -> Changes:
+    dead = isinstance(event, e.RunDeadLettered)
+    return _ended(
+        event,
+        Status.DEAD_LETTERED if dead else Status.FAILED,
+        counters=_count(run, failures=1),
+        failure=event.failure,
+        streak=_streak(run, event.failure),
+        reason=event.reason,
+    )
+
+
+def _retry_scheduled(run: Run, event: e.RunRetryScheduled) -> Changes:
+    retrying: Changes = {
+        "status": Status.RETRYING,
+        "counters": _count(run, failures=1, retries=1),
+        "failure": event.failure,
+        "streak": _streak(run, event.failure),
+        "run_at": event.retry_at,
+        "lease": None,
+    }
+    return retrying | _NO_RESERVATION
+
+
+def _released(run: Run, event: e.RunReleased) -> Changes:
+    if event.awaiting is None and event.resume_at is None:
+        raise InvariantViolation(run.id, f"{event.type} says neither when nor what it waits for")
+    awaiting = event.awaiting
+    released: Changes = {
+        "status": Status.RELEASED if awaiting is None else Status.WAITING,
+        "counters": _count(run, releases=1),
+        "run_at": event.resume_at if awaiting is None else awaiting.deadline,
+        "awaiting": awaiting,
+        "lease": None,
+    }
+    return released | _NO_RESERVATION
+
+
+def _cancellation_requested(run: Run, event: e.RunCancellationRequested) -> Changes:
+    return {"status": Status.CANCELLATION_REQUESTED, "cancellation": _cancellation(event)}
+
+
+def _cancelled(run: Run, event: e.RunCancelled) -> Changes:
+    cancellation = run.cancellation or _cancellation(event)
+    return _ended(
+        event,
+        Status.CANCELLED,
+        failure=None,
+        awaiting=None,
+        cancellation=cancellation,
+        reason=event.reason or cancellation.reason,
+    )
+
+
+def _cancellation(event: e.RunCancellationRequested | e.RunCancelled) -> Cancellation:
+    return Cancellation(at=event.occurred_at, actor=event.actor, reason=event.reason)
+
+
+def _expired(run: Run, event: e.RunExpired) -> Changes:
+    return _ended(event, Status.EXPIRED)
+
+
+def _skipped(run: Run, event: e.RunSkipped) -> Changes:
+    return _ended(event, Status.SKIPPED, reason=event.reason)
+
+
+def _paused(run: Run, event: e.RunPaused) -> Changes:
+    return {"status": Status.PAUSED} | _NO_RESERVATION
+
+
+def _resumed(run: Run, event: e.RunResumed) -> Changes:
+    return {"status": _by_time(run.run_at, event.occurred_at)}
+
+
+def _rescheduled(run: Run, event: e.RunRescheduled) -> Changes:
+    changes: Changes = dict(_NO_RESERVATION)
+    if event.priority is not None:
+        changes["priority"] = event.priority
+    if event.queue is not None:
+        changes["queue"] = event.queue
+    if event.run_at is not None:
+        changes["run_at"] = event.run_at
+        if run.status is not Status.PAUSED:
+            changes["status"] = _by_time(event.run_at, event.occurred_at)
+    return changes
+
+
+_EFFECTS: dict[type[Any], Callable[[Run, Any], Changes]] = {
+    e.RunDeliveryRequested: _delivery_requested,
+    e.RunLeaseClaimed: _lease_claimed,
+    e.RunLeaseHeartbeat: _lease_heartbeat,
+    e.RunLeaseReturned: _lease_returned,
+    e.RunStarted: _started,
+    e.RunSucceeded: _succeeded,
+    e.RunFailed: _failed,
+    e.RunDeadLettered: _failed,
+    e.RunRetryScheduled: _retry_scheduled,
+    e.RunReleased: _released,
+    e.RunCancellationRequested: _cancellation_requested,
+    e.RunCancelled: _cancelled,
+    e.RunExpired: _expired,
+    e.RunSkipped: _skipped,
+    e.RunPaused: _paused,
+    e.RunResumed: _resumed,
+    e.RunRescheduled: _rescheduled,
+}

@@ -1,0 +1,284 @@
+"""The run: what its events add up to. Values only; `reducer` makes them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from perdure.core.failure import Failure
+from perdure.core.lifecycle import LEASED, TERMINAL, Status
+from perdure.core.retry import Backoff
+from perdure.core.values import decode_value
+
+PRIORITY_STEP = timedelta(hours=1)
+"""One step of priority is worth this much waiting, so that nothing starves."""
+
+DEFAULT_ENVIRONMENT = "default"
+
+
+class ActorType(StrEnum):
+    OPERATOR = "operator"
+    SCHEDULE = "schedule"
+    SYSTEM = "system"
+    WORKER = "worker"
+    CLIENT = "client"
+
+
+class Actor(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Who caused an event."""
+
+    type: ActorType
+    id: str | None = None
+
+
+SYSTEM = Actor(ActorType.SYSTEM)
+
+
+class SourceType(StrEnum):
+    TRIGGER = "trigger"
+    SCHEDULE = "schedule"
+    RERUN = "rerun"
+    MANUAL_RETRY = "manual_retry"
+    SPAWN = "spawn"
+    RULE = "rule"
+    CONTINUATION = "continuation"
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why the run exists."""
+
+    type: SourceType = SourceType.TRIGGER
+    run_id: str | None = None
+    schedule_id: str | None = None
+    nominal_time: datetime | None = None
+    reason: str | None = None
+    rule_id: str | None = None
+
+
+class OnLeaseExpired(StrEnum):
+    RETRY = "retry"
+    FAIL = "fail"
+    REDELIVER = "redeliver"
+
+
+class OnExhausted(StrEnum):
+    DEAD_LETTER = "dead_letter"
+    FAIL = "fail"
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules this run lives by: a snapshot, so that its history explains itself.
+
+    Every field is written out, also where it has its default value: a later version's
+    defaults must not change what an old history meant.
+    """
+
+    max_attempts: int = 3
+    backoff: Backoff = Backoff()
+    timeout: timedelta | None = None
+    lease_ttl: timedelta | None = None
+    on_lease_expired: OnLeaseExpired = OnLeaseExpired.RETRY
+    on_exhausted: OnExhausted | None = None
+    poison_threshold: int | None = None
+    max_abandons: int = 10
+    max_returns: int = 50
+    record_heartbeats: bool = False
+    idempotency_ttl: timedelta = timedelta(days=30)
+
+    @property
+    def tries(self) -> int:
+        """`0` and `1` both mean one try."""
+        return max(self.max_attempts, 1)
+
+    @property
+    def exhausted_to(self) -> OnExhausted:
+        """A task that may be tried more than once leaves a dead letter, unless told otherwise."""
+        if self.on_exhausted is not None:
+            return self.on_exhausted
+        return OnExhausted.DEAD_LETTER if self.tries > 1 else OnExhausted.FAIL
+
+
+class Counters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    claims: int = 0
+    attempts: int = 0
+    failures: int = 0
+    retries: int = 0
+    releases: int = 0
+    returns: int = 0
+    abandons: int = 0
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One worker's right to write this run's outcome, until it expires or is given up."""
+
+    token: str
+    fence: int
+    worker_id: str
+    claimed_at: datetime
+    renewed_at: datetime
+    expires_at: datetime
+    attempt: int | None = None
+
+
+class AwaitingKind(StrEnum):
+    SIGNAL = "signal"
+    CHILD = "child"
+    APPROVAL = "approval"
+
+
+class Awaiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a waiting run waits for."""
+
+    kind: AwaitingKind
+    key: str
+    deadline: datetime | None = None
+
+
+class Cancellation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    at: datetime
+    actor: Actor
+    reason: str | None = None
+
+
+class Streak(msgspec.Struct, frozen=True, gc=False):
+    """How often in a row the run failed in the same way."""
+
+    fingerprint: str
+    count: int
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A run's projection. Made by the reducer only; equal to the replay of its events."""
+
+    # From `run.created`, never rewritten.
+    id: str
+    environment: str
+    task: str
+    payload_json: msgspec.Raw
+    source: Source
+    occurrence_key: str | None
+    parent_id: str | None
+    root_id: str
+    continuation_of: str | None
+    lineage_depth: int
+    batch_id: str | None
+    concurrency_key: str | None
+    idempotency_key: str | None
+    singleton_key: str | None
+    tags: dict[str, str]
+    meta: dict[str, Any]
+    expires_at: datetime | None
+    requested_at: datetime | None
+    policy: Policy
+    task_version: int | None
+    debug: bool
+    created_by: Actor
+    created_at: datetime
+
+    # Start from `run.created`, changed only by the event that says so.
+    queue: str
+    priority: int
+    run_at: datetime | None
+    trace_carrier: dict[str, str] | None
+
+    # Projected.
+    status: Status
+    sequence: int
+    updated_at: datetime
+    counters: Counters = Counters()
+    lease: Lease | None = None
+    dispatched_at: datetime | None = None
+    dispatch_expires_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    failure: Failure | None = None
+    streak: Streak | None = None
+    result_json: msgspec.Raw | msgspec.UnsetType = UNSET
+    reason: str | None = None
+    cancellation: Cancellation | None = None
+    awaiting: Awaiting | None = None
+
+    @property
+    def payload(self) -> Any:
+        return decode_value(self.payload_json)
+
+    @property
+    def result(self) -> Any:
+        return None if self.result_json is UNSET else decode_value(self.result_json)
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status in TERMINAL
+
+    @property
+    def is_leased(self) -> bool:
+        return self.status in LEASED
+
+    @property
+    def claimable_at(self) -> datetime | None:
+        """From when a worker may claim it; none if it may not be claimed as it is."""
+        match self.status:
+            case Status.QUEUED:
+                return self.run_at or self.updated_at
+            case Status.SCHEDULED | Status.RETRYING | Status.RELEASED | Status.WAITING:
+                return self.run_at
+            case _:
+                return None
+
+    @property
+    def claim_rank(self) -> datetime | None:
+        """The order within a queue: due time, less an hour for each step of priority."""
+        due = self.claimable_at
+        return None if due is None else due - self.priority * PRIORITY_STEP
+
+    @property
+    def attention_at(self) -> datetime | None:
+        """When maintenance must look: never late, perhaps early (renewals do not move it)."""
+        if self.lease is not None:
+            return self.lease.expires_at
+        moments = [self.dispatch_expires_at, self.expires_at if self.may_expire else None]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    @property
+    def may_expire(self) -> bool:
+        """Time to live counts only until the first attempt begins."""
+        waits = self.status in (Status.QUEUED, Status.SCHEDULED, Status.PAUSED)
+        return waits and self.counters.attempts == 0
+
+    @property
+    def schedule_id(self) -> str | None:
+        return self.source.schedule_id
+
+    @property
+    def holds_schedule_slot(self) -> bool:
+        """An occurrence is active from its first claim to its end, retries and waits included."""
+        return self.schedule_id is not None and self.counters.claims > 0 and not self.is_terminal
+
+
+STATE_FIELDS = (
+    "queue",
+    "priority",
+    "run_at",
+    "trace_carrier",
+    "status",
+    "sequence",
+    "updated_at",
+    "counters",
+    "lease",
+    "dispatched_at",
+    "dispatch_expires_at",
+    "started_at",
+    "finished_at",
+    "failure",
+    "streak",
+    "result_json",
+    "reason",
+    "cancellation",
+    "awaiting",
+)
+"""The fields later events may change: what storage keeps beside the history. `NULL` results are
+kept as such, so that a run without a result differs from one that returned nothing."""

@@ -1,0 +1,121 @@
+"""JSON values, kept as text: what goes in comes out byte for byte, on every adapter.
+
+Refused at the door, with nothing written: NaN and infinities, lone surrogates, keys that are
+not strings, nesting deeper than `MAX_DEPTH`, and anything longer than its limit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from perdure.errors import InvalidValue, PayloadTooLarge
+
+MAX_DEPTH = 64
+DEFAULT_LIMIT = 1024 * 1024
+MAX_LABEL = 256
+
+NULL = msgspec.Raw(b"null")
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+# What JSON sees as nesting, once the strings are gone; a string cannot span these.
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
+
+
+def encode_value(value: Any, *, field: str = "payload", limit: int = DEFAULT_LIMIT) -> msgspec.Raw:
+    """The JSON text of `value`, checked. Raises InvalidValue or PayloadTooLarge."""
+    body = _dump(value, field)
+    _check_size(body, field, limit)
+    return msgspec.Raw(body)
+
+
+def check_text(body: bytes, *, field: str = "payload", limit: int = DEFAULT_LIMIT) -> msgspec.Raw:
+    """JSON text from outside, kept exactly as it is (but for white space around it)."""
+    _check_size(body, field, limit)
+    if nesting(body) > MAX_DEPTH:
+        raise _too_deep(field)
+    try:
+        # Decoded here, because `json` would also take UTF-16 and byte order marks.
+        value = json.loads(body.decode(), parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise InvalidValue(field, f"is not JSON: {error}") from error
+    # Writing the parsed value finds what parsing alone lets through: surrogates, 1e999.
+    _dump(value, field)
+    return msgspec.Raw(body.strip(b" \t\r\n"))
+
+
+def decode_value(body: msgspec.Raw) -> Any:
+    """The Python value of a checked JSON text."""
+    return json.loads(bytes(body))
+
+
+def check_label(text: str, field: str, *, limit: int = MAX_LABEL) -> str:
+    """A key, tag or name: one to `limit` characters, no control characters or surrogates."""
+    if not isinstance(text, str):
+        raise InvalidValue(field, f"must be text, not {type(text).__name__}")
+    if not 1 <= len(text) <= limit:
+        raise InvalidValue(field, f"must have 1 to {limit} characters, not {len(text)}")
+    if _CONTROL.search(text):
+        raise InvalidValue(field, "must not hold control characters or lone surrogates")
+    return text
+
+
+def nesting(body: bytes) -> int:
+    """How deep the arrays and objects of a JSON text lie in one another."""
+    depth = deepest = 0
+    for byte in _STRING.sub(b"", body):
+        if byte in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif byte in b"]}":
+            depth -= 1
+    return deepest
+
+
+def _dump(value: Any, field: str) -> bytes:
+    try:
+        _check_shape(value, field)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidValue(field, "holds a lone surrogate, which is not Unicode text") from error
+    except (TypeError, ValueError) as error:
+        raise InvalidValue(field, f"cannot be kept as JSON: {error}") from error
+
+
+def _check_shape(value: Any, field: str) -> None:
+    """Depth and key types, without recursion, so that no value can exhaust the stack; each
+    container once a level, so that a value within itself cannot exhaust the memory."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        children = {id(child): child for parent in level for child in _children(parent, field)}
+        level = list(children.values())
+        if not level:
+            return
+    raise _too_deep(field)
+
+
+def _children(value: Any, field: str) -> list[Any]:
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise InvalidValue(field, "has an object key that is not text")
+        return [child for child in value.values() if isinstance(child, dict | list | tuple)]
+    if isinstance(value, list | tuple):
+        return [child for child in value if isinstance(child, dict | list | tuple)]
+    return []
+
+
+def _check_size(body: bytes, field: str, limit: int) -> None:
+    if len(body) > limit:
+        raise PayloadTooLarge(field, len(body), limit)
+
+
+def _too_deep(field: str) -> InvalidValue:
+    return InvalidValue(field, f"is nested deeper than {MAX_DEPTH} levels")
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")

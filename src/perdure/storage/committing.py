@@ -1,0 +1,264 @@
+"""The commit operation: judge every item against the stored rows, then write the winners.
+
+Lock order, here and everywhere: runs by id, then keys by key, then limits by name. What is
+read after a lock is read in a later statement.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+
+import msgspec
+
+from perdure.core.commit import Commit
+from perdure.core.effects import DeadLetterClosed, Key, payload_hash
+from perdure.core.limits import LimitScope, gates_of
+from perdure.errors import InvariantViolation, SequenceConflict
+from perdure.storage import rows
+from perdure.storage.protocol import Committed, Existing, Outcome
+from perdure.storage.rows import Dialect
+from perdure.storage.steps import Many, Operation, Step, Trip, trip
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """A run's row as it was found, under lock."""
+
+    sequence: int
+    environment: str
+    lease_token: str | None
+    lease_expires_at: datetime | None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What the database holds about a batch, at storage time `now`."""
+
+    now: datetime | None
+    runs: dict[str, Stored]
+    commit_ids: dict[tuple[str, int], str]
+    any_parked: bool = False
+
+
+def commit_batch(
+    batch: Sequence[Commit], dialect: Dialect, *, settling: bool = False
+) -> Operation[list[Outcome]]:
+    """Store a batch. `settling`: it may have been stored before; look at new runs' rows too."""
+    outcomes, writes = yield from judge_batch(batch, dialect, settling=settling)
+    yield Trip(writes.steps, last=True)
+    return outcomes
+
+
+def judge_batch(
+    batch: Sequence[Commit], dialect: Dialect, *, settling: bool = False
+) -> Operation[tuple[list[Outcome], Trip]]:
+    """What will become of each item, and the writes that make it so."""
+    found = yield from _find(batch, dialect, settling)
+    outcomes: dict[int, Outcome] = {}
+    seen: set[str] = set()
+    for index, item in enumerate(batch):
+        verdict = _judge(item, found, repeated=item.run.id in seen)
+        seen.add(item.run.id)
+        if verdict is not None:
+            outcomes[index] = verdict
+    yield from _close_dead_letters(batch, outcomes, dialect)
+    yield from _take_keys(batch, outcomes, dialect)
+    winners = [item for index, item in enumerate(batch) if index not in outcomes]
+    for index, item in enumerate(batch):
+        outcomes.setdefault(index, Committed(item.run.id, item.run.sequence))
+    results = [outcomes[index] for index in range(len(batch))]
+    return results, writes_of(winners, dialect, any_parked=found.any_parked)
+
+
+def writes_of(winners: Sequence[Commit], dialect: Dialect, *, any_parked: bool) -> Trip:
+    """Everything the winners make true."""
+    new = [item for item in winners if item.expected_sequence == 0]
+    known = [item for item in winners if item.expected_sequence > 0]
+    letters = [item.effects.dead_letter for item in winners if item.effects.dead_letter]
+    return trip(
+        Many("insert_runs", [rows.run_fields(item, dialect) for item in new]),
+        Many("update_runs", [rows.run_fields(item, dialect) for item in known]),
+        Many("insert_history", [rows.history_fields(item, dialect) for item in winners]),
+        Many("insert_tags", [row for item in new for row in rows.tag_fields(item.run, dialect)]),
+        Many("free_keys", [row for item in known for row in rows.freed_key_fields(item, dialect)]),
+        Many("insert_dead_letters", [rows.dead_letter_fields(row, dialect) for row in letters]),
+        Many("insert_outbox", [row for i in winners for row in rows.outbox_fields(i, dialect)]),
+        Many("open_gates", _opened(known) if any_parked else []),
+    )
+
+
+def _find(batch: Sequence[Commit], dialect: Dialect, settling: bool) -> Operation[Found]:
+    """The stored rows, locked. New runs need no look, unless they may have been stored before."""
+    ids = sorted({i.run.id for i in batch if settling or i.expected_sequence > 0})
+    if not ids:
+        return Found(None, {}, {})
+    keys = rows.json_list([dialect.key(run_id) for run_id in ids])
+    locked, [[now]] = yield trip(Step("lock_runs", {"ids": keys}), Step("read_time"))
+    runs = {
+        dialect.run_id(row[0]): Stored(row[1], row[2], row[3], dialect.moment(row[4]))
+        for row in locked
+    }
+    stale = [item for item in batch if _is_stale(item, runs)]
+    commit_ids = yield from _read_commit_ids(stale, dialect)
+    any_parked = bool(locked and locked[0][5])
+    return Found(dialect.moment(now), runs, commit_ids, any_parked)
+
+
+def _is_stale(item: Commit, runs: dict[str, Stored]) -> bool:
+    stored = runs.get(item.run.id)
+    return stored is not None and stored.sequence != item.expected_sequence
+
+
+def _read_commit_ids(
+    stale: Sequence[Commit], dialect: Dialect
+) -> Operation[dict[tuple[str, int], str]]:
+    if not stale:
+        return {}
+    wanted = [
+        {"run_id": dialect.key(item.run.id), "first_sequence": item.expected_sequence + 1}
+        for item in stale
+    ]
+    [found] = yield trip(Step("read_commit_ids", {"wanted": rows.json_list(wanted)}))
+    return {(dialect.run_id(run_id), first): commit_id for run_id, first, commit_id in found}
+
+
+def _judge(item: Commit, found: Found, *, repeated: bool) -> Outcome | None:
+    """The verdict on one item, or none if nothing is wrong with it. The order is the contract."""
+    stored, run, expected = found.runs.get(item.run.id), item.run, item.expected_sequence
+    if stored is not None and stored.sequence != expected:
+        if found.commit_ids.get((run.id, expected + 1)) == item.commit_id:
+            return Committed(run.id, run.sequence)
+        return SequenceConflict(run.id, expected, stored.sequence)
+    if (stored is None and expected > 0) or repeated:
+        return SequenceConflict(run.id, expected, None if stored is None else stored.sequence)
+    problem = _contradiction(item, stored)
+    if problem is not None:
+        return InvariantViolation(run.id, problem)
+    if item.needs_expiry and _is_alive(stored, found.now):
+        return SequenceConflict(run.id, expected, expected, "its lease was renewed meanwhile")
+    return None
+
+
+def _contradiction(item: Commit, stored: Stored | None) -> str | None:
+    if stored is not None and stored.environment != item.run.environment:
+        return f"it belongs to environment {stored.environment}, not {item.run.environment}"
+    if any(event.run_id != item.run.id for event in item.events):
+        return "its commit holds events of another run"
+    if item.run.sequence != item.expected_sequence + len(item.events) or not item.events:
+        last = item.expected_sequence + len(item.events)
+        return f"its {len(item.events)} events end at {last}, its projection at {item.run.sequence}"
+    if stored is not None and stored.lease_token != item.lease_token:
+        return "its lease has another token than the commit was made for"
+    return None
+
+
+def _is_alive(stored: Stored | None, now: datetime | None) -> bool:
+    expiry = None if stored is None else stored.lease_expires_at
+    return expiry is not None and now is not None and expiry > now
+
+
+def _close_dead_letters(
+    batch: Sequence[Commit], outcomes: dict[int, Outcome], dialect: Dialect
+) -> Operation[None]:
+    """A guarded effect: whose dead letter is closed already is not stored."""
+    for index, item in enumerate(batch):
+        closed = item.effects.dead_letter_closed
+        if closed is None or index in outcomes:
+            continue
+        [kept] = yield trip(close_step(closed, dialect))
+        if not kept:
+            why = f"the dead letter of {closed.run_id} is not open any more"
+            outcomes[index] = SequenceConflict(
+                item.run.id, item.expected_sequence, item.expected_sequence, why
+            )
+
+
+def close_step(closed: DeadLetterClosed, dialect: Dialect) -> Step:
+    return Step(
+        "close_dead_letter",
+        {
+            "run_id": dialect.key(closed.run_id),
+            "status": closed.status.value,
+            "closed_at": dialect.instant(closed.closed_at),
+            "closed_by": msgspec.json.encode(closed.closed_by).decode(),
+            "replay_run_id": dialect.key(closed.replay_run_id),
+        },
+    )
+
+
+def _take_keys(
+    batch: Sequence[Commit], outcomes: dict[int, Outcome], dialect: Dialect
+) -> Operation[None]:
+    """Give each wanted key to the first that wants it; answer the others with the owner.
+
+    Who loses one key gives back those it got, so that a later item of the batch may have them:
+    hence the rounds. Each round settles at least one item.
+    """
+    pending = [
+        index
+        for index, item in enumerate(batch)
+        if index not in outcomes and item.effects.keys_taken
+    ]
+    while pending:
+        owners = yield from _round_of_keys([batch[index] for index in pending], dialect)
+        verdicts = {index: _lost_key(batch[index], owners) for index in pending}
+        losers = {batch[index].run.id for index, verdict in verdicts.items() if verdict}
+        yield trip(Many("drop_keys", _given_back(batch, verdicts, owners, dialect)))
+        again = []
+        for index, verdict in verdicts.items():
+            if verdict is not None and verdict.run_id in losers:
+                again.append(index)
+            elif verdict is not None:
+                outcomes[index] = verdict
+        pending = again
+
+
+def _round_of_keys(
+    items: Sequence[Commit], dialect: Dialect
+) -> Operation[dict[Key, tuple[str, str]]]:
+    claimants: dict[Key, Commit] = {}
+    for item in items:
+        for key in item.effects.keys_taken:
+            claimants.setdefault(key, item)
+    taken = [rows.owned_key_fields(claimants[key], key, dialect) for key in sorted(claimants)]
+    wanted = rows.json_list([rows.key_fields(key) for key in claimants])
+    _, found = yield trip(Many("take_keys", taken), Step("read_keys", {"wanted": wanted}))
+    owners = {tuple(row[:4]): (dialect.run_id(row[4]), row[5]) for row in found}
+    return {key: owners[key.environment, key.kind, key.scope, key.name] for key in claimants}
+
+
+def _lost_key(item: Commit, owners: dict[Key, tuple[str, str]]) -> Existing | None:
+    for key in item.effects.keys_taken:
+        owner, hash = owners[key]
+        if owner != item.run.id:
+            return Existing(owner, key, same_payload=hash == payload_hash(item.run))
+    return None
+
+
+def _given_back(
+    batch: Sequence[Commit],
+    verdicts: dict[int, Existing | None],
+    owners: dict[Key, tuple[str, str]],
+    dialect: Dialect,
+) -> list[rows.Fields]:
+    return [
+        rows.key_fields(key) | {"run_id": dialect.key(batch[index].run.id)}
+        for index, verdict in verdicts.items()
+        if verdict is not None
+        for key in batch[index].effects.keys_taken
+        if owners[key][0] == batch[index].run.id
+    ]
+
+
+def _opened(items: Sequence[Commit]) -> list[rows.Fields]:
+    """For each lease or slot that ends, one place behind each gate that may have waited for it."""
+    room: Counter[tuple[str, str]] = Counter()
+    for item in items:
+        for gate in gates_of(item.run):
+            slot = gate.scope is LimitScope.SCHEDULE
+            if item.run.is_terminal if slot else item.freed_lease:
+                room[item.run.environment, str(gate)] += 1
+    return [
+        {"environment": environment, "gate": gate, "room": places}
+        for (environment, gate), places in sorted(room.items())
+    ]

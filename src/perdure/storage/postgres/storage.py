@@ -1,0 +1,202 @@
+"""The PostgreSQL adapter: how operations run as pipelines on pooled connections."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import msgspec
+import psycopg
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+
+from perdure.errors import StorageError, StorageUnavailable
+from perdure.storage.migrate import check_version, load_migrations, pending
+from perdure.storage.postgres.dialect import QUERIES, PostgresDialect, register, translation
+from perdure.storage.protocol import Clock
+from perdure.storage.sql_storage import Make, SqlStorage
+from perdure.storage.steps import Many, Operation, Rows, Step, Trip
+
+T = TypeVar("T")
+Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
+OnStatement = Callable[[str], None]
+
+MIGRATIONS = load_migrations("perdure.storage.postgres")
+MIGRATION_LOCK = 7_266_837_483  # any number, the same everywhere
+RETRIES = 8
+FIRST_DELAY = timedelta(milliseconds=20)
+MAX_DELAY = timedelta(seconds=2)
+
+
+class PostgresStorage(SqlStorage):
+    """Runs in a database. `prepare=False` for poolers that cannot keep prepared statements."""
+
+    def __init__(
+        self,
+        url: str,
+        clock: Clock,
+        *,
+        max_connections: int = 8,
+        connect_timeout: timedelta = timedelta(seconds=10),
+        retries: int = RETRIES,
+        prepare: bool = True,
+        on_statement: OnStatement | None = None,
+    ) -> None:
+        self.dialect = PostgresDialect()
+        self._clock = clock
+        self._retries = retries
+        self._on_statement = on_statement
+        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            url,
+            min_size=0,
+            max_size=max_connections,
+            open=False,
+            timeout=connect_timeout.total_seconds(),
+            configure=self._configure,
+            kwargs={"autocommit": True, "prepare_threshold": 3 if prepare else None},
+        )
+
+    async def _configure(self, connection: Connection) -> None:
+        register(connection)
+
+    async def migrate(self) -> int:
+        async with self._connection() as connection, connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
+            version = await self._version(connection)
+            for migration in pending(MIGRATIONS, version):
+                await connection.execute(migration.sql.encode())
+                version = migration.version
+            await connection.execute(
+                "CREATE TABLE IF NOT EXISTS perdure_schema (version integer NOT NULL)"
+            )
+            await connection.execute("DELETE FROM perdure_schema")
+            await connection.execute("INSERT INTO perdure_schema VALUES (%s)", (version,))
+        return version
+
+    async def _version(self, connection: Connection) -> int:
+        known = await connection.execute("SELECT to_regclass('perdure_schema') IS NOT NULL")
+        if not (await known.fetchall())[0][0]:
+            return 0
+        found = await connection.execute("SELECT version FROM perdure_schema")
+        return int((await found.fetchall())[0][0])
+
+    async def check_schema(self) -> None:
+        """Raises SchemaMismatch unless the database has the schema of this code."""
+        async with self._connection() as connection:
+            check_version(MIGRATIONS, await self._version(connection))
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def _write(self, make: Make[T]) -> T:
+        return await self._retrying(make, lambda transaction: True)
+
+    async def _write_once(self, make: Make[T]) -> T:
+        return await self._retrying(make, lambda transaction: not transaction.is_ambiguous)
+
+    async def _read(self, make: Make[T]) -> T:
+        return await self._write(make)
+
+    async def _retrying(self, make: Make[T], may_repeat: Callable[[_Transaction], bool]) -> T:
+        """Again from the start while the database says that it was transient."""
+        attempt = 0
+        while True:
+            transaction = _Transaction(self._on_statement)
+            try:
+                async with self._connection() as connection:
+                    return await transaction.run(connection, make())
+            except StorageUnavailable:
+                if attempt == self._retries or not may_repeat(transaction):
+                    raise
+            await self._back_off(attempt)
+            attempt += 1
+
+    async def _back_off(self, attempt: int) -> None:
+        delay = min(FIRST_DELAY * 2**attempt, MAX_DELAY)
+        await self._clock.sleep(delay * (1 + 0.5 * self._clock.jitter()))
+        # What broke one connection has often broken them all.
+        with contextlib.suppress(psycopg.Error, PoolClosed):
+            await self._pool.check()
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
+        try:
+            if self._pool.closed:
+                await self._pool.open()
+            async with self._pool.connection() as connection:
+                yield connection
+        except (PoolTimeout, PoolClosed) as error:
+            raise StorageUnavailable(f"PostgreSQL: {error}") from error
+        except psycopg.Error as error:
+            raise translation(error) from error
+
+
+class _Transaction:
+    """One operation in one transaction. BEGIN and COMMIT travel with its first and last trips."""
+
+    def __init__(self, on_statement: OnStatement | None) -> None:
+        self._on_statement = on_statement
+        self._begun = False
+        self.is_ambiguous = False
+
+    async def run(self, connection: Connection, operation: Operation[T]) -> T:
+        try:
+            request = next(operation)
+            while True:
+                try:
+                    results = await self._trip(connection, request)
+                except StorageError as error:
+                    request = operation.throw(error)
+                else:
+                    request = operation.send(results)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+        finally:
+            with contextlib.suppress(psycopg.Error):
+                await connection.rollback()
+
+    async def _trip(self, connection: Connection, request: Trip) -> list[Rows]:
+        before, after = self._frame(request)
+        steps = (*before, *request.steps, *after)
+        try:
+            results = await self._send(connection, steps)
+        except psycopg.Error as error:
+            self.is_ambiguous = bool(after) and connection.closed
+            raise translation(error) from error
+        return results[len(before) : len(before) + len(request.steps)]
+
+    def _frame(self, request: Trip) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
+        """What goes around the statements. One alone is its own transaction."""
+        if not self._begun and request.last and len(request.steps) == 1:
+            return (), ()
+        before = () if self._begun else (Step("begin"), Step("limit_transaction"))
+        self._begun = True
+        return before, (Step("commit"),) if request.last else ()
+
+    async def _send(self, connection: Connection, steps: tuple[Step | Many, ...]) -> list[Rows]:
+        if len(steps) == 1:
+            return [await _rows(await self._execute(connection, steps[0]))]
+        async with connection.pipeline():
+            cursors = [await self._execute(connection, step) for step in steps]
+        return [await _rows(cursor) for cursor in cursors]
+
+    async def _execute(self, connection: Connection, step: Step | Many) -> Cursor:
+        if self._on_statement is not None:
+            self._on_statement(step.query)
+        text, parameters = QUERIES[step.query], {}
+        if isinstance(step, Many):
+            parameters = {"rows": msgspec.json.encode(step.rows).decode()}
+        else:
+            parameters = step.parameters
+            if "{conditions}" in text:
+                pieces = [QUERIES[name] for name in step.conditions] or ["TRUE"]
+                text = text.replace("{conditions}", " AND ".join(pieces))
+        return await connection.execute(text.encode(), parameters)
+
+
+async def _rows(cursor: Cursor) -> Rows:
+    return await cursor.fetchall() if cursor.description is not None else []

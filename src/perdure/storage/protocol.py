@@ -1,0 +1,249 @@
+"""The storage contract. Adapters remember and select; they never decide.
+
+Whatever an adapter writes, it writes by compare-and-set, in one transaction, all of it or
+nothing. Storage time decides: `now` in the answers is the storage's own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import msgspec
+
+from perdure.core.alias import StatusFilter
+from perdure.core.commit import Commit
+from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus, Key
+from perdure.core.events import Delivery, Event
+from perdure.core.lifecycle import EventType, Status
+from perdure.core.limits import Limit
+from perdure.core.run import DEFAULT_ENVIRONMENT, Actor, Run
+from perdure.errors import PerdureError
+
+
+class Clock(Protocol):
+    """Time and chance, injected, so that the real runtime also runs in a simulator."""
+
+    def now(self) -> datetime:
+        """Aware UTC."""
+        ...
+
+    def jitter(self) -> float:
+        """Evenly spread over [-1, 1]."""
+        ...
+
+    async def sleep(self, delay: timedelta) -> None: ...
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The commit is durable; the run is at `sequence`."""
+
+    run_id: str
+    sequence: int
+
+
+class Existing(msgspec.Struct, frozen=True):
+    """Nothing was written: another run owns the key. It may have another payload, or be pruned."""
+
+    run_id: str
+    key: Key
+    same_payload: bool
+
+
+Outcome = Committed | Existing | PerdureError
+"""What became of one commit. Of the errors, SequenceConflict means: reload and decide again;
+InvariantViolation: the commit contradicts itself; StorageRefused: this item cannot be stored."""
+
+
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Plain data, so that it can travel. One token for each run that may be claimed."""
+
+    worker_id: str
+    tokens: tuple[str, ...]
+    tasks: tuple[str, ...]
+    queues: tuple[str, ...] | None = None
+    start: int = 0
+    lease_ttl: timedelta = timedelta(seconds=30)
+    environment: str = DEFAULT_ENVIRONMENT
+    commit_id: str
+
+
+class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs this worker now owns (the first `start` of them with an attempt begun), what
+    became of the outcomes that rode along, and when to look again."""
+
+    runs: tuple[Run, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+    now: datetime
+    next_claimable_at: datetime | None = None
+
+
+class Renewal(msgspec.Struct, frozen=True):
+    """A worker's wish to keep a lease for `ttl` from now."""
+
+    run_id: str
+    token: str
+    ttl: timedelta
+
+
+class Renewed(msgspec.Struct, frozen=True, kw_only=True):
+    """`unknown`: somebody was writing the row; neither renewed nor lost, ask again."""
+
+    renewed: dict[str, datetime]
+    lost: frozenset[str]
+    cancelling: frozenset[str]
+    unknown: frozenset[str]
+    now: datetime
+
+
+class RecordedEvent(msgspec.Struct, frozen=True):
+    """An event where it stands in its run's history."""
+
+    sequence: int
+    event: Event
+
+    @property
+    def type(self) -> EventType:
+        return self.event.type
+
+    @property
+    def occurred_at(self) -> datetime:
+        return self.event.occurred_at
+
+    @property
+    def actor(self) -> Actor:
+        return self.event.actor
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs; what is not given does not matter. `text` looks in task, id and outcome."""
+
+    environment: str = DEFAULT_ENVIRONMENT
+    status: StatusFilter | None = None
+    task: str | None = None
+    queue: str | None = None
+    tag: tuple[str, str] | None = None
+    batch_id: str | None = None
+    schedule_id: str | None = None
+    parent_id: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    failure_kind: str | None = None
+    fingerprint: str | None = None
+    text: str | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Newest first. `cursor` continues after the last one; none: that was all."""
+
+    runs: tuple[Run, ...]
+    cursor: str | None
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One commit in the order of the feed. `cursor` continues after it."""
+
+    cursor: str
+    run_id: str
+    events: tuple[RecordedEvent, ...]
+
+
+class OutboxRow(msgspec.Struct, frozen=True):
+    """A delivery that a push transport has still to make."""
+
+    position: int
+    delivery: Delivery
+
+
+class Storage(Protocol):
+    """Where runs are kept. Every call may raise StorageUnavailable; nothing is half done then,
+    and `commit` may be repeated as it is: its commit ids tell what had already been stored."""
+
+    async def migrate(self) -> int:
+        """Bring the schema up to date; the version it now has. Safe to call at any time."""
+        ...
+
+    async def close(self) -> None: ...
+
+    async def commit(self, batch: Sequence[Commit]) -> list[Outcome]:
+        """Store each item, all of it or nothing. They share a transaction, not a fate.
+
+        An item is judged against the stored run in this order: sequence (SequenceConflict),
+        environment, final sequence, lease token (InvariantViolation), lease expiry where it
+        rests on one (SequenceConflict), guards of its effects (SequenceConflict), keys
+        (Existing). Of two items with one key the first wins. An item stored before under the
+        same commit id is Committed again, without effect.
+        """
+        ...
+
+    async def claim(self, request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
+        """Store the outcomes, then hand over due runs: at most one a token.
+
+        Only tasks the worker knows; within a queue by rank, between queues in fair turns; never
+        more leases than a limit allows. If the claim fails the outcomes still commit. If the
+        answer is lost (StorageUnavailable), `leases` tells what was claimed.
+        """
+        ...
+
+    async def renew(self, renewals: Sequence[Renewal]) -> Renewed:
+        """Move the expiry of leases that still have their token; no event, no sequence."""
+        ...
+
+    async def leases(self, worker_id: str) -> list[Run]:
+        """The runs a worker holds, by its id."""
+        ...
+
+    async def attention(self, limit: int) -> list[Run]:
+        """Runs that maintenance must look at, longest due first; leases that turn out to be
+        alive are put off to their expiry instead."""
+        ...
+
+    async def open_gates(self, limit: int) -> int:
+        """Let parked runs back into the queue where their limit has room; how many."""
+        ...
+
+    async def set_limits(self, limits: Sequence[Limit]) -> None:
+        """Set limits, each whole. A negative number removes the limit."""
+        ...
+
+    async def limits(self, environment: str) -> list[Limit]: ...
+
+    async def get(self, run_ids: Sequence[str]) -> dict[str, Run]:
+        """The runs among these that exist."""
+        ...
+
+    async def find(self, filter: RunFilter, *, limit: int, cursor: str | None = None) -> Page:
+        """A page of runs. Pages neither lose nor repeat a run while others are added."""
+        ...
+
+    async def events(self, run_id: str, *, after: int = 0) -> list[RecordedEvent]:
+        """A run's history, exactly as it was handed in."""
+        ...
+
+    async def counts(self, environment: str) -> dict[tuple[str, Status], int]:
+        """How many runs each queue has in each status."""
+        ...
+
+    async def changes(self, cursor: str | None, *, limit: int) -> list[Change]:
+        """Commits of all runs, in an order that never lets one be skipped. It may lag behind
+        the oldest open write transaction."""
+        ...
+
+    async def outbox(self, *, limit: int) -> list[OutboxRow]: ...
+
+    async def delivered(self, positions: Sequence[int]) -> None:
+        """Forget outbox rows that were handed over."""
+        ...
+
+    async def dead_letters(
+        self, environment: str, *, status: DeadLetterStatus | None = None, limit: int = 100
+    ) -> list[DeadLetter]: ...
+
+    async def close_dead_letter(self, closed: DeadLetterClosed) -> bool:
+        """Close a dead letter that no run replays; false if it is not open any more."""
+        ...
+
+    async def now(self) -> datetime:
+        """The storage's clock."""
+        ...

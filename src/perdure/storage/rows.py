@@ -1,0 +1,189 @@
+"""Values to rows and back. What differs between databases is how they spell ids and instants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from perdure.core.codec import decode_events, encode_events, encode_state, restore
+from perdure.core.commit import Commit
+from perdure.core.effects import DeadLetter, DeadLetterStatus, Key, payload_hash
+from perdure.core.failure import FailureKind
+from perdure.core.run import Actor, Run
+from perdure.storage.protocol import RecordedEvent
+from perdure.storage.steps import Row
+
+Fields = dict[str, Any]
+
+
+class Dialect(Protocol):
+    """How one database spells what the others spell differently."""
+
+    first_cursor: str
+
+    def instant(self, at: datetime | None) -> Any:
+        """An instant as a parameter."""
+        ...
+
+    def moment(self, stored: Any) -> datetime | None:
+        """An instant from a row."""
+        ...
+
+    def key(self, run_id: str | None) -> str | None:
+        """A run's id as a parameter."""
+        ...
+
+    def run_id(self, stored: str) -> str:
+        """A run's id from a row."""
+        ...
+
+
+def run_fields(commit: Commit, dialect: Dialect) -> Fields:
+    """A run's row, with the sequence it must have had for an update."""
+    run, lease, failure = commit.run, commit.run.lease, commit.run.failure
+    return {
+        "id": dialect.key(run.id),
+        "expected": commit.expected_sequence,
+        "environment": run.environment,
+        "queue": run.queue,
+        "task": run.task,
+        "priority": run.priority,
+        "status": run.status.value,
+        "sequence": run.sequence,
+        "claimable_at": dialect.instant(run.claimable_at),
+        "attention_at": dialect.instant(run.attention_at),
+        "lease_token": None if lease is None else lease.token,
+        "lease_worker": None if lease is None else lease.worker_id,
+        "lease_expires_at": None if lease is None else dialect.instant(lease.expires_at),
+        "holds_slot": run.holds_schedule_slot,
+        "created_at": dialect.instant(run.created_at),
+        "finished_at": dialect.instant(run.finished_at),
+        "concurrency_key": run.concurrency_key,
+        "schedule_id": run.schedule_id,
+        "batch_id": run.batch_id,
+        "parent_id": dialect.key(run.parent_id),
+        "failure_kind": None if failure is None else failure.kind.value,
+        "fingerprint": None if failure is None else failure.fingerprint,
+        "state": encode_state(run),
+    }
+
+
+def history_fields(commit: Commit, dialect: Dialect) -> Fields:
+    return {
+        "run_id": dialect.key(commit.run.id),
+        "first_sequence": commit.expected_sequence + 1,
+        "commit_id": commit.commit_id,
+        "events": encode_events(commit.events),
+    }
+
+
+def tag_fields(run: Run, dialect: Dialect) -> list[Fields]:
+    owner = {"environment": run.environment, "run_id": dialect.key(run.id)}
+    return [owner | {"key": key, "value": value} for key, value in run.tags.items()]
+
+
+def key_fields(key: Key) -> Fields:
+    return {
+        "environment": key.environment,
+        "kind": key.kind.value,
+        "scope": key.scope,
+        "name": key.name,
+    }
+
+
+def owned_key_fields(commit: Commit, key: Key, dialect: Dialect) -> Fields:
+    owner = {"run_id": dialect.key(commit.run.id), "payload_hash": payload_hash(commit.run)}
+    return key_fields(key) | owner
+
+
+def freed_key_fields(commit: Commit, dialect: Dialect) -> list[Fields]:
+    return [
+        key_fields(freed.key)
+        | {"run_id": dialect.key(commit.run.id), "free_at": dialect.instant(freed.free_at)}
+        for freed in commit.effects.keys_freed
+    ]
+
+
+def dead_letter_fields(letter: DeadLetter, dialect: Dialect) -> Fields:
+    return {
+        "run_id": dialect.key(letter.run_id),
+        "environment": letter.environment,
+        "task": letter.task,
+        "queue": letter.queue,
+        "occurrence_key": letter.occurrence_key,
+        "reason": letter.reason,
+        "failure_kind": letter.failure_kind.value,
+        "fingerprint": letter.fingerprint,
+        "message": letter.message,
+        "opened_at": dialect.instant(letter.opened_at),
+        "status": letter.status.value,
+    }
+
+
+def outbox_fields(commit: Commit, dialect: Dialect) -> list[Fields]:
+    return [
+        {
+            "run_id": dialect.key(delivery.run_id),
+            "environment": delivery.environment,
+            "queue": delivery.queue,
+            "available_at": dialect.instant(delivery.available_at),
+            "delivery": msgspec.json.encode(delivery).decode(),
+        }
+        for delivery in commit.effects.outbox
+    ]
+
+
+def run_of(row: Row, dialect: Dialect) -> Run:
+    """A run from (id, state, lease expiry, first history row). Raises UnreadableHistory."""
+    _, state, lease_expires_at, events = row[:4]
+    return restore(decode_events(events)[0], state, dialect.moment(lease_expires_at))
+
+
+def recorded(rows: Iterable[tuple[int, str]]) -> list[RecordedEvent]:
+    """Stored commits, one event at a time."""
+    return [
+        RecordedEvent(sequence, event)
+        for first, events in rows
+        for sequence, event in enumerate(decode_events(events), first)
+    ]
+
+
+def dead_letter_of(row: Row, dialect: Dialect) -> DeadLetter:
+    values = dict(zip(_DEAD_LETTER, row, strict=True))
+    closed_by, replay = values["closed_by"], values["replay_run_id"]
+    values |= {
+        "run_id": dialect.run_id(values["run_id"]),
+        "failure_kind": FailureKind(values["failure_kind"]),
+        "status": DeadLetterStatus(values["status"]),
+        "opened_at": dialect.moment(values["opened_at"]),
+        "closed_at": dialect.moment(values["closed_at"]),
+        "closed_by": None if closed_by is None else msgspec.json.decode(closed_by, type=Actor),
+        "replay_run_id": None if replay is None else dialect.run_id(replay),
+    }
+    return DeadLetter(**values)
+
+
+_DEAD_LETTER = (
+    "run_id",
+    "environment",
+    "task",
+    "queue",
+    "occurrence_key",
+    "reason",
+    "failure_kind",
+    "fingerprint",
+    "message",
+    "opened_at",
+    "status",
+    "closed_at",
+    "closed_by",
+    "replay_run_id",
+)
+
+
+def json_list(values: Sequence[Any]) -> str:
+    """A list as one JSON parameter: cheaper than a driver's own lists."""
+    return msgspec.json.encode(values).decode()

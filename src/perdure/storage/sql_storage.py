@@ -1,0 +1,140 @@
+"""The storage contract, spelt once for every SQL database.
+
+An adapter inherits from `SqlStorage` and says how to run an operation, reading or writing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from perdure.core.commit import Commit
+from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus
+from perdure.core.lifecycle import Status
+from perdure.core.limits import Limit
+from perdure.core.run import Run
+from perdure.errors import StorageError, StorageRefused
+from perdure.storage import reading
+from perdure.storage.claiming import claim_runs
+from perdure.storage.committing import commit_batch
+from perdure.storage.protocol import (
+    Change,
+    Claimed,
+    ClaimRequest,
+    OutboxRow,
+    Outcome,
+    Page,
+    RecordedEvent,
+    Renewal,
+    Renewed,
+    RunFilter,
+)
+from perdure.storage.rows import Dialect
+from perdure.storage.steps import Operation
+
+T = TypeVar("T")
+Make = Callable[[], Operation[T]]
+
+
+class AlreadyStored(StorageError):
+    """A row that was to be new exists: an earlier try of the same commit went through."""
+
+
+class SqlStorage(ABC):
+    """See `protocol.Storage` for what each method promises."""
+
+    dialect: Dialect
+
+    @abstractmethod
+    async def _write(self, make: Make[T]) -> T:
+        """Run an operation in a write transaction; again from the start if that was transient."""
+
+    @abstractmethod
+    async def _write_once(self, make: Make[T]) -> T:
+        """The same, but never again once its COMMIT may have gone through."""
+
+    @abstractmethod
+    async def _read(self, make: Make[T]) -> T:
+        """Run an operation that only reads."""
+
+    async def commit(self, batch: Sequence[Commit]) -> list[Outcome]:
+        if not batch:
+            return []
+        try:
+            return await self._write(lambda: commit_batch(batch, self.dialect))
+        except AlreadyStored:
+            return await self._write(lambda: commit_batch(batch, self.dialect, settling=True))
+        except StorageRefused as refusal:
+            if len(batch) == 1:
+                return [refusal]
+            return [outcome for item in batch for outcome in await self.commit([item])]
+
+    async def claim(self, request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
+        try:
+            return await self._write_once(lambda: claim_runs(request, outcomes, self.dialect))
+        except (AlreadyStored, StorageRefused):
+            if not outcomes:
+                raise
+        # One of the outcomes cannot be stored. By themselves only the guilty one fails.
+        settled = tuple(await self.commit(outcomes))
+        claimed = await self._write_once(lambda: claim_runs(request, (), self.dialect))
+        return Claimed(
+            runs=claimed.runs,
+            outcomes=settled,
+            now=claimed.now,
+            next_claimable_at=claimed.next_claimable_at,
+        )
+
+    async def renew(self, renewals: Sequence[Renewal]) -> Renewed:
+        return await self._write(lambda: reading.renew_leases(renewals, self.dialect))
+
+    async def leases(self, worker_id: str) -> list[Run]:
+        return await self._read(lambda: reading.leases_of(worker_id, self.dialect))
+
+    async def attention(self, limit: int) -> list[Run]:
+        return await self._write(lambda: reading.due_for_attention(limit, self.dialect))
+
+    async def open_gates(self, limit: int) -> int:
+        return await self._write(lambda: reading.open_gates(limit, self.dialect))
+
+    async def set_limits(self, limits: Sequence[Limit]) -> None:
+        await self._write(lambda: reading.set_limits(limits))
+
+    async def limits(self, environment: str) -> list[Limit]:
+        return await self._read(lambda: reading.read_limits(environment))
+
+    async def get(self, run_ids: Sequence[str]) -> dict[str, Run]:
+        return await self._read(lambda: reading.get_runs(run_ids, self.dialect))
+
+    async def find(self, filter: RunFilter, *, limit: int, cursor: str | None = None) -> Page:
+        return await self._read(lambda: reading.find_runs(filter, limit, cursor, self.dialect))
+
+    async def events(self, run_id: str, *, after: int = 0) -> list[RecordedEvent]:
+        return await self._read(lambda: reading.read_events(run_id, after, self.dialect))
+
+    async def counts(self, environment: str) -> dict[tuple[str, Status], int]:
+        return await self._read(lambda: reading.count_runs(environment, self.dialect))
+
+    async def changes(self, cursor: str | None, *, limit: int) -> list[Change]:
+        return await self._read(lambda: reading.read_changes(cursor, limit, self.dialect))
+
+    async def outbox(self, *, limit: int) -> list[OutboxRow]:
+        return await self._read(lambda: reading.read_outbox(limit))
+
+    async def delivered(self, positions: Sequence[int]) -> None:
+        await self._write(lambda: reading.delete_outbox(positions))
+
+    async def dead_letters(
+        self, environment: str, *, status: DeadLetterStatus | None = None, limit: int = 100
+    ) -> list[DeadLetter]:
+        return await self._read(
+            lambda: reading.list_dead_letters(environment, status, limit, self.dialect)
+        )
+
+    async def close_dead_letter(self, closed: DeadLetterClosed) -> bool:
+        return await self._write(lambda: reading.close_dead_letter(closed, self.dialect))
+
+    async def now(self) -> datetime:
+        return await self._read(lambda: reading.read_time(self.dialect))

@@ -1,0 +1,135 @@
+"""One connection to a SQLite file: pragmas, named statements, errors in our words."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from perdure.errors import StorageError, StorageRefused, StorageUnavailable
+from perdure.storage.sql import Query, load_queries
+from perdure.storage.sql_storage import AlreadyStored
+from perdure.storage.steps import Many, Operation, Rows, Step, Trip
+
+T = TypeVar("T")
+OnStatement = Callable[[str], None]
+
+QUERIES: dict[str, Query] = load_queries("perdure.storage.sqlite")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL}
+_DUPLICATE = {sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY}
+
+
+class SqliteDialect:
+    """Instants are microseconds since 1970, ids are their own text."""
+
+    first_cursor = "0"
+
+    def instant(self, at: datetime | None) -> int | None:
+        return None if at is None else (at - _EPOCH) // _MICROSECOND
+
+    def moment(self, stored: int | None) -> datetime | None:
+        return None if stored is None else _EPOCH + stored * _MICROSECOND
+
+    def key(self, run_id: str | None) -> str | None:
+        return run_id
+
+    def run_id(self, stored: str) -> str:
+        return stored
+
+
+class Connection:
+    """Runs the statements of operations, on whatever thread calls it."""
+
+    def __init__(
+        self,
+        path: str,
+        now: Callable[[], datetime],
+        *,
+        busy_timeout: timedelta,
+        on_statement: OnStatement | None = None,
+    ) -> None:
+        self._on_statement = on_statement
+        with translated():
+            self.raw = sqlite3.connect(
+                path,
+                timeout=busy_timeout.total_seconds(),
+                isolation_level=None,
+                check_same_thread=False,
+            )
+            self._configure(now)
+
+    def _configure(self, now: Callable[[], datetime]) -> None:
+        instant = SqliteDialect().instant
+        # Deterministic in SQLite's sense: constant while one statement runs.
+        self.raw.create_function("now", 0, lambda: instant(now()), deterministic=True)
+        self.raw.execute("PRAGMA journal_mode = WAL")
+        self.raw.execute("PRAGMA synchronous = FULL")
+        # Checkpoints are made by `Checkpointer` alone: see there.
+        self.raw.execute("PRAGMA wal_autocheckpoint = 0")
+        self.raw.execute("PRAGMA cache_size = -65536")
+
+    def close(self) -> None:
+        self.raw.close()
+
+    def statement(self, name: str) -> None:
+        """Run a named statement that takes and gives nothing."""
+        with translated():
+            self._say(name)
+            self.raw.execute(QUERIES[name].text)
+
+    def run(self, operation: Operation[T]) -> T:
+        """Drive an operation to its end. Its errors are its own to handle first."""
+        try:
+            request = next(operation)
+            while True:
+                try:
+                    results = self._trip(request)
+                except StorageError as error:
+                    request = operation.throw(error)
+                else:
+                    request = operation.send(results)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+
+    def _trip(self, request: Trip) -> list[Rows]:
+        with translated():
+            return [self._step(step) for step in request.steps]
+
+    def _step(self, step: Step | Many) -> Rows:
+        self._say(step.query)
+        if isinstance(step, Many):
+            self.raw.executemany(QUERIES[step.query].text, step.rows)
+            return []
+        text = QUERIES[step.query].text
+        if "{conditions}" in text:
+            pieces = [QUERIES[name].text for name in step.conditions] or ["TRUE"]
+            text = text.replace("{conditions}", " AND ".join(pieces))
+        return self.raw.execute(text, step.parameters).fetchall()
+
+    def _say(self, name: str) -> None:
+        if self._on_statement is not None:
+            self._on_statement(name)
+
+
+@contextmanager
+def translated() -> Generator[None]:
+    """SQLite's errors in our words, the cause kept."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translation(error) from error
+
+
+def _translation(error: sqlite3.Error) -> StorageError:
+    code = getattr(error, "sqlite_errorcode", None)
+    if code in _DUPLICATE:
+        return AlreadyStored(str(error))
+    if code is not None and code & 0xFF in _BUSY:
+        return StorageUnavailable(f"SQLite: {error}")
+    return StorageRefused(f"SQLite: {error}")

@@ -1,0 +1,120 @@
+"""The SQLite adapter: how operations run on an embedded file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from typing import TypeVar
+
+from perdure.errors import InvalidInput
+from perdure.storage.migrate import check_version, load_migrations, pending
+from perdure.storage.protocol import Clock
+from perdure.storage.sql_storage import Make, SqlStorage
+from perdure.storage.sqlite.checkpoint import Checkpointer
+from perdure.storage.sqlite.connection import Connection, OnStatement, SqliteDialect, translated
+from perdure.storage.sqlite.writer import Job, Writer, WriterThread
+
+T = TypeVar("T")
+
+MIGRATIONS = load_migrations("perdure.storage.sqlite")
+BUSY_TIMEOUT = timedelta(seconds=60)
+
+
+class SqliteStorage(SqlStorage):
+    """Runs in one file. `inline` runs everything on the caller's thread, for simulators."""
+
+    def __init__(
+        self,
+        path: str,
+        clock: Clock,
+        *,
+        inline: bool = False,
+        busy_timeout: timedelta = BUSY_TIMEOUT,
+        on_statement: OnStatement | None = None,
+    ) -> None:
+        if path in ("", ":memory:") and not inline:
+            raise InvalidInput("url", "a database in memory needs inline=True; name a file")
+        self.dialect = SqliteDialect()
+        self.path = path
+
+        def connect(on_statement: OnStatement | None = None) -> Connection:
+            return Connection(path, clock.now, busy_timeout=busy_timeout, on_statement=on_statement)
+
+        self._connection = connect(on_statement)
+        self._checkpointer = None if path in ("", ":memory:") else Checkpointer(connect())
+        self._writer = Writer(self._connection, self._checkpointer)
+        self._reader = self._connection if inline else connect(on_statement)
+        self._threads = None if inline else _Threads(self._writer, self._reader)
+
+    async def migrate(self) -> int:
+        return await self._call(lambda: self._writer.alone(self._migrate))
+
+    def _migrate(self) -> int:
+        raw = self._connection.raw
+        with translated():
+            raw.execute("BEGIN IMMEDIATE")
+            try:
+                for migration in pending(MIGRATIONS, self._version()):
+                    # Not executescript, which would commit first.
+                    for statement in split_statements(migration.sql):
+                        raw.execute(statement)
+                    raw.execute(f"PRAGMA user_version = {migration.version}")
+                raw.execute("COMMIT")
+            except BaseException:
+                raw.execute("ROLLBACK")
+                raise
+        return self._version()
+
+    def _version(self) -> int:
+        [[version]] = self._connection.raw.execute("PRAGMA user_version").fetchall()
+        return int(version)
+
+    async def check_schema(self) -> None:
+        """Raises SchemaMismatch unless the file has the schema of this code."""
+        check_version(MIGRATIONS, await self._call(self._version))
+
+    async def close(self) -> None:
+        if self._threads is not None:
+            await asyncio.to_thread(self._threads.close)
+            self._reader.close()
+        if self._checkpointer is not None:
+            self._checkpointer.close()
+        self._connection.close()
+
+    async def _write(self, make: Make[T]) -> T:
+        if self._threads is None:
+            future: Future[T] = Future()
+            self._writer.write([Job(make, future)])
+            return future.result()
+        return await asyncio.wrap_future(self._threads.writer.submit(make))
+
+    async def _write_once(self, make: Make[T]) -> T:
+        return await self._write(make)
+
+    async def _read(self, make: Make[T]) -> T:
+        return await self._call(lambda: self._reader.run(make()))
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        if self._threads is None:
+            return function()
+        return await asyncio.wrap_future(self._threads.reader.submit(function))
+
+
+class _Threads:
+    """One for writing, one for reading: sqlite3 calls block."""
+
+    def __init__(self, writer: Writer, reader: Connection) -> None:
+        self.writer = WriterThread(writer)
+        self.reader = ThreadPoolExecutor(1, thread_name_prefix="perdure-sqlite-read")
+
+    def close(self) -> None:
+        self.writer.close()
+        self.reader.shutdown(wait=True)
+
+
+def split_statements(script: str) -> list[str]:
+    """The statements of a migration; none of ours has a semicolon inside a literal."""
+    lines = [line for line in script.splitlines() if not line.lstrip().startswith("--")]
+    return [part.strip() for part in "\n".join(lines).split(";") if part.strip()]

@@ -1,0 +1,135 @@
+"""One writer a process, with group commit: whoever wants to write meanwhile shares the next
+transaction, and so its one wait for the disk."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import msgspec
+
+from perdure.errors import StorageUnavailable
+from perdure.storage.sqlite.checkpoint import Checkpointer
+from perdure.storage.sqlite.connection import Connection
+from perdure.storage.steps import Operation
+
+T = TypeVar("T")
+Make = Callable[[], Operation[Any]]
+Result = tuple[Any, Exception | None]
+
+GROUP = 64
+"""How many waiting operations share one transaction at most."""
+
+
+class Job(msgspec.Struct, frozen=True):
+    make: Make
+    future: Future[Any]
+
+
+class Writer:
+    """Write transactions on one connection. They never await and never run user code."""
+
+    def __init__(self, connection: Connection, checkpointer: Checkpointer | None) -> None:
+        self._connection = connection
+        self._checkpointer = checkpointer
+        self._lock = threading.Lock()
+
+    def write(self, jobs: Sequence[Job]) -> None:
+        """Run all jobs in one transaction; each has its own savepoint, so none spoils another."""
+        with self._lock:
+            results = self._transact(jobs)
+        for job, (value, error) in zip(jobs, results, strict=True):
+            _settle(job.future, value, error)
+
+    def _transact(self, jobs: Sequence[Job]) -> list[Result]:
+        try:
+            self._connection.statement("begin")
+            results = [self._attempt(job) for job in jobs]
+            self._connection.statement("commit")
+        except Exception as error:  # noqa: BLE001  # handed to all who wait for the transaction
+            self._rollback()
+            return [(None, error) for _ in jobs]
+        self._checkpoint()
+        return results
+
+    def alone(self, function: Callable[[], T]) -> T:
+        """Call `function` while this process writes nothing else."""
+        with self._lock:
+            return function()
+
+    def _attempt(self, job: Job) -> Result:
+        raw = self._connection.raw
+        raw.execute("SAVEPOINT job")
+        try:
+            value = self._connection.run(job.make())
+        except Exception as error:
+            if not raw.in_transaction:
+                raise
+            raw.execute("ROLLBACK TO SAVEPOINT job")
+            raw.execute("RELEASE SAVEPOINT job")
+            return None, error
+        raw.execute("RELEASE SAVEPOINT job")
+        return value, None
+
+    def _rollback(self) -> None:
+        # SQLite itself rolls back on a full disk; a second ROLLBACK would raise.
+        if self._connection.raw.in_transaction:
+            self._connection.raw.execute("ROLLBACK")
+
+    def _checkpoint(self) -> None:
+        if self._checkpointer is not None:
+            self._checkpointer.after_commit(self._connection)
+
+
+def _settle(future: Future[Any], value: Any, error: Exception | None) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)
+
+
+class WriterThread:
+    """Feeds a writer from any number of callers."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop, name="perdure-sqlite", daemon=True)
+        self._thread.start()
+
+    def submit(self, make: Callable[[], Operation[T]]) -> Future[T]:
+        if self._closed:
+            raise StorageUnavailable("the storage is closed; open it again to use it")
+        future: Future[T] = Future()
+        self._jobs.put(Job(make, future))
+        return future
+
+    def close(self) -> None:
+        """Finish what was submitted, then end the thread."""
+        self._closed = True
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _loop(self) -> None:
+        while True:
+            jobs, more = self._next_group()
+            if jobs:
+                self._writer.write(jobs)
+            if not more:
+                return
+
+    def _next_group(self) -> tuple[list[Job], bool]:
+        job = self._jobs.get()
+        jobs: list[Job] = []
+        while job is not None:
+            jobs.append(job)
+            if len(jobs) == GROUP or self._jobs.empty():
+                return jobs, True
+            job = self._jobs.get()
+        return jobs, False

@@ -1,0 +1,51 @@
+"""How storage operations are written once and run on any driver.
+
+An operation is a generator. It yields the statements to run next, all of which may travel
+together, and gets back the rows of each. Whoever drives it knows a driver, and how to wait:
+the SQLite adapter executes at once on its writer thread, the PostgreSQL adapter sends each
+yield as one pipeline. No operation knows whether it is awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Rows = list[Row]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One named statement, run once; with `conditions`, further named pieces of its WHERE."""
+
+    query: str
+    parameters: dict[str, Any] = {}
+    conditions: tuple[str, ...] = ()
+
+
+class Many(msgspec.Struct, frozen=True):
+    """One named statement for each of `rows`; gives back no rows."""
+
+    query: str
+    rows: Sequence[dict[str, Any]]
+
+
+class Trip(msgspec.Struct, frozen=True):
+    """Statements that travel together. `last`: the transaction may be committed with them."""
+
+    steps: tuple[Step | Many, ...]
+    last: bool = False
+
+
+Operation = Generator[Trip, list[Rows], T]
+
+
+def trip(*steps: Step | Many) -> Trip:
+    return Trip(tuple(step for step in steps if not isinstance(step, Many) or step.rows))
+
+
+def last_trip(*steps: Step | Many) -> Trip:
+    return Trip(trip(*steps).steps, last=True)
