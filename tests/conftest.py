@@ -1,0 +1,13 @@
+"""What every test gets. Fixtures live in the `fix_*.py` beside this file."""
+
+import os
+
+from hypothesis import settings
+
+pytest_plugins = ["fix_postgres", "fix_storage"]
+
+settings.register_profile("quick", deadline=None, print_blob=True, max_examples=20)
+settings.register_profile("ci", deadline=None, print_blob=True, max_examples=100)
+settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2000)
+# Hypothesis has a "ci" profile of its own, derandomized, which it picks where it sees a CI.
+settings.load_profile(os.environ.get("PERDURE_HYPOTHESIS_PROFILE", "ci"))

@@ -1,0 +1,171 @@
+"""Limits: never one lease too many, and nobody waits behind an open gate. On every adapter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import OPERATOR, TASK
+from storage_kit import (
+    check_all,
+    claim,
+    claim_one,
+    create,
+    failure,
+    new_run,
+    now,
+    reload,
+    step,
+    stored,
+    success,
+)
+
+from perdure.core.decide import decide_cancel, decide_reschedule
+from perdure.core.lifecycle import Status
+from perdure.core.limits import Limit, LimitScope
+from perdure.core.run import Source, SourceType
+from perdure.storage.protocol import Storage
+
+SCHEDULED = Source(type=SourceType.SCHEDULE, schedule_id="nightly")
+
+SCOPES: list[tuple[LimitScope, str, dict[str, Any]]] = [
+    (LimitScope.QUEUE, "mail", {"queue": "mail"}),
+    (LimitScope.TASK, TASK, {}),
+    (LimitScope.KEY, TASK, {"concurrency_key": "acme:1"}),
+    (LimitScope.SCHEDULE, "nightly", {"source": SCHEDULED}),
+]
+
+
+async def _limit(storage: Storage, scope: LimitScope, name: str, most: int) -> None:
+    await storage.set_limits([Limit(scope=scope, name=name, max_leases=most)])
+
+
+@pytest.mark.parametrize(("scope", "name", "fields"), SCOPES)
+async def test_a_limit_holds_and_a_freed_place_is_taken_at_once(
+    storage: Storage, scope: LimitScope, name: str, fields: dict[str, Any]
+) -> None:
+    await _limit(storage, scope, name, 2)
+    runs = await stored(storage, *(new_run(**fields) for _ in range(4)))
+
+    first = await claim(storage)
+    blocked = await claim(storage)
+    freed = await claim(storage, outcomes=[success(first.runs[0])])
+
+    assert [run.id for run in first.runs] == [run.id for run in runs[:2]]
+    assert blocked.runs == ()
+    assert [run.id for run in freed.runs] == [runs[2].id]
+    await check_all(storage, [run.id for run in runs])
+
+
+@pytest.mark.parametrize(("scope", "name", "fields"), SCOPES)
+async def test_a_full_limit_does_not_hold_up_others(
+    storage: Storage, scope: LimitScope, name: str, fields: dict[str, Any]
+) -> None:
+    await _limit(storage, scope, name, 1)
+    await stored(storage, *(new_run(**fields) for _ in range(15)))
+    await claim(storage)
+    others = await stored(storage, *(new_run(task="free", queue="other") for _ in range(3)))
+
+    claimed = await claim(storage, 3, tasks=(TASK, "free"))
+
+    assert {run.id for run in claimed.runs} == {run.id for run in others}
+
+
+async def test_a_limit_of_none_lets_nobody_through(storage: Storage) -> None:
+    await _limit(storage, LimitScope.QUEUE, "default", 0)
+    await create(storage)
+
+    assert (await claim(storage)).runs == ()
+
+
+async def test_each_key_counts_for_itself(storage: Storage) -> None:
+    await _limit(storage, LimitScope.KEY, TASK, 1)
+    keys = ["a", "a", "b", "b", None, None]
+    await stored(storage, *(new_run(concurrency_key=key) for key in keys))
+
+    claimed = await claim(storage)
+
+    assert sorted(run.concurrency_key or "-" for run in claimed.runs) == ["-", "-", "a", "b"]
+
+
+async def test_a_run_under_several_limits_needs_room_in_all(storage: Storage) -> None:
+    await _limit(storage, LimitScope.TASK, TASK, 3)
+    await _limit(storage, LimitScope.KEY, TASK, 1)
+    await stored(storage, *(new_run(concurrency_key=str(n % 5)) for n in range(10)))
+
+    claimed = await claim(storage)
+
+    assert len(claimed.runs) == 3
+    assert len({run.concurrency_key for run in claimed.runs}) == 3
+
+
+async def test_raising_or_removing_a_limit_opens_its_gates(storage: Storage) -> None:
+    await _limit(storage, LimitScope.TASK, TASK, 1)
+    await stored(storage, *(new_run() for _ in range(5)))
+    await claim(storage)
+
+    await _limit(storage, LimitScope.TASK, TASK, 3)
+    opened = await storage.open_gates(100)
+    raised = await claim(storage)
+    await _limit(storage, LimitScope.TASK, TASK, -1)
+    await storage.open_gates(100)
+    removed = await claim(storage)
+
+    assert (opened, len(raised.runs), len(removed.runs)) == (2, 2, 2)
+    assert await storage.limits("default") == []
+
+
+async def test_gates_stay_shut_while_their_limit_is_full(storage: Storage) -> None:
+    await _limit(storage, LimitScope.TASK, TASK, 1)
+    await stored(storage, new_run(), new_run())
+    await claim(storage)
+
+    assert await storage.open_gates(100) == 0
+
+
+async def test_a_retrying_occurrence_still_holds_its_slot(storage: Storage) -> None:
+    await _limit(storage, LimitScope.SCHEDULE, "nightly", 1)
+    await stored(storage, new_run(source=SCHEDULED), new_run(source=SCHEDULED))
+    [retrying] = await stored(storage, failure(await claim_one(storage)))
+    await storage.open_gates(100)
+
+    while_retrying = await claim(storage)
+    at_once = decide_reschedule(retrying, OPERATOR, now(), run_at=retrying.updated_at)
+    await stored(storage, step(retrying, at_once))
+    again = await claim(storage)
+
+    assert while_retrying.runs == ()
+    assert [run.id for run in again.runs] == [retrying.id]
+
+
+async def test_a_parked_run_can_be_cancelled_and_moved(storage: Storage) -> None:
+    await _limit(storage, LimitScope.QUEUE, "mail", 1)
+    runs = await stored(storage, *(new_run(queue="mail") for _ in range(3)))
+    await claim(storage)
+    await stored(storage, step(runs[1], decide_cancel(runs[1], OPERATOR, now())))
+    await stored(
+        storage, step(runs[2], decide_reschedule(runs[2], OPERATOR, now(), queue="other"))
+    )
+
+    claimed = await claim(storage)
+
+    assert [run.id for run in claimed.runs] == [runs[2].id]
+    assert (await reload(storage, runs[1])).status is Status.CANCELLED
+
+
+async def test_limits_belong_to_an_environment(storage: Storage) -> None:
+    await storage.set_limits(
+        [Limit(scope=LimitScope.TASK, name=TASK, max_leases=0, environment="test")]
+    )
+    await create(storage)
+
+    assert len((await claim(storage)).runs) == 1
+
+
+async def test_setting_a_limit_again_replaces_it(storage: Storage) -> None:
+    await _limit(storage, LimitScope.TASK, TASK, 1)
+    await _limit(storage, LimitScope.TASK, TASK, 5)
+
+    assert await storage.limits("default") == [
+        Limit(scope=LimitScope.TASK, name=TASK, max_leases=5)
+    ]
