@@ -38,9 +38,7 @@ def postgres_template(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture
-def postgres_storage_url(
-    postgres_server: PostgresServer, postgres_template: str
-) -> Iterator[str]:
+def postgres_storage_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
     name = f"perdure_test_{secrets.token_hex(6)}"
     yield postgres_server.create_database(name, template=postgres_template)
     postgres_server.drop_database(name)

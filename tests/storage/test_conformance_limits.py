@@ -143,9 +143,7 @@ async def test_a_parked_run_can_be_cancelled_and_moved(storage: Storage) -> None
     runs = await stored(storage, *(new_run(queue="mail") for _ in range(3)))
     await claim(storage)
     await stored(storage, step(runs[1], decide_cancel(runs[1], OPERATOR, now())))
-    await stored(
-        storage, step(runs[2], decide_reschedule(runs[2], OPERATOR, now(), queue="other"))
-    )
+    await stored(storage, step(runs[2], decide_reschedule(runs[2], OPERATOR, now(), queue="other")))
 
     claimed = await claim(storage)
 

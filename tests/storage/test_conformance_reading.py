@@ -69,7 +69,12 @@ async def test_each_filter_finds_its_runs(storage: Storage) -> None:
 
     for fields in wanted:
         assert await _ids(storage, **fields) == [run.id], fields
-    for fields in [{"task": "none"}, {"tag": ("team", "blue")}, {"environment": "test"}]:
+    unwanted: list[dict[str, Any]] = [
+        {"task": "none"},
+        {"tag": ("team", "blue")},
+        {"environment": "test"},
+    ]
+    for fields in unwanted:
         assert await _ids(storage, **fields) == [], fields
 
 

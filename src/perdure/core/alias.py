@@ -49,7 +49,7 @@ WORDS: dict[Status, tuple[str | None, str | None, str | None, str | None]] = {
 }
 
 # Two seeds say by the failure's kind how a run failed.
-_FAILED_WORDS: dict[Seed, dict[FailureKind, str]] = {
+FAILED_WORDS: dict[Seed, dict[FailureKind, str]] = {
     Seed.STRAIT: {
         _K.TIMEOUT: "timed_out",
         _K.CRASH: "crashed",
@@ -95,7 +95,7 @@ def resolve_status(word: str) -> StatusFilter:
 def seed_word(seed: Seed, run: Run) -> str | None:
     """What `seed` would call the state this run is in."""
     if run.status is Status.FAILED and run.failure is not None:
-        by_kind = _FAILED_WORDS.get(seed, {})
+        by_kind = FAILED_WORDS.get(seed, {})
         if run.failure.kind in by_kind:
             return by_kind[run.failure.kind]
     return WORDS[run.status][list(Seed).index(seed)]

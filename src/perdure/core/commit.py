@@ -60,9 +60,13 @@ def prepare_commit(
     )
 
 
+_TAKES_OVER = (EventType.DELIVERY_REQUESTED, EventType.LEASE_CLAIMED)
+
+
 def rests_on_expiry(run: Run, events: Sequence[Event]) -> bool:
     """Whether somebody else than the holder ends this run's lease, which only expiry allows."""
-    if run.lease is None or events[0].type is EventType.CANCELLATION_REQUESTED:
+    first = events[0]
+    if run.lease is None or first.type is EventType.CANCELLATION_REQUESTED:
         return False
-    actor = events[0].actor
-    return (actor.type, actor.id) != (ActorType.WORKER, run.lease.worker_id)
+    is_holder = (first.actor.type, first.actor.id) == (ActorType.WORKER, run.lease.worker_id)
+    return first.type in _TAKES_OVER or not is_holder

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from enum import StrEnum
+from typing import assert_never
 
 import msgspec
 
@@ -154,6 +155,8 @@ def _free_at(run: Run, kind: KeyKind) -> datetime | None:
             return run.created_at + run.policy.idempotency_ttl
         case KeyKind.OCCURRENCE:
             return None
+        case _:
+            assert_never(kind)
 
 
 def _dead_letter(run: Run) -> DeadLetter:

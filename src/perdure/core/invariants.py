@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
 from msgspec import UNSET
+import msgspec
 from msgspec.structs import replace
 
 from perdure.core import events as e
 from perdure.core.attempts import AttemptStatus, derive_attempts
+from perdure.core.commit import rests_on_expiry
 from perdure.core.lifecycle import Status
 from perdure.core.reducer import replay
 from perdure.core.run import Run
@@ -46,9 +48,18 @@ def differences(run: Run, replayed: Run) -> list[str]:
     return [n for n in run.__struct_fields__ if getattr(run, n) != getattr(replayed, n)]
 
 
-def check_step(before: Run, after: Run, now: datetime) -> list[str]:
+class CommittedStep(msgspec.Struct, frozen=True):
+    """One commit, as storage accepted it at `now`: the stored run before it, and after."""
+
+    before: Run
+    events: Sequence[e.Event]
+    after: Run
+    now: datetime
+
+
+def check_step(step: CommittedStep) -> list[str]:
     """The problems of one commit: what it may never do to a run, whoever wrote it."""
-    return [problem for check in _STEP_CHECKS for problem in check(before, after, now)]
+    return [problem for check in _STEP_CHECKS for problem in check(step)]
 
 
 def _lease_fits_status(run: Run) -> Iterator[str]:
@@ -104,43 +115,43 @@ _RUN_CHECKS: tuple[Callable[[Run], Iterator[str]], ...] = (
 )
 
 
-def _terminal_is_terminal(before: Run, after: Run, now: datetime) -> Iterator[str]:
-    if before.is_terminal:
-        yield f"{before.status} was followed by {after.status}"
+def _terminal_is_terminal(step: CommittedStep) -> Iterator[str]:
+    if step.before.is_terminal:
+        yield f"{step.before.status} was followed by {step.after.status}"
 
 
-def _sequence_and_time_grow(before: Run, after: Run, now: datetime) -> Iterator[str]:
+def _sequence_and_time_grow(step: CommittedStep) -> Iterator[str]:
+    before, after = step.before, step.after
     if after.sequence <= before.sequence or after.updated_at < before.updated_at:
         yield "sequence or time went back"
 
 
-def _live_lease_is_not_taken(before: Run, after: Run, now: datetime) -> Iterator[str]:
+def _live_lease_is_its_holders(step: CommittedStep) -> Iterator[str]:
     """Only its own holder ends a live lease; others may ask for a cancellation."""
-    lease = before.lease
-    if lease is None or lease.expires_at <= now or after.lease is None:
-        return
-    if after.lease.token != lease.token:
-        yield "a live lease was taken over"
+    lease = step.before.lease
+    if lease is not None and lease.expires_at > step.now:
+        if rests_on_expiry(step.before, step.events):
+            yield "a live lease was taken"
 
 
-def _renewal_is_not_undone(before: Run, after: Run, now: datetime) -> Iterator[str]:
-    if before.lease is None or after.lease is None or before.lease.token != after.lease.token:
-        return
-    if after.lease.expires_at < before.lease.expires_at:
-        yield "a renewal was undone"
+def _renewal_is_not_undone(step: CommittedStep) -> Iterator[str]:
+    lease, kept = step.before.lease, step.after.lease
+    if lease is not None and kept is not None and lease.token == kept.token:
+        if kept.expires_at < lease.expires_at:
+            yield "a renewal was undone"
 
 
-def _fence_grows(before: Run, after: Run, now: datetime) -> Iterator[str]:
-    if before.lease is None or after.lease is None or before.lease.token == after.lease.token:
-        return
-    if after.lease.fence <= before.lease.fence:
-        yield "the fence did not grow with the claim"
+def _fence_grows(step: CommittedStep) -> Iterator[str]:
+    lease, taken = step.before.lease, step.after.lease
+    if lease is not None and taken is not None and lease.token != taken.token:
+        if taken.fence <= lease.fence:
+            yield "the fence did not grow with the claim"
 
 
-_STEP_CHECKS: tuple[Callable[[Run, Run, datetime], Iterator[str]], ...] = (
+_STEP_CHECKS: tuple[Callable[[CommittedStep], Iterator[str]], ...] = (
     _terminal_is_terminal,
     _sequence_and_time_grow,
-    _live_lease_is_not_taken,
+    _live_lease_is_its_holders,
     _renewal_is_not_undone,
     _fence_grows,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
+from typing import assert_never
 
 import msgspec
 
@@ -63,3 +64,5 @@ def _raw_seconds(backoff: Backoff, failures: int) -> float:
             return initial
         case BackoffKind.LIST:
             return backoff.delays[min(failures, len(backoff.delays)) - 1].total_seconds()
+        case _:
+            assert_never(backoff.kind)

@@ -19,11 +19,15 @@ from perdure.storage.protocol import Claimed, ClaimRequest, Outcome
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Many, Operation, Step, Trip, trip
 
-ROUNDS = 4
-"""How often one claim looks again because full limits took the places of what it found."""
-
 UNREADABLE = "unreadable"
 """The gate of runs that this code cannot read: parked, reported, never retried in a loop."""
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One transaction's claim. `parked`: full limits took places, so it is worth another look."""
+
+    claimed: Claimed
+    parked: bool = False
 
 
 class Candidates(msgspec.Struct, frozen=True):
@@ -37,8 +41,12 @@ class Candidates(msgspec.Struct, frozen=True):
 
 def claim_runs(
     request: ClaimRequest, batch: Sequence[Commit], dialect: Dialect
-) -> Operation[Claimed]:
-    """Outcomes first, a savepoint, then the claim: if that half fails the outcomes stay."""
+) -> Operation[Round]:
+    """Outcomes first, a savepoint, then the claim: if that half fails the outcomes stay.
+
+    Limits are locked once a transaction, in order of name: whoever looks again, after having
+    parked what it found behind full limits, must do so in another one.
+    """
     if not batch:
         return (yield from _claim(request, dialect, ()))
     outcomes, writes = yield from judge_batch(batch, dialect)
@@ -49,30 +57,26 @@ def claim_runs(
         _, [[now]] = yield Trip((Step("rollback_to_savepoint"), Step("read_time")), last=True)
         moment = dialect.moment(now)
         assert moment is not None
-        return Claimed(outcomes=tuple(outcomes), now=moment)
+        return Round(Claimed(outcomes=tuple(outcomes), now=moment))
 
 
 def _claim(
     request: ClaimRequest, dialect: Dialect, outcomes: tuple[Outcome, ...]
-) -> Operation[Claimed]:
-    for _ in range(ROUNDS):
-        found = yield from _candidates(request, dialect)
-        admission = yield from _admit(request, found, dialect)
-        parked = [(run.id, str(gate)) for run, gate in admission.parked]
-        parked += [(run_id, UNREADABLE) for run_id in found.unreadable]
-        if not parked:
-            break
-        # Nothing is claimed yet: with these out of the way, the next round finds the rest.
-        yield trip(_park(parked, dialect))
-    commits = _decide(request, admission.admitted, found.now)
-    writes = writes_of(commits, dialect, any_parked=False)
+) -> Operation[Round]:
+    found = yield from _candidates(request, dialect)
+    admission, now = yield from _admit(request, found, dialect)
+    parked = [(run.id, str(gate)) for run, gate in admission.parked]
+    parked += [(run_id, UNREADABLE) for run_id in found.unreadable]
+    commits = _decide(request, admission.admitted, now)
+    writes = trip(_park(parked, dialect), *writes_of(commits, dialect, any_parked=False).steps)
     results = yield Trip((*writes.steps, Step("next_claimable", _scope(request))), last=True)
-    return Claimed(
+    claimed = Claimed(
         runs=tuple(commit.run for commit in commits if commit.run.lease is not None),
         outcomes=outcomes,
-        now=found.now,
+        now=now,
         next_claimable_at=dialect.moment(results[-1][0][0]),
     )
+    return Round(claimed, bool(parked))
 
 
 def _scope(request: ClaimRequest) -> dict[str, Any]:
@@ -99,10 +103,13 @@ def _candidates(request: ClaimRequest, dialect: Dialect) -> Operation[Candidates
     return Candidates(tuple(runs), tuple(unreadable), limited, moment)
 
 
-def _admit(request: ClaimRequest, found: Candidates, dialect: Dialect) -> Operation[Admission]:
-    """Who of the candidates may be claimed, under the limits there are."""
+def _admit(
+    request: ClaimRequest, found: Candidates, dialect: Dialect
+) -> Operation[tuple[Admission, datetime]]:
+    """Who of the candidates may be claimed, under the limits there are, and from when on."""
+    everyone = Admission(found.runs, ())
     if not found.limited:
-        return Admission(found.runs, ())
+        return everyone, found.now
     gates = sorted({gate for run in found.runs for gate in gates_of(run)})
     environment = {"environment": request.environment}
     names = sorted({(gate.scope.value, gate.name) for gate in gates})
@@ -111,11 +118,15 @@ def _admit(request: ClaimRequest, found: Candidates, dialect: Dialect) -> Operat
     limits = {(LimitScope(scope), name): most for scope, name, most in locked}
     counted = [gate for gate in gates if (gate.scope, gate.name) in limits]
     if not counted:
-        return Admission(found.runs, ())
-    [holders] = yield trip(
-        Step("count_holders", environment | {"wanted": rows.json_list(gate_fields(counted))})
+        return everyone, found.now
+    # The time again: the wait for the limit must not use up the lease.
+    holders, [[now]] = yield trip(
+        Step("count_holders", environment | {"wanted": rows.json_list(gate_fields(counted))}),
+        Step("read_time"),
     )
-    return admit(found.runs, limits, holders_of(holders))
+    moment = dialect.moment(now)
+    assert moment is not None
+    return admit(found.runs, limits, holders_of(holders)), moment
 
 
 def gate_fields(gates: Sequence[Gate]) -> list[rows.Fields]:

@@ -80,7 +80,7 @@ def writes_of(winners: Sequence[Commit], dialect: Dialect, *, any_parked: bool) 
         Many("update_runs", [rows.run_fields(item, dialect) for item in known]),
         Many("insert_history", [rows.history_fields(item, dialect) for item in winners]),
         Many("insert_tags", [row for item in new for row in rows.tag_fields(item.run, dialect)]),
-        Many("free_keys", [row for item in known for row in rows.freed_key_fields(item, dialect)]),
+        Many("free_keys", [row for i in winners for row in rows.freed_key_fields(i, dialect)]),
         Many("insert_dead_letters", [rows.dead_letter_fields(row, dialect) for row in letters]),
         Many("insert_outbox", [row for i in winners for row in rows.outbox_fields(i, dialect)]),
         Many("open_gates", _opened(known) if any_parked else []),
@@ -88,8 +88,15 @@ def writes_of(winners: Sequence[Commit], dialect: Dialect, *, any_parked: bool) 
 
 
 def _find(batch: Sequence[Commit], dialect: Dialect, settling: bool) -> Operation[Found]:
-    """The stored rows, locked. New runs need no look, unless they may have been stored before."""
-    ids = sorted({i.run.id for i in batch if settling or i.expected_sequence > 0})
+    """The stored rows, locked. New runs need no look: if they are stored already, their insert
+    tells. But one that would first take keys or close a dead letter must not do that twice."""
+    ids = sorted(
+        {
+            item.run.id
+            for item in batch
+            if settling or item.expected_sequence > 0 or _has_guards(item)
+        }
+    )
     if not ids:
         return Found(None, {}, {})
     keys = rows.json_list([dialect.key(run_id) for run_id in ids])
@@ -102,6 +109,10 @@ def _find(batch: Sequence[Commit], dialect: Dialect, settling: bool) -> Operatio
     commit_ids = yield from _read_commit_ids(stale, dialect)
     any_parked = bool(locked and locked[0][5])
     return Found(dialect.moment(now), runs, commit_ids, any_parked)
+
+
+def _has_guards(item: Commit) -> bool:
+    return bool(item.effects.keys_taken) or item.effects.dead_letter_closed is not None
 
 
 def _is_stale(item: Commit, runs: dict[str, Stored]) -> bool:
@@ -161,10 +172,12 @@ def _close_dead_letters(
     batch: Sequence[Commit], outcomes: dict[int, Outcome], dialect: Dialect
 ) -> Operation[None]:
     """A guarded effect: whose dead letter is closed already is not stored."""
-    for index, item in enumerate(batch):
-        closed = item.effects.dead_letter_closed
-        if closed is None or index in outcomes:
-            continue
+    closings = [
+        (item.effects.dead_letter_closed, index, item)
+        for index, item in enumerate(batch)
+        if item.effects.dead_letter_closed is not None and index not in outcomes
+    ]
+    for closed, index, item in sorted(closings, key=lambda closing: closing[0].run_id):
         [kept] = yield trip(close_step(closed, dialect))
         if not kept:
             why = f"the dead letter of {closed.run_id} is not open any more"
@@ -199,8 +212,9 @@ def _take_keys(
         for index, item in enumerate(batch)
         if index not in outcomes and item.effects.keys_taken
     ]
+    freeing = [item for index, item in enumerate(batch) if index not in outcomes]
     while pending:
-        owners = yield from _round_of_keys([batch[index] for index in pending], dialect)
+        owners = yield from _round_of_keys([batch[index] for index in pending], freeing, dialect)
         verdicts = {index: _lost_key(batch[index], owners) for index in pending}
         losers = {batch[index].run.id for index, verdict in verdicts.items() if verdict}
         yield trip(Many("drop_keys", _given_back(batch, verdicts, owners, dialect)))
@@ -214,13 +228,15 @@ def _take_keys(
 
 
 def _round_of_keys(
-    items: Sequence[Commit], dialect: Dialect
+    items: Sequence[Commit], freeing: Sequence[Commit], dialect: Dialect
 ) -> Operation[dict[Key, tuple[str, str]]]:
     claimants: dict[Key, Commit] = {}
     for item in items:
         for key in item.effects.keys_taken:
             claimants.setdefault(key, item)
-    taken = [rows.owned_key_fields(claimants[key], key, dialect) for key in sorted(claimants)]
+    # Keys this batch will free are locked here too, since all must be locked in one order.
+    locked = {freed.key: item for item in freeing for freed in item.effects.keys_freed} | claimants
+    taken = [rows.owned_key_fields(locked[key], key, dialect) for key in sorted(locked)]
     wanted = rows.json_list([rows.key_fields(key) for key in claimants])
     _, found = yield trip(Many("take_keys", taken), Step("read_keys", {"wanted": wanted}))
     owners = {tuple(row[:4]): (dialect.run_id(row[4]), row[5]) for row in found}

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from perdure.core.commit import Commit
 from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus
 from perdure.core.lifecycle import Status
@@ -17,7 +19,7 @@ from perdure.core.limits import Limit
 from perdure.core.run import Run
 from perdure.errors import StorageError, StorageRefused
 from perdure.storage import reading
-from perdure.storage.claiming import claim_runs
+from perdure.storage.claiming import Round, claim_runs
 from perdure.storage.committing import commit_batch
 from perdure.storage.protocol import (
     Change,
@@ -36,6 +38,9 @@ from perdure.storage.steps import Operation
 
 T = TypeVar("T")
 Make = Callable[[], Operation[T]]
+
+MORE_ROUNDS = 3
+"""How often one claim looks again because full limits took the places of what it found."""
 
 
 class AlreadyStored(StorageError):
@@ -72,20 +77,33 @@ class SqlStorage(ABC):
             return [outcome for item in batch for outcome in await self.commit([item])]
 
     async def claim(self, request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
+        first = await self._first_round(request, outcomes)
+        claimed, parked = first.claimed, first.parked
+        for _ in range(MORE_ROUNDS):
+            if not parked or len(claimed.runs) == len(request.tokens):
+                break
+            following = await self._round(_rest(request, len(claimed.runs)), ())
+            parked = following.parked
+            claimed = replace(
+                following.claimed,
+                runs=claimed.runs + following.claimed.runs,
+                outcomes=claimed.outcomes,
+            )
+        return claimed
+
+    async def _first_round(self, request: ClaimRequest, outcomes: Sequence[Commit]) -> Round:
         try:
-            return await self._write_once(lambda: claim_runs(request, outcomes, self.dialect))
+            return await self._round(request, outcomes)
         except (AlreadyStored, StorageRefused):
             if not outcomes:
                 raise
         # One of the outcomes cannot be stored. By themselves only the guilty one fails.
         settled = tuple(await self.commit(outcomes))
-        claimed = await self._write_once(lambda: claim_runs(request, (), self.dialect))
-        return Claimed(
-            runs=claimed.runs,
-            outcomes=settled,
-            now=claimed.now,
-            next_claimable_at=claimed.next_claimable_at,
-        )
+        alone = await self._round(request, ())
+        return Round(replace(alone.claimed, outcomes=settled), alone.parked)
+
+    async def _round(self, request: ClaimRequest, outcomes: Sequence[Commit]) -> Round:
+        return await self._write_once(lambda: claim_runs(request, outcomes, self.dialect))
 
     async def renew(self, renewals: Sequence[Renewal]) -> Renewed:
         return await self._write(lambda: reading.renew_leases(renewals, self.dialect))
@@ -138,3 +156,9 @@ class SqlStorage(ABC):
 
     async def now(self) -> datetime:
         return await self._read(lambda: reading.read_time(self.dialect))
+
+
+def _rest(request: ClaimRequest, claimed: int) -> ClaimRequest:
+    """What is still wanted once so many runs were claimed."""
+    start = max(request.start - claimed, 0)
+    return replace(request, tokens=request.tokens[claimed:], start=start)

@@ -10,6 +10,7 @@ import msgspec
 
 from perdure.core.decide.fact import Events
 from perdure.core.events import Delivery, RunCreated, RunDeliveryRequested
+from perdure.core.failure import clean_text
 from perdure.core.lifecycle import Status
 from perdure.core.run import (
     DEFAULT_ENVIRONMENT,
@@ -92,11 +93,13 @@ def decide_rerun(
     *,
     reason: str | None = None,
     payload_json: msgspec.Raw | None = None,
+    dispatch: bool = False,
 ) -> Events:
     """A new run like this ended one, linked to it. The old one's history does not change."""
     if not run.is_terminal:
         raise NotAllowed(run.id, "rerun", run.status, "wait until it has ended, or cancel it first")
-    return _again(run, run_id, actor, now, SourceType.RERUN, reason, payload_json)
+    new = _again(run, run_id, SourceType.RERUN, reason, payload_json)
+    return decide_create(new, run_id, actor, max(now, run.updated_at), dispatch=dispatch)
 
 
 def decide_retry(
@@ -107,36 +110,36 @@ def decide_retry(
     *,
     reason: str | None = None,
     payload_json: msgspec.Raw | None = None,
+    dispatch: bool = False,
 ) -> Events:
     """A new try at a run that failed or was dead-lettered, linked to it."""
     if run.status not in (Status.FAILED, Status.DEAD_LETTERED):
         advice = "only failed and dead-lettered runs are retried; rerun any other ended run"
         raise NotAllowed(run.id, "retry", run.status, advice)
-    return _again(run, run_id, actor, now, SourceType.MANUAL_RETRY, reason, payload_json)
+    new = _again(run, run_id, SourceType.MANUAL_RETRY, reason, payload_json)
+    return decide_create(new, run_id, actor, max(now, run.updated_at), dispatch=dispatch)
 
 
 def _again(
     run: Run,
     run_id: str,
-    actor: Actor,
-    now: datetime,
     kind: SourceType,
     reason: str | None,
     payload_json: msgspec.Raw | None,
-) -> Events:
+) -> NewRun:
+    reason = None if reason is None else clean_text(reason)
     source = Source(type=kind, run_id=run.id, schedule_id=run.schedule_id, reason=reason)
     # Of an occurrence only the cadence's own run has the cadence's key.
     occurrence_key = None if run.occurrence_key is None else f"manual:{run_id}"
     lifetime = None if run.expires_at is None else run.expires_at - _first_due(run)
     copied = {name: getattr(run, name) for name in _RERUN}
-    new = NewRun(
+    return NewRun(
         payload_json=run.payload_json if payload_json is None else payload_json,
         source=source,
         occurrence_key=occurrence_key,
         ttl=lifetime,
         **copied,
     )
-    return decide_create(new, run_id, actor, max(now, run.updated_at))
 
 
 _NOT_RERUN = {"payload_json", "source", "occurrence_key", "ttl", "run_at", "idempotency_key"}

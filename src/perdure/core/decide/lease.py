@@ -19,11 +19,16 @@ from perdure.core.lifecycle import Status
 from perdure.core.reducer import apply
 from perdure.core.retry import retry_delay
 from perdure.core.run import SYSTEM, Actor, ActorType, Awaiting, Lease, OnExhausted, Run
+from perdure.core.values import encode_value
 from perdure.errors import LeaseLost, NotAllowed
 
 RETURNED_TOO_OFTEN = "returned_too_often"
 EXHAUSTED = "exhausted"
+NEVER_BEGAN = "never_began"
 POISON = "poison"
+
+MAX_DELAY = timedelta(days=3650)
+"""However long somebody asks to wait: instants must stay instants."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +45,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     execution_trace: dict[str, Any] | None = None
     output: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("execution_trace", "output"):
+            if getattr(self, field) is not None:
+                encode_value(getattr(self, field), field=field)
 
 
 NO_EVIDENCE = Evidence()
@@ -255,10 +265,11 @@ def failed(
         delay = retry_after
         if delay is None:
             delay = retry_delay(run.policy.backoff, failures, jitter)
-        retry_at = max(now, run.updated_at) + delay
+        retry_at = max(now, run.updated_at) + min(delay, MAX_DELAY)
         return [fact(e.RunRetryScheduled, run, actor, now, retry_at=retry_at, **ending)]
     if failure.retryable and run.policy.exhausted_to is OnExhausted.DEAD_LETTER:
-        return [fact(e.RunDeadLettered, run, actor, now, reason=EXHAUSTED, **ending)]
+        reason = NEVER_BEGAN if run.lease.attempt is None else EXHAUSTED
+        return [fact(e.RunDeadLettered, run, actor, now, reason=reason, **ending)]
     return [fact(e.RunFailed, run, actor, now, **ending)]
 
 

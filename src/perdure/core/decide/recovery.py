@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import assert_never
 
 from perdure.core import events as e
 from perdure.core.decide.fact import Events, delivery, fact
@@ -35,6 +36,8 @@ def decide_recovery(run: Run, now: datetime, jitter: float = 0.0) -> Events:
             return [fact(e.RunFailed, run, SYSTEM, now, attempt=attempt, failure=CRASH)]
         case OnLeaseExpired.REDELIVER:
             return _redeliver(run, now)
+        case _:
+            assert_never(run.policy.on_lease_expired)
 
 
 def decide_expiry(run: Run, now: datetime) -> Events:
@@ -45,8 +48,10 @@ def decide_expiry(run: Run, now: datetime) -> Events:
 
 
 def _decide_redelivery(run: Run, now: datetime) -> Events:
-    """A reservation that ran out frees its slot; the run is delivered anew."""
-    if run.dispatch_expires_at is None or run.dispatch_expires_at > now:
+    """A reservation that ran out frees its slot; the run is delivered anew, once it is due."""
+    lapsed = run.dispatch_expires_at is not None and run.dispatch_expires_at <= now
+    due = run.claimable_at is not None and run.claimable_at <= now
+    if not (lapsed and due):
         return []
     return [delivery(run, SYSTEM, now)]
 

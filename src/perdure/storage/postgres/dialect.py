@@ -20,7 +20,7 @@ QUERIES = {
 
 # The transaction was rolled back, or never began: doing it all again is right.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57P")
-_TRANSIENT = ("55P03", "25P03", "25006")
+_TRANSIENT = ("55P03", "57014", "25P03", "25006")
 
 
 class PostgresDialect:

@@ -5,11 +5,14 @@
 BEGIN ISOLATION LEVEL READ COMMITTED;
 
 -- name: limit_transaction
--- This dialect's only: a worker stopped in the middle frees what it locked; plans stay on the
--- indexes however stale the statistics; compiling a plan would cost more than running it.
+-- This dialect's only: a worker stopped in the middle frees what it locked; plans look rows up
+-- in indexes one by one, however stale the statistics (a plan made while the tables were empty
+-- is kept while they grow); compiling a plan would cost more than running it.
 SELECT set_config('statement_timeout', '30s', true),
        set_config('idle_in_transaction_session_timeout', '15s', true),
-       set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true);
+       set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+       set_config('jit', 'off', true);
 
 -- name: commit
 COMMIT;
@@ -120,13 +123,23 @@ DELETE FROM keys
    AND keys.run_id = old.run_id;
 
 -- name: free_keys
+-- In order of key, like `take_keys`.
+WITH freed AS MATERIALIZED (
+    SELECT keys.environment, keys.kind, keys.scope, keys.name, freed.free_at
+      FROM keys
+      JOIN jsonb_to_recordset(:rows::jsonb) AS freed (
+           environment text, kind text, scope text, name text, run_id uuid, free_at timestamptz)
+        ON (keys.environment, keys.kind, keys.scope, keys.name)
+           = (freed.environment, freed.kind, freed.scope, freed.name)
+     WHERE keys.run_id = freed.run_id
+     ORDER BY keys.environment, keys.kind, keys.scope, keys.name
+       FOR UPDATE OF keys
+)
 UPDATE keys
    SET free_at = freed.free_at
-  FROM jsonb_to_recordset(:rows::jsonb) AS freed (
-       environment text, kind text, scope text, name text, run_id uuid, free_at timestamptz)
+  FROM freed
  WHERE (keys.environment, keys.kind, keys.scope, keys.name)
-       = (freed.environment, freed.kind, freed.scope, freed.name)
-   AND keys.run_id = freed.run_id;
+       = (freed.environment, freed.kind, freed.scope, freed.name);
 
 -- name: insert_dead_letters
 INSERT INTO dead_letters (run_id, environment, task, queue, occurrence_key, reason,
@@ -235,7 +248,10 @@ WITH RECURSIVE lane AS (
 SELECT locked.id, locked.state, locked.lease_expires_at, history.events,
        EXISTS (SELECT FROM limits WHERE environment = :environment)
   FROM locked
-  JOIN history ON history.run_id = locked.id AND history.first_sequence = 1
+ CROSS JOIN LATERAL (
+       SELECT events FROM history
+        WHERE run_id = locked.id AND first_sequence = 1
+        LIMIT 1) AS history
  ORDER BY locked.claim_rank, locked.id;
 
 -- name: next_claimable
@@ -282,10 +298,10 @@ SELECT wanted.scope, wanted.name, wanted.key,
                              AND lease_token IS NOT NULL)
        WHEN 'task' THEN (SELECT count(*) FROM runs
                           WHERE environment = :environment AND task = wanted.name
-                            AND lease_token IS NOT NULL)
+                            AND lease_worker IS NOT NULL)
        WHEN 'key' THEN (SELECT count(*) FROM runs
                          WHERE environment = :environment AND task = wanted.name
-                           AND concurrency_key = wanted.key AND lease_token IS NOT NULL)
+                           AND concurrency_key = wanted.key AND lease_worker IS NOT NULL)
        ELSE (SELECT count(*) FROM runs
               WHERE environment = :environment AND schedule_id = wanted.name AND holds_slot)
        END
@@ -314,9 +330,25 @@ UPDATE runs
                  FOR UPDATE SKIP LOCKED) AS parked);
 
 -- name: read_gates
-SELECT DISTINCT environment, gate
-  FROM runs
- WHERE gate IS NOT NULL
+-- Jumps from gate to gate, however many wait behind each.
+WITH RECURSIVE parked AS (
+    (SELECT environment, gate
+       FROM runs
+      WHERE gate IS NOT NULL
+      ORDER BY environment, gate
+      LIMIT 1)
+    UNION ALL
+    (SELECT next.environment, next.gate
+       FROM parked
+      CROSS JOIN LATERAL (
+            SELECT environment, gate
+              FROM runs
+             WHERE gate IS NOT NULL AND (environment, gate) > (parked.environment, parked.gate)
+             ORDER BY environment, gate
+             LIMIT 1) AS next)
+)
+SELECT environment, gate
+  FROM parked
  LIMIT :limit;
 
 -- name: count_gated
@@ -367,8 +399,11 @@ SELECT runs.id, runs.lease_token, runs.lease_expires_at, runs.status
 -- name: leases_of_worker
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM runs
-  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
- WHERE runs.lease_token IS NOT NULL AND runs.lease_worker = :worker_id
+ CROSS JOIN LATERAL (
+       SELECT events FROM history
+        WHERE run_id = runs.id AND first_sequence = 1
+        LIMIT 1) AS history
+ WHERE runs.lease_worker = :worker_id
  ORDER BY runs.id;
 
 -- name: put_off_attention
@@ -387,7 +422,10 @@ UPDATE runs
 -- name: due_for_attention
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM runs
-  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+ CROSS JOIN LATERAL (
+       SELECT events FROM history
+        WHERE run_id = runs.id AND first_sequence = 1
+        LIMIT 1) AS history
  WHERE runs.attention_at <= statement_timestamp()
    AND (runs.lease_expires_at IS NULL OR runs.lease_expires_at <= statement_timestamp())
  ORDER BY runs.attention_at
@@ -396,14 +434,20 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
 -- name: get_runs
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM runs
-  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+ CROSS JOIN LATERAL (
+       SELECT events FROM history
+        WHERE run_id = runs.id AND first_sequence = 1
+        LIMIT 1) AS history
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
 -- name: find_runs
 -- The conditions that apply are added by name, from the queries called `where_…`.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM runs
-  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+ CROSS JOIN LATERAL (
+       SELECT events FROM history
+        WHERE run_id = runs.id AND first_sequence = 1
+        LIMIT 1) AS history
  WHERE runs.environment = :environment AND {conditions}
  ORDER BY runs.id DESC
  LIMIT :limit;

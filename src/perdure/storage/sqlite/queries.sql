@@ -133,6 +133,8 @@ DELETE FROM outbox
 -- Jumps from lane to lane (a lane is one queue, task and priority), so that neither runs in the
 -- future nor tasks this worker does not know cost more than one jump. Of each due lane the
 -- first few are ranked, queues taking turns. An hour is 3,600,000,000 microseconds.
+-- The jump seeks past the last instant of a lane, since SQLite begins to read at the values of a
+-- row comparison, not after them; and without `+` it would seek by the queue alone.
 WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
               FROM runs
@@ -144,8 +146,8 @@ WITH RECURSIVE lane (head) AS (
               FROM runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.task, next.priority)
-                   > (runs.queue, runs.task, runs.priority)
+               AND (next.queue, next.task, next.priority, next.claimable_at)
+                   > (+runs.queue, +runs.task, +runs.priority, 9223372036854775807)
              ORDER BY next.queue, next.task, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
@@ -194,8 +196,8 @@ WITH RECURSIVE lane (head) AS (
               FROM runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.task, next.priority)
-                   > (runs.queue, runs.task, runs.priority)
+               AND (next.queue, next.task, next.priority, next.claimable_at)
+                   > (+runs.queue, +runs.task, +runs.priority, 9223372036854775807)
              ORDER BY next.queue, next.task, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
@@ -210,7 +212,7 @@ SELECT min(runs.claimable_at)
 -- name: lock_limits
 SELECT limits.scope, limits.name, limits.max_leases
   FROM json_each(:wanted) AS wanted
-  JOIN limits ON limits.environment = :environment
+ CROSS JOIN limits ON limits.environment = :environment
    AND limits.scope = wanted.value ->> 'scope' AND limits.name = wanted.value ->> 'name';
 
 -- name: count_holders
@@ -221,11 +223,11 @@ SELECT wanted.value ->> 'scope', wanted.value ->> 'name', wanted.value ->> 'key'
                              AND queue = wanted.value ->> 'name' AND lease_token IS NOT NULL)
        WHEN 'task' THEN (SELECT count(*) FROM runs
                           WHERE environment = :environment
-                            AND task = wanted.value ->> 'name' AND lease_token IS NOT NULL)
+                            AND task = wanted.value ->> 'name' AND lease_worker IS NOT NULL)
        WHEN 'key' THEN (SELECT count(*) FROM runs
                          WHERE environment = :environment AND task = wanted.value ->> 'name'
                            AND concurrency_key = wanted.value ->> 'key'
-                           AND lease_token IS NOT NULL)
+                           AND lease_worker IS NOT NULL)
        ELSE (SELECT count(*) FROM runs
               WHERE environment = :environment
                 AND schedule_id = wanted.value ->> 'name' AND holds_slot = 1)
@@ -249,9 +251,27 @@ UPDATE runs
         LIMIT :room);
 
 -- name: read_gates
-SELECT DISTINCT environment, gate
-  FROM runs
- WHERE gate IS NOT NULL
+-- Jumps from gate to gate, however many wait behind each.
+WITH RECURSIVE parked (head) AS (
+    SELECT (SELECT id
+              FROM runs
+             WHERE gate IS NOT NULL
+             ORDER BY environment, gate
+             LIMIT 1)
+    UNION ALL
+    SELECT (SELECT next.id
+              FROM runs AS next
+             WHERE next.gate IS NOT NULL
+               AND (next.environment, next.gate, next.claimable_at)
+                   > (+runs.environment, +runs.gate, 9223372036854775807)
+             ORDER BY next.environment, next.gate
+             LIMIT 1)
+      FROM parked
+      JOIN runs ON runs.id = parked.head
+)
+SELECT runs.environment, runs.gate
+  FROM parked
+  JOIN runs ON runs.id = parked.head
  LIMIT :limit;
 
 -- name: count_gated
@@ -292,9 +312,9 @@ SELECT runs.id, runs.lease_token, runs.lease_expires_at, runs.status
 
 -- name: leases_of_worker
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM runs
+  FROM runs INDEXED BY runs_leased_by_task
   JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
- WHERE runs.lease_token IS NOT NULL AND runs.lease_worker = :worker_id
+ WHERE runs.lease_worker = :worker_id
  ORDER BY runs.id;
 
 -- name: put_off_attention

@@ -6,12 +6,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 import msgspec
 
-from perdure.errors import StorageUnavailable
+from perdure.errors import StorageError, StorageUnavailable
 from perdure.storage.sqlite.checkpoint import Checkpointer
 from perdure.storage.sqlite.connection import Connection
 from perdure.storage.steps import Operation
@@ -80,7 +81,10 @@ class Writer:
             self._connection.raw.execute("ROLLBACK")
 
     def _checkpoint(self) -> None:
-        if self._checkpointer is not None:
+        if self._checkpointer is None:
+            return
+        # What was to be stored is stored; a log that cannot be moved over now is moved later.
+        with suppress(StorageError):
             self._checkpointer.after_commit(self._connection)
 
 

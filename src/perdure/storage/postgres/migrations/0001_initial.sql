@@ -10,7 +10,7 @@ CREATE TABLE history (
     events          text NOT NULL,
     PRIMARY KEY (run_id, first_sequence)
 );
-CREATE INDEX history_feed ON history (xid);
+CREATE INDEX history_feed ON history (xid, run_id, first_sequence);
 
 -- What it adds up to. `state` holds all that may change; creation stays in the first history row.
 -- The other columns are what queries compare and filter by. Free space in each page keeps
@@ -39,7 +39,8 @@ CREATE TABLE runs (
     failure_kind      text COLLATE "C",
     fingerprint       text COLLATE "C",
     state             text NOT NULL,
-    CONSTRAINT lease_is_whole CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL)),
+    CONSTRAINT lease_is_whole CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL)
+                                     AND (lease_token IS NULL) = (lease_worker IS NULL)),
     CONSTRAINT leased_is_not_claimable CHECK (lease_token IS NULL OR claimable_at IS NULL),
     CONSTRAINT finished_is_at_rest
         CHECK (finished_at IS NULL OR (claimable_at IS NULL AND lease_token IS NULL))
@@ -49,15 +50,17 @@ CREATE TABLE runs (
 CREATE INDEX runs_claimable ON runs (environment, queue, task, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL;
 CREATE INDEX runs_attention ON runs (attention_at) WHERE attention_at IS NOT NULL;
+-- Two ways to say leased, so that counting a task's holders can only use the second of these:
+-- statistics taken while nothing was leased would let either seem as good.
 CREATE INDEX runs_leased_by_queue ON runs (environment, queue) WHERE lease_token IS NOT NULL;
 CREATE INDEX runs_leased_by_task ON runs (environment, task, concurrency_key)
- WHERE lease_token IS NOT NULL;
-CREATE INDEX runs_slots ON runs (environment, schedule_id) WHERE holds_slot;
+ WHERE lease_worker IS NOT NULL;
 CREATE INDEX runs_gated ON runs (environment, gate, claimable_at, id) WHERE gate IS NOT NULL;
 CREATE INDEX runs_finished ON runs (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX runs_batch ON runs (batch_id) WHERE batch_id IS NOT NULL;
 CREATE INDEX runs_schedule ON runs (schedule_id, id) WHERE schedule_id IS NOT NULL;
 CREATE INDEX runs_parent ON runs (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX runs_slots ON runs (environment, schedule_id) WHERE holds_slot;
 
 CREATE TABLE run_tags (
     environment  text COLLATE "C" NOT NULL,

@@ -1,0 +1,46 @@
+"""Writes the documentation that is made from code; with `--check`, only says whether it is
+current (exit status 1 if not). Run by `make docs`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
+
+from scripts import lifecycle_svg, reference_pages  # noqa: E402  # the path must be set first
+
+PAGES = {
+    "docs/images/lifecycle.svg": lifecycle_svg.draw,
+    "docs/reference/lifecycle.md": reference_pages.lifecycle,
+    "docs/reference/seed-conformance.md": reference_pages.seed_conformance,
+    "docs/reference/errors.md": reference_pages.error_page,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if out of date")
+    check: bool = parser.parse_args().check
+    stale = [name for name, make in PAGES.items() if _read(name) != make()]
+    if check:
+        for name in stale:
+            print(f"{name} is out of date. Run: make docs", file=sys.stderr)
+        return 1 if stale else 0
+    for name in stale:
+        path = ROOT / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(PAGES[name](), encoding="utf-8")
+        print(f"wrote {name}")
+    return 0
+
+
+def _read(name: str) -> str | None:
+    path = ROOT / name
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

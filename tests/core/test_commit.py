@@ -1,0 +1,116 @@
+"""One run's step, ready to be stored."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import (
+    OPERATOR,
+    QUEUE,
+    TOKEN,
+    Builder,
+    a_run,
+    after,
+    cancellation_requested,
+    cancelled,
+    created,
+    delivery_requested,
+    history,
+    lease_claimed,
+    lease_heartbeat,
+    retry_scheduled,
+    started,
+    succeeded,
+)
+from perdure.core.commit import Commit, prepare_commit, rests_on_expiry
+from perdure.core.effects import (
+    DeadLetterStatus,
+    Effects,
+    Key,
+    KeyKind,
+    close_dead_letter,
+    consequences,
+)
+from perdure.core.lifecycle import Status
+from perdure.core.run import SYSTEM
+from perdure.errors import InvariantViolation
+
+
+def test_a_new_run_starts_at_nothing_and_holds_nothing() -> None:
+    event = created(idempotency_key="once")
+
+    commit = prepare_commit(None, [event], "commit-1")
+
+    key = Key("default", KeyKind.IDEMPOTENCY, event.task, "once")
+    assert commit == Commit(
+        commit_id="commit-1",
+        expected_sequence=0,
+        events=(event,),
+        run=a_run(idempotency_key="once"),
+        effects=Effects(keys_taken=(key,)),
+    )
+
+
+def test_a_step_of_the_holder_names_the_token_and_frees_the_lease() -> None:
+    commit = prepare_commit(a_run(Status.RUNNING), [succeeded()], "commit-1")
+
+    assert (commit.expected_sequence, commit.lease_token) == (3, TOKEN)
+    assert (commit.needs_expiry, commit.freed_lease) == (False, True)
+    assert commit.effects == consequences(a_run(Status.SUCCEEDED), [succeeded()])
+
+
+def test_a_claim_needs_a_row_without_a_lease_and_frees_none() -> None:
+    commit = prepare_commit(a_run(), [lease_claimed(), started()], "commit-1")
+
+    assert (commit.lease_token, commit.freed_lease, commit.needs_expiry) == (None, False, False)
+
+
+def test_a_heartbeat_keeps_the_lease() -> None:
+    commit = prepare_commit(a_run(Status.RUNNING), [lease_heartbeat()], "commit-1")
+
+    assert (commit.lease_token, commit.freed_lease) == (TOKEN, False)
+
+
+def test_recovery_rests_on_the_expiry_of_the_lease() -> None:
+    event = delivery_requested(at=after(60))
+
+    commit = prepare_commit(a_run(Status.RUNNING), [event], "commit-1", pushed_queues={QUEUE})
+
+    assert (commit.needs_expiry, commit.freed_lease) == (True, True)
+    assert commit.effects.outbox == (event.delivery,)
+
+
+@pytest.mark.parametrize("build", [cancelled, retry_scheduled])
+def test_what_the_system_ends_rests_on_expiry_and_what_the_holder_ends_does_not(
+    build: Builder,
+) -> None:
+    run = a_run(Status.CANCELLATION_REQUESTED)
+    worker = lease_heartbeat().actor
+
+    assert rests_on_expiry(run, [build(actor=SYSTEM)])
+    assert rests_on_expiry(run, [build(actor=OPERATOR)])
+    assert not rests_on_expiry(run, [build(actor=worker)])
+
+
+def test_asking_for_a_cancellation_rests_on_nothing() -> None:
+    assert not rests_on_expiry(a_run(Status.RUNNING), [cancellation_requested()])
+    assert not rests_on_expiry(a_run(), [cancelled()])
+
+
+def test_a_replay_closes_the_dead_letter_in_the_same_commit() -> None:
+    closed = close_dead_letter(
+        a_run(Status.DEAD_LETTERED), DeadLetterStatus.REPLAYED, OPERATOR, after(9), a_run()
+    )
+
+    commit = prepare_commit(None, history(), "commit-1", dead_letter_closed=closed)
+
+    assert commit.effects == Effects(dead_letter_closed=closed)
+
+
+def test_an_impossible_step_is_not_prepared() -> None:
+    with pytest.raises(InvariantViolation):
+        prepare_commit(a_run(Status.SUCCEEDED), [cancelled()], "commit-1")
+
+
+def test_a_claim_over_ones_own_lease_rests_on_its_expiry_too() -> None:
+    assert rests_on_expiry(a_run(Status.RUNNING), [lease_claimed(at=after(60), token="other")])

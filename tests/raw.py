@@ -1,0 +1,40 @@
+"""Looking into a database from outside, past the adapter under test."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+
+TABLES = ("runs", "history", "run_tags", "keys", "dead_letters", "outbox", "limits")
+
+Rows = list[tuple[Any, ...]]
+
+
+def execute(url: str, *statements: str) -> list[Rows]:
+    """The statements' rows, on a connection of their own."""
+    if url.startswith("sqlite:///"):
+        return _sqlite(url.removeprefix("sqlite:///"), statements)
+    with psycopg.connect(url, autocommit=True) as server:
+        cursors = [server.execute(statement.encode()) for statement in statements]
+        return [cursor.fetchall() if cursor.description else [] for cursor in cursors]
+
+
+def _sqlite(path: str, statements: Sequence[str]) -> list[Rows]:
+    connection = sqlite3.connect(path, timeout=60, isolation_level=None)
+    try:
+        return [connection.execute(statement).fetchall() for statement in statements]
+    finally:
+        connection.close()
+
+
+def dump(url: str) -> dict[str, Rows]:
+    """Everything visible, table by table."""
+    found = execute(url, *(f"SELECT * FROM {table}" for table in TABLES))
+    return {table: sorted(rows, key=repr) for table, rows in zip(TABLES, found, strict=True)}
+
+
+def empty(url: str) -> None:
+    execute(url, *(f"DELETE FROM {table}" for table in TABLES))

@@ -1,0 +1,209 @@
+"""Fail at statement n, for every n: all of an operation is visible, or nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+import raw
+from builders import OPERATOR, TASK
+from storage_kit import (
+    check_all,
+    claim,
+    create,
+    failure,
+    new_run,
+    now,
+    request,
+    step,
+    stored,
+    success,
+    token_of,
+)
+
+from perdure.core.commit import Commit
+from perdure.core.decide import decide_cancel
+from perdure.core.limits import Limit, LimitScope
+from perdure.core.run import Policy
+from perdure.engine.clock import SystemClock
+from perdure.errors import StorageRefused
+from perdure.storage import open_storage
+from perdure.storage.protocol import ClaimRequest, Committed, Existing, Renewal, Storage
+
+MOST_STATEMENTS = 60
+
+
+class Broken(Exception):
+    """Not an error of the database: a bug, or the end of the process."""
+
+
+class Fault:
+    """Raises before the n-th statement from when it is armed."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.error: type[Exception] = Broken
+
+    def arm(self, statement: int, error: type[Exception]) -> None:
+        self.left, self.error = statement, error
+
+    def disarm(self) -> bool:
+        """Whether the operation was over before its turn came."""
+        unused, self.left = self.left > 0, 0
+        return unused
+
+    def __call__(self, name: str) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise self.error(f"before {name}")
+
+
+@asynccontextmanager
+async def _faulty(url: str) -> AsyncIterator[tuple[Storage, Fault]]:
+    fault = Fault()
+    storage = open_storage(url, SystemClock(), on_statement=fault)
+    yield storage, fault
+    await storage.close()
+
+
+async def _batch(storage: Storage) -> list[Commit]:
+    """Every kind of write there is, in one batch."""
+    await storage.set_limits([Limit(scope=LimitScope.TASK, name=TASK, max_leases=3)])
+    poison = Policy(max_attempts=1, poison_threshold=1)
+    await stored(storage, *(new_run(policy=poison, singleton_key=str(n)) for n in range(5)))
+    running = list((await claim(storage)).runs)
+    waiting = await create(storage, tags={"a": "b"})
+    cancel = decide_cancel(waiting, OPERATOR, now())
+    return [
+        success(running[0]),
+        failure(running[1]),
+        step(waiting, cancel),
+        new_run(idempotency_key="k", tags={"team": "red"}, queue="push"),
+        new_run(idempotency_key="k"),
+        step(running[2], decide_cancel(running[2], OPERATOR, now())),
+    ]
+
+
+@pytest.mark.parametrize("error", [Broken, StorageRefused])
+async def test_a_commit_is_all_or_nothing_at_every_statement(
+    storage_url: str, error: type[Exception]
+) -> None:
+    async with _faulty(storage_url) as (storage, fault):
+        for n in range(1, MOST_STATEMENTS):
+            raw.empty(storage_url)
+            batch = await _batch(storage)
+            before = raw.dump(storage_url)
+            fault.arm(n, error)
+            try:
+                await storage.commit(batch)
+            except error:
+                fault.disarm()
+                assert raw.dump(storage_url) == before
+                continue
+            complete = fault.disarm()
+            await _check_committed(storage, batch)
+            if complete:
+                return
+    raise AssertionError("the commit never got through")
+
+
+async def _check_committed(storage: Storage, batch: list[Commit]) -> None:
+    """All of it is there, and a second time it has no effect."""
+    taken = batch[4].run.id
+    found = await storage.get([commit.run.id for commit in batch])
+    assert {run_id: run.sequence for run_id, run in found.items()} == {
+        commit.run.id: commit.run.sequence for commit in batch if commit.run.id != taken
+    }
+    assert len(await storage.dead_letters("default")) == 1
+    await check_all(storage, list(found))
+    again = await storage.commit(batch)
+    assert [type(outcome) for outcome in again] == [Committed] * 4 + [Existing] + [Committed]
+
+
+@pytest.mark.parametrize("error", [Broken, StorageRefused])
+async def test_a_claim_is_all_or_nothing_and_its_outcomes_stay(
+    storage_url: str, error: type[Exception]
+) -> None:
+    async with _faulty(storage_url) as (storage, fault):
+        for n in range(1, MOST_STATEMENTS):
+            raw.empty(storage_url)
+            outcomes = (await _batch(storage))[:3]
+            before = raw.dump(storage_url)
+            asked = request(5, start=3)
+            fault.arm(n, error)
+            try:
+                await storage.claim(asked, outcomes)
+            except error:
+                fault.disarm()
+                assert raw.dump(storage_url) == before
+                continue
+            complete = fault.disarm()
+            await _check_claimed(storage, asked, outcomes)
+            if complete:
+                return
+    raise AssertionError("the claim never got through")
+
+
+async def _check_claimed(storage: Storage, asked: ClaimRequest, outcomes: list[Commit]) -> None:
+    """The outcomes are stored; what is leased is leased whole."""
+    found = await storage.get([commit.run.id for commit in outcomes])
+    assert [found[c.run.id].sequence for c in outcomes] == [c.run.sequence for c in outcomes]
+    leased = await storage.leases(asked.worker_id)
+    await check_all(storage, [run.id for run in leased])
+
+
+async def _renew(storage: Storage) -> None:
+    runs = await storage.leases("worker-1")
+    await storage.renew([Renewal(r.id, token_of(r), timedelta(hours=9)) for r in runs])
+
+
+async def _set_limits(storage: Storage) -> None:
+    limits = [
+        Limit(scope=LimitScope.QUEUE, name="q", max_leases=1),
+        Limit(scope=LimitScope.TASK, name=TASK, max_leases=-1),
+    ]
+    await storage.set_limits(limits)
+
+
+async def _open_gates(storage: Storage) -> None:
+    await storage.open_gates(10)
+
+
+@pytest.mark.parametrize("operation", [_renew, _set_limits, _open_gates])
+async def test_the_other_writes_are_all_or_nothing_too(
+    storage_url: str, operation: Callable[[Storage], Awaitable[None]]
+) -> None:
+    async with _faulty(storage_url) as (storage, fault):
+        await _batch(storage)
+        for n in range(1, MOST_STATEMENTS):
+            before = raw.dump(storage_url)
+            fault.arm(n, Broken)
+            try:
+                await operation(storage)
+            except Broken:
+                assert raw.dump(storage_url) == before
+            if fault.disarm():
+                return
+    raise AssertionError("the operation never got through")
+
+
+async def test_a_claim_that_fails_keeps_the_outcomes_that_rode_along(storage_url: str) -> None:
+    """Seen at its most likely place: the query that looks for due runs is refused."""
+    refuse = False
+
+    def refuse_claims(name: str) -> None:
+        if refuse and name == "claim_candidates":
+            raise StorageRefused("no claims today")
+
+    storage = open_storage(storage_url, SystemClock(), on_statement=refuse_claims)
+    await stored(storage, new_run(), new_run())
+    [running] = (await claim(storage, 1)).runs
+
+    refuse = True
+    claimed = await storage.claim(request(5), [success(running)])
+
+    assert claimed.runs == ()
+    assert (await storage.get([running.id]))[running.id].is_terminal
+    await storage.close()
