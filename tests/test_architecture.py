@@ -1,0 +1,84 @@
+"""Rules about the code itself that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+CORE = [path for path in SOURCES if path.parent.name == "core" or "decide" in path.parts]
+MOST_LINES = 400
+MOST_LINES_OF_A_FUNCTION = 40
+
+VALUE_MODULES = {
+    "__future__",
+    "collections",
+    "dataclasses",
+    "datetime",
+    "enum",
+    "functools",
+    "hashlib",
+    "json",
+    "math",
+    "operator",
+    "re",
+    "typing",
+    "zoneinfo",
+    "msgspec",
+    "cronsim",
+    "perdure",
+}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_no_module_outgrows_its_room(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_no_function_is_longer_than_a_screen(path: Path) -> None:
+    long = [
+        node.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or 0) - node.lineno >= MOST_LINES_OF_A_FUNCTION
+    ]
+
+    assert long == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_every_module_says_what_lives_in_it(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+@pytest.mark.parametrize("path", CORE, ids=lambda path: path.name)
+def test_the_core_imports_value_modules_and_our_errors_only(path: Path) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module or "")
+
+    assert {name.split(".")[0] for name in imported} <= VALUE_MODULES
+    ours = {name for name in imported if name.startswith("perdure")}
+    assert all(name.startswith(("perdure.core", "perdure.errors")) for name in ours)
+
+
+def test_the_demo_tells_its_story() -> None:
+    demo = subprocess.run(
+        [sys.executable, ROOT / "examples" / "life_of_a_run.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    assert "LeaseLost" in demo.stdout
+    assert "10 events replay to exactly the stored run: succeeded" in demo.stdout
