@@ -9,6 +9,7 @@ import difflib
 import sqlite3
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import Any, LiteralString
@@ -105,8 +106,10 @@ def _indexes(connection: Connection, oid: int) -> list[str]:
     return [f"{definition};" for (definition,) in connection.execute(_INDEXES, (oid,))]
 
 
-def _page(statements: Any) -> str:
-    return "\n".join([HEADER, *statements, ""])
+def _page(statements: Iterable[str]) -> str:
+    """A blank line before each table."""
+    spaced = [f"\n{s}" if s.startswith("CREATE TABLE") else s for s in statements]
+    return HEADER + "\n".join(spaced) + "\n"
 
 
 async def _migrate(url: str) -> None:
@@ -144,12 +147,15 @@ def main() -> int:
     for adapter, dump in dumps.items():
         path = ROOT / "src/perdure/storage" / adapter / "schema.sql"
         before = path.read_text() if path.exists() else ""
-        stale = stale or before != dump
+        if before == dump:
+            continue
+        stale = True
         if chosen.check:
             lines = before.splitlines(), dump.splitlines()
             print(*difflib.unified_diff(*lines, str(path), "migrations", lineterm=""), sep="\n")
         else:
             path.write_text(dump)
+            print(f"wrote {path.relative_to(ROOT)}")
     return 1 if chosen.check and stale else 0
 
 

@@ -6,7 +6,7 @@ nothing. Storage time decides: `now` in the answers is the storage's own clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -154,6 +154,17 @@ class OutboxRow(msgspec.Struct, frozen=True):
 
     position: int
     delivery: Delivery
+
+
+class HintTransport(Protocol):
+    """Carries "look now" to other processes. It may lose hints; it never blocks a write."""
+
+    async def notify(self, topics: frozenset[str]) -> None: ...
+
+    async def listen(self, on_topics: Callable[[frozenset[str] | None], None]) -> None:
+        """Tell of topics as they come, and None once on (re)connecting; until the end, or until
+        the connection breaks."""
+        ...
 
 
 class Storage(Protocol):

@@ -17,9 +17,6 @@ SELECT set_config('statement_timeout', '30s', true),
 -- name: commit
 COMMIT;
 
--- name: rollback
-ROLLBACK;
-
 -- name: savepoint
 SAVEPOINT claim;
 

@@ -18,6 +18,8 @@ OnStatement = Callable[[str], None]
 
 QUERIES: dict[str, Query] = load_queries("perdure.storage.sqlite")
 
+WAL_TRIES = 100
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL}
@@ -67,11 +69,25 @@ class Connection:
         instant = SqliteDialect().instant
         # Deterministic in SQLite's sense: constant while one statement runs.
         self.raw.create_function("now", 0, lambda: instant(now()), deterministic=True)
-        self.raw.execute("PRAGMA journal_mode = WAL")
+        self._enter_wal_mode()
         self.raw.execute("PRAGMA synchronous = FULL")
         # Checkpoints are made by `Checkpointer` alone: see there.
         self.raw.execute("PRAGMA wal_autocheckpoint = 0")
         self.raw.execute("PRAGMA cache_size = -65536")
+
+    def _enter_wal_mode(self) -> None:
+        """Of several processes that open a new file at once, one changes its mode; SQLite
+        refuses the others without waiting. So they wait for its lock, and look again."""
+        for _ in range(WAL_TRIES):
+            try:
+                self.raw.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+                    raise
+            self.raw.execute("BEGIN IMMEDIATE")
+            self.raw.execute("ROLLBACK")
+        self.raw.execute("PRAGMA journal_mode = WAL")
 
     def close(self) -> None:
         self.raw.close()

@@ -9,9 +9,6 @@ BEGIN IMMEDIATE;
 -- name: commit
 COMMIT;
 
--- name: rollback
-ROLLBACK;
-
 -- name: savepoint
 SAVEPOINT claim;
 

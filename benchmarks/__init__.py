@@ -1,0 +1,1 @@
+"""Measurements that back what the documentation promises. `make bench` runs them."""

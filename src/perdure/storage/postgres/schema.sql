@@ -1,0 +1,114 @@
+-- The schema, as the migrations leave it. To read, not to run: `perdure migrate` makes it.
+-- Written by scripts/dump_schema.py.
+
+CREATE TABLE dead_letters (
+    run_id uuid NOT NULL,
+    environment text COLLATE "C" NOT NULL,
+    task text COLLATE "C" NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    occurrence_key text COLLATE "C",
+    reason text NOT NULL,
+    failure_kind text COLLATE "C" NOT NULL,
+    fingerprint text COLLATE "C" NOT NULL,
+    message text NOT NULL,
+    opened_at timestamp with time zone NOT NULL,
+    status text COLLATE "C" NOT NULL,
+    closed_at timestamp with time zone,
+    closed_by text,
+    replay_run_id uuid,
+    CONSTRAINT dead_letters_pkey PRIMARY KEY (run_id)
+);
+
+CREATE TABLE history (
+    run_id uuid NOT NULL,
+    first_sequence integer NOT NULL,
+    xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
+    commit_id uuid NOT NULL,
+    events text NOT NULL,
+    CONSTRAINT history_pkey PRIMARY KEY (run_id, first_sequence),
+    CONSTRAINT history_first_sequence_check CHECK (first_sequence >= 1)
+);
+CREATE INDEX history_feed ON history USING btree (xid, run_id, first_sequence);
+
+CREATE TABLE keys (
+    environment text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    scope text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    run_id uuid NOT NULL,
+    payload_hash text COLLATE "C" NOT NULL,
+    free_at timestamp with time zone,
+    CONSTRAINT keys_pkey PRIMARY KEY (environment, kind, scope, name)
+);
+
+CREATE TABLE limits (
+    environment text COLLATE "C" NOT NULL,
+    scope text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    max_leases integer NOT NULL,
+    CONSTRAINT limits_pkey PRIMARY KEY (environment, scope, name),
+    CONSTRAINT limits_max_leases_check CHECK (max_leases >= 0)
+);
+
+CREATE TABLE outbox (
+    position bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    run_id uuid NOT NULL,
+    environment text COLLATE "C" NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    available_at timestamp with time zone NOT NULL,
+    delivery text NOT NULL,
+    CONSTRAINT outbox_pkey PRIMARY KEY ("position")
+);
+
+CREATE TABLE perdure_schema (
+    version integer NOT NULL
+);
+
+CREATE TABLE run_tags (
+    environment text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    value text COLLATE "C" NOT NULL,
+    run_id uuid NOT NULL,
+    CONSTRAINT run_tags_pkey PRIMARY KEY (environment, key, value, run_id)
+);
+
+CREATE TABLE runs (
+    id uuid NOT NULL,
+    environment text COLLATE "C" NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    task text COLLATE "C" NOT NULL,
+    priority smallint NOT NULL,
+    status text COLLATE "C" NOT NULL,
+    sequence integer NOT NULL,
+    claimable_at timestamp with time zone,
+    attention_at timestamp with time zone,
+    lease_token text COLLATE "C",
+    lease_worker text COLLATE "C",
+    lease_expires_at timestamp with time zone,
+    holds_slot boolean NOT NULL,
+    gate text COLLATE "C",
+    created_at timestamp with time zone NOT NULL,
+    finished_at timestamp with time zone,
+    concurrency_key text COLLATE "C",
+    schedule_id text COLLATE "C",
+    batch_id text COLLATE "C",
+    parent_id uuid,
+    failure_kind text COLLATE "C",
+    fingerprint text COLLATE "C",
+    state text NOT NULL,
+    CONSTRAINT runs_pkey PRIMARY KEY (id),
+    CONSTRAINT finished_is_at_rest CHECK (finished_at IS NULL OR claimable_at IS NULL AND lease_token IS NULL),
+    CONSTRAINT lease_is_whole CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL) AND (lease_token IS NULL) = (lease_worker IS NULL)),
+    CONSTRAINT leased_is_not_claimable CHECK (lease_token IS NULL OR claimable_at IS NULL),
+    CONSTRAINT runs_sequence_check CHECK (sequence >= 1)
+) WITH (fillfactor=80);
+CREATE INDEX runs_attention ON runs USING btree (attention_at) WHERE (attention_at IS NOT NULL);
+CREATE INDEX runs_batch ON runs USING btree (batch_id) WHERE (batch_id IS NOT NULL);
+CREATE INDEX runs_claimable ON runs USING btree (environment, queue, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL));
+CREATE INDEX runs_finished ON runs USING btree (finished_at) WHERE (finished_at IS NOT NULL);
+CREATE INDEX runs_gated ON runs USING btree (environment, gate, claimable_at, id) WHERE (gate IS NOT NULL);
+CREATE INDEX runs_leased_by_queue ON runs USING btree (environment, queue) WHERE (lease_token IS NOT NULL);
+CREATE INDEX runs_leased_by_task ON runs USING btree (environment, task, concurrency_key) WHERE (lease_worker IS NOT NULL);
+CREATE INDEX runs_parent ON runs USING btree (parent_id) WHERE (parent_id IS NOT NULL);
+CREATE INDEX runs_schedule ON runs USING btree (schedule_id, id) WHERE (schedule_id IS NOT NULL);
+CREATE INDEX runs_slots ON runs USING btree (environment, schedule_id) WHERE holds_slot;

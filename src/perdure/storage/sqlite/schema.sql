@@ -1,0 +1,106 @@
+-- The schema, as the migrations leave it. To read, not to run: `perdure migrate` makes it.
+-- Written by scripts/dump_schema.py.
+
+CREATE TABLE dead_letters (
+    run_id          TEXT PRIMARY KEY,
+    environment     TEXT NOT NULL,
+    task            TEXT NOT NULL,
+    queue           TEXT NOT NULL,
+    occurrence_key  TEXT,
+    reason          TEXT NOT NULL,
+    failure_kind    TEXT NOT NULL,
+    fingerprint     TEXT NOT NULL,
+    message         TEXT NOT NULL,
+    opened_at       INTEGER NOT NULL,
+    status          TEXT NOT NULL,
+    closed_at       INTEGER,
+    closed_by       TEXT,
+    replay_run_id   TEXT
+) STRICT;
+
+CREATE TABLE history (
+    position        INTEGER PRIMARY KEY AUTOINCREMENT,
+    run_id          TEXT NOT NULL,
+    first_sequence  INTEGER NOT NULL CHECK (first_sequence >= 1),
+    commit_id       TEXT NOT NULL,
+    events          TEXT NOT NULL,
+    UNIQUE (run_id, first_sequence)
+) STRICT;
+
+CREATE TABLE keys (
+    environment   TEXT NOT NULL,
+    kind          TEXT NOT NULL,
+    scope         TEXT NOT NULL,
+    name          TEXT NOT NULL,
+    run_id        TEXT NOT NULL,
+    payload_hash  TEXT NOT NULL,
+    free_at       INTEGER,
+    PRIMARY KEY (environment, kind, scope, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE limits (
+    environment  TEXT NOT NULL,
+    scope        TEXT NOT NULL,
+    name         TEXT NOT NULL,
+    max_leases   INTEGER NOT NULL CHECK (max_leases >= 0),
+    PRIMARY KEY (environment, scope, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE outbox (
+    position      INTEGER PRIMARY KEY AUTOINCREMENT,
+    run_id        TEXT NOT NULL,
+    environment   TEXT NOT NULL,
+    queue         TEXT NOT NULL,
+    available_at  INTEGER NOT NULL,
+    delivery      TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE run_tags (
+    environment  TEXT NOT NULL,
+    key          TEXT NOT NULL,
+    value        TEXT NOT NULL,
+    run_id       TEXT NOT NULL,
+    PRIMARY KEY (environment, key, value, run_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE runs (
+    id                TEXT PRIMARY KEY,
+    environment       TEXT NOT NULL,
+    queue             TEXT NOT NULL,
+    task              TEXT NOT NULL,
+    priority          INTEGER NOT NULL,
+    status            TEXT NOT NULL,
+    sequence          INTEGER NOT NULL CHECK (sequence >= 1),
+    claimable_at      INTEGER,
+    attention_at      INTEGER,
+    lease_token       TEXT,
+    lease_worker      TEXT,
+    lease_expires_at  INTEGER,
+    holds_slot        INTEGER NOT NULL CHECK (holds_slot IN (0, 1)),
+    gate              TEXT,
+    created_at        INTEGER NOT NULL,
+    finished_at       INTEGER,
+    concurrency_key   TEXT,
+    schedule_id       TEXT,
+    batch_id          TEXT,
+    parent_id         TEXT,
+    failure_kind      TEXT,
+    fingerprint       TEXT,
+    state             TEXT NOT NULL,
+    CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL)
+           AND (lease_token IS NULL) = (lease_worker IS NULL)),
+    CHECK (lease_token IS NULL OR claimable_at IS NULL),
+    CHECK (finished_at IS NULL OR (claimable_at IS NULL AND lease_token IS NULL))
+) STRICT;
+CREATE INDEX runs_attention ON runs (attention_at) WHERE attention_at IS NOT NULL;
+CREATE INDEX runs_batch ON runs (batch_id) WHERE batch_id IS NOT NULL;
+CREATE INDEX runs_claimable ON runs (environment, queue, task, priority, claimable_at, id)
+ WHERE claimable_at IS NOT NULL AND gate IS NULL;
+CREATE INDEX runs_finished ON runs (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX runs_gated ON runs (environment, gate, claimable_at, id) WHERE gate IS NOT NULL;
+CREATE INDEX runs_leased_by_queue ON runs (environment, queue) WHERE lease_token IS NOT NULL;
+CREATE INDEX runs_leased_by_task ON runs (environment, task, concurrency_key)
+ WHERE lease_worker IS NOT NULL;
+CREATE INDEX runs_parent ON runs (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX runs_schedule ON runs (schedule_id, id) WHERE schedule_id IS NOT NULL;
+CREATE INDEX runs_slots ON runs (environment, schedule_id) WHERE holds_slot = 1;

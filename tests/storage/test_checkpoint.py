@@ -1,0 +1,159 @@
+"""SQLite's log moves into the file only when we say so, and does not grow for ever."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from perdure.storage import open_storage
+from perdure.storage.protocol import Storage
+from perdure.storage.sqlite import checkpoint
+from perdure.storage.sqlite.checkpoint import has_wal_reset_fault
+from storage_kit import CLOCK, new_run, stored
+
+BATCH = 20
+CHANGES_A_BATCH = 2 * BATCH  # a run and its history
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """Every connection that is opened while the test runs."""
+    seen: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def recorded(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        seen.append(connect(*arguments, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", recorded)
+    return seen
+
+
+@pytest_asyncio.fixture
+async def storage(connections: list[sqlite3.Connection], path: Path) -> AsyncIterator[Storage]:
+    opened = open_storage(f"sqlite:///{path}", CLOCK)
+    await opened.migrate()
+    yield opened
+    await opened.close()
+
+
+def log_size(path: Path) -> int:
+    return path.with_name(f"{path.name}-wal").stat().st_size
+
+
+def modified_at(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
+def runs_in_file(path: Path) -> int:
+    """How many runs the file itself holds, without its log."""
+    with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as connection:
+        [[count]] = connection.execute("SELECT count(*) FROM runs").fetchall()
+    return int(count)
+
+
+async def commit_batches(storage: Storage, count: int) -> None:
+    for _ in range(count):
+        await stored(storage, *(new_run() for _ in range(BATCH)))
+
+
+async def test_no_connection_checkpoints_by_itself(
+    storage: Storage, connections: list[sqlite3.Connection]
+) -> None:
+    settings = [c.execute("PRAGMA wal_autocheckpoint").fetchone() for c in connections]
+
+    assert settings == [(0,)] * 3  # one writes, one reads, one checkpoints
+
+
+async def test_after_enough_changes_the_log_is_moved_into_the_file(
+    storage: Storage, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "CHANGES_BETWEEN", 3 * CHANGES_A_BATCH)
+    await commit_batches(storage, 3)
+    before = runs_in_file(path)
+
+    await commit_batches(storage, 3)
+
+    assert (before, runs_in_file(path)) == (3 * BATCH, 6 * BATCH)
+
+
+async def test_until_then_the_file_is_left_alone(storage: Storage, path: Path) -> None:
+    before = modified_at(path)
+
+    await commit_batches(storage, 3)
+
+    assert modified_at(path) == before
+
+
+async def test_the_log_stops_growing(
+    storage: Storage, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "CHANGES_BETWEEN", 5 * CHANGES_A_BATCH)
+    await commit_batches(storage, 15)
+    settled = log_size(path)
+
+    await commit_batches(storage, 60)
+
+    # Later pages differ in number a little, as trees grow; without checkpoints it is five times.
+    assert log_size(path) < 1.5 * settled
+
+
+async def test_without_checkpoints_the_log_would_grow(storage: Storage, path: Path) -> None:
+    await commit_batches(storage, 15)
+    before = log_size(path)
+
+    await commit_batches(storage, 60)
+
+    assert log_size(path) > 4 * before
+
+
+async def test_a_reader_in_the_middle_is_not_disturbed(
+    storage: Storage, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "CHANGES_BETWEEN", CHANGES_A_BATCH)
+    await commit_batches(storage, 1)
+    count = "SELECT count(*) FROM runs"
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        assert reader.execute(count).fetchone() == (BATCH,)
+
+        await commit_batches(storage, 4)
+
+        assert reader.execute(count).fetchone() == (BATCH,)
+        reader.execute("COMMIT")
+        assert reader.execute(count).fetchone() == (5 * BATCH,)
+
+
+@pytest.mark.parametrize(
+    ("version", "faulty"),
+    [
+        ((3, 7, 17), True),
+        ((3, 40, 1), True),
+        ((3, 44, 5), True),
+        ((3, 44, 6), False),
+        ((3, 44, 9), False),
+        ((3, 45, 0), True),
+        ((3, 50, 6), True),
+        ((3, 50, 7), False),
+        ((3, 51, 0), True),
+        ((3, 51, 2), True),
+        ((3, 51, 3), False),
+        ((3, 52, 0), False),
+        ((4, 0, 0), False),
+    ],
+)
+def test_which_versions_need_care(version: tuple[int, int, int], faulty: bool) -> None:
+    assert has_wal_reset_fault(version) is faulty
+
+
+def test_this_python_is_judged_by_its_own_sqlite() -> None:
+    assert has_wal_reset_fault() is has_wal_reset_fault(sqlite3.sqlite_version_info)

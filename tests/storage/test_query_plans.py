@@ -1,0 +1,138 @@
+"""The queries that run all the time find what they need by index, however much there is.
+
+PostgreSQL keeps a plan while the tables grow, so a plan made on empty tables must be as good as
+one made later: both are looked at.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perdure.engine.ids import make_token
+from perdure.storage import open_storage
+from perdure.testing.postgres import PostgresServer
+from query_plans import (
+    postgres_full_scans,
+    postgres_indexes,
+    postgres_plan,
+    sqlite_full_scans,
+    sqlite_plan,
+)
+from raw import execute
+from storage_kit import CLOCK, claim, new_run, stored, success
+
+RUNS = 3000
+BATCH = 500
+
+# What must be found by which index. SQLite names the index of a primary key by itself.
+HOT = {
+    "claim_candidates": {"runs_claimable", "history_pkey"},
+    "next_claimable": {"runs_claimable"},
+    "due_for_attention": {"runs_attention", "history_pkey"},
+    "put_off_attention": {"runs_attention", "runs_pkey"},
+    "lock_runs": {"runs_pkey"},
+    "update_runs": {"runs_pkey"},
+    "get_runs": {"runs_pkey", "history_pkey"},
+    "park_runs": {"runs_pkey"},
+    "open_gates": {"runs_gated", "runs_pkey"},
+    "read_gates": {"runs_gated"},
+    "count_holders": {"runs_leased_by_queue", "runs_leased_by_task", "runs_slots"},
+    "lock_leases": {"runs_pkey"},
+    "renew_leases": {"runs_pkey"},
+    "read_leases": {"runs_pkey"},
+    "leases_of_worker": {"runs_leased_by_task", "history_pkey"},
+    "read_commit_ids": {"history_pkey"},
+    "read_keys": {"keys_pkey"},
+    "free_keys": {"keys_pkey"},
+    "find_runs": {"runs_pkey", "history_pkey"},
+    "read_history": {"history_pkey"},
+}
+SQLITE_NAMES = {
+    "runs_pkey": "sqlite_autoindex_runs_1",
+    "history_pkey": "sqlite_autoindex_history_1",
+    "keys_pkey": "keys USING PRIMARY KEY",
+}
+JUMP = "(environment=? AND (queue,task,priority,claimable_at)>(?,?,?,?))"
+
+
+async def fill(url: str) -> None:
+    """Finished runs, and a few of everything that is not."""
+    storage = open_storage(url, CLOCK)
+    await storage.migrate()
+    for _ in range(RUNS // BATCH):
+        await stored(storage, *(new_run(idempotency_key=make_token()) for _ in range(BATCH)))
+        claimed = await claim(storage, BATCH)
+        await stored(storage, *(success(run) for run in claimed.runs))
+    await stored(storage, *(new_run(concurrency_key="busy") for _ in range(20)))
+    await claim(storage, 10)
+    await storage.close()
+
+
+@pytest.fixture(scope="module")
+def sqlite_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("plans") / "runs.db"
+    asyncio.run(fill(f"sqlite:///{path}"))
+    return path
+
+
+@pytest.fixture(scope="module", params=["empty", "filled"])
+def url(
+    request: pytest.FixtureRequest, postgres_server: PostgresServer, postgres_template: str
+) -> Iterator[str]:
+    name = f"perdure_plans_{secrets.token_hex(6)}"
+    url = postgres_server.create_database(name, template=postgres_template)
+    if request.param == "filled":
+        asyncio.run(fill(url))
+        execute(url, "ANALYZE")
+    yield url
+    postgres_server.drop_database(name)
+
+
+@pytest.mark.parametrize("name", HOT)
+def test_sqlite_finds_it_by_index(sqlite_path: Path, name: str) -> None:
+    plan = sqlite_plan(str(sqlite_path), name)
+
+    assert sqlite_full_scans(plan) == []
+    for index in HOT[name]:
+        assert SQLITE_NAMES.get(index, index) in "\n".join(plan)
+
+
+@pytest.mark.parametrize("name", HOT)
+def test_postgres_finds_it_by_index(url: str, name: str) -> None:
+    plan = postgres_plan(url, name)
+
+    assert postgres_full_scans(plan) == []
+    assert HOT[name] <= postgres_indexes(plan)
+
+
+@pytest.mark.parametrize("name", ["claim_candidates", "next_claimable"])
+def test_sqlite_jumps_past_a_lane_in_one_seek(sqlite_path: Path, name: str) -> None:
+    assert any(JUMP in line for line in sqlite_plan(str(sqlite_path), name))
+
+
+@pytest.mark.parametrize("name", ["claim_candidates", "next_claimable"])
+def test_postgres_jumps_past_a_lane_in_one_seek(url: str, name: str) -> None:
+    conditions = [node.get("Index Cond", "") for node in postgres_plan(url, name)]
+
+    assert any("ROW(queue, task, priority) > ROW(" in condition for condition in conditions)
+
+
+def test_postgres_reads_the_feed_in_the_order_of_its_index(url: str) -> None:
+    plan = postgres_plan(url, "read_changes")
+
+    assert [node["Node Type"] for node in plan] == ["Limit", "Index Scan"]
+    assert postgres_indexes(plan) == {"history_feed"}
+
+
+def test_sqlite_reads_the_feed_in_the_order_of_its_key(sqlite_path: Path) -> None:
+    plan = sqlite_plan(str(sqlite_path), "read_changes")
+
+    assert plan == ["SEARCH history USING INTEGER PRIMARY KEY (rowid>?)"]
+
+
+def test_a_full_scan_would_be_noticed(url: str, sqlite_path: Path) -> None:
+    assert postgres_full_scans(postgres_plan(url, "count_runs")) == ["Seq Scan runs"]
+    assert sqlite_full_scans(sqlite_plan(str(sqlite_path), "count_runs")) == ["SCAN runs"]

@@ -1,0 +1,98 @@
+"""The queries of both dialects are the same questions, and none of them decides anything."""
+
+from pathlib import Path
+
+import pytest
+
+from perdure.core.lifecycle import Status
+from perdure.storage.sql import Query, load_queries, positional
+
+SOURCES = Path(__file__).resolve().parents[2] / "src" / "perdure"
+CODE = "\n".join(path.read_text() for path in SOURCES.rglob("*.py"))
+SQLITE = load_queries("perdure.storage.sqlite")
+POSTGRES = load_queries("perdure.storage.postgres")
+
+ONLY_POSTGRES = {"limit_transaction"}
+"""Settings for one transaction, which SQLite does not have."""
+
+SAMPLE = """-- What a dialect may look like.
+
+-- name: first
+-- Comments are for people: :not_a_parameter
+SELECT a::text, '100%' -- :neither_is_this
+  FROM t
+ WHERE b = :b AND a < :a AND c = :b;
+
+-- name: second
+INSERT INTO t (a, b)
+SELECT a, b
+  FROM jsonb_to_recordset(:rows::jsonb) AS new (
+       a integer, b text);
+"""
+
+
+@pytest.fixture
+def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Query]:
+    """The queries of `SAMPLE`, loaded from a package."""
+    package = tmp_path / "a_dialect"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "queries.sql").write_text(SAMPLE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return load_queries("a_dialect")
+
+
+def test_both_dialects_ask_the_same_questions() -> None:
+    assert set(POSTGRES) - set(SQLITE) == ONLY_POSTGRES
+    assert set(SQLITE) <= set(POSTGRES)
+
+
+@pytest.mark.parametrize("name", SQLITE)
+def test_a_query_takes_the_same_parameters_in_both_dialects(name: str) -> None:
+    assert set(SQLITE[name].parameters) == set(POSTGRES[name].parameters)
+
+
+@pytest.mark.parametrize("name", POSTGRES)
+def test_a_query_is_used(name: str) -> None:
+    # Conditions of `find_runs` are named after the field of the filter.
+    spelt = {f'"{name}"', f'"{name.removeprefix("where_")}"'}
+
+    assert any(word in CODE for word in spelt)
+
+
+@pytest.mark.parametrize("queries", [SQLITE, POSTGRES], ids=["sqlite", "postgres"])
+@pytest.mark.parametrize("status", Status)
+def test_no_query_knows_a_status(queries: dict[str, Query], status: Status) -> None:
+    assert [query.name for query in queries.values() if f"'{status}'" in query.text] == []
+
+
+def test_queries_are_found_by_name(sample: dict[str, Query]) -> None:
+    assert list(sample) == ["first", "second"]
+    assert sample["second"].name == "second"
+
+
+def test_comments_and_the_final_semicolon_are_left_out(sample: dict[str, Query]) -> None:
+    text = sample["first"].text
+
+    assert text.startswith("SELECT a::text")
+    assert "--" not in text
+    assert text.endswith("c = :b")
+
+
+def test_parameters_are_named_once_in_order_of_use(sample: dict[str, Query]) -> None:
+    assert sample["first"].parameters == ("b", "a")
+
+
+def test_the_columns_of_a_set_of_rows_are_parameters(sample: dict[str, Query]) -> None:
+    assert sample["second"].parameters == ("a", "b")
+
+
+def test_parameters_are_respelt_for_a_driver(sample: dict[str, Query]) -> None:
+    text = positional(sample["first"].text, "%(name)s")
+
+    assert "b = %(b)s AND a < %(a)s AND c = %(b)s" in text
+    assert "a::text, '100%%'" in text
+
+
+def test_percent_signs_stay_where_the_driver_does_not_mind(sample: dict[str, Query]) -> None:
+    assert "'100%'" in positional(sample["first"].text, "$name")
