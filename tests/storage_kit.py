@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from builders import CLIENT, TASK
-
 from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import NewRun, decide_create, decide_failure, decide_success
 from perdure.core.events import Event

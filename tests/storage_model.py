@@ -84,7 +84,9 @@ class Model:
             lease_ttl=request.lease_ttl,
             start=place < request.start,
         )
-        events = decide_claim(run, offer, answer.now)
+        assert claimed.lease is not None
+        assert claimed.lease.claimed_at <= answer.now  # earlier if it had to look again
+        events = decide_claim(run, offer, claimed.lease.claimed_at)
         assert project(run, events, run.sequence) == claimed
         self.runs[run.id] = claimed
         self.events[run.id].extend(events)

@@ -5,6 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 from builders import OPERATOR, TASK
+from perdure.core.decide import decide_pause, decide_release, decide_return
+from perdure.core.lifecycle import Status
+from perdure.core.retry import Backoff
+from perdure.core.run import Awaiting, AwaitingKind, Policy
+from perdure.errors import SequenceConflict
+from perdure.storage.protocol import Committed, Storage
 from storage_kit import (
     check_all,
     claim,
@@ -21,13 +27,6 @@ from storage_kit import (
     token_of,
     wait_until,
 )
-
-from perdure.core.decide import decide_pause, decide_release, decide_return
-from perdure.core.lifecycle import Status
-from perdure.core.retry import Backoff
-from perdure.core.run import Awaiting, AwaitingKind, Policy
-from perdure.errors import SequenceConflict
-from perdure.storage.protocol import Committed, Storage
 
 SOON = timedelta(milliseconds=60)
 

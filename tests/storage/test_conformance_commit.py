@@ -6,8 +6,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from builders import OPERATOR
 from msgspec.structs import replace
+
+from builders import OPERATOR
+from perdure.core.commit import Commit
+from perdure.core.decide import decide_cancel, decide_pause, decide_reschedule, decide_resume
+from perdure.core.failure import FailureKind, make_failure
+from perdure.core.lifecycle import Status
+from perdure.core.run import Policy
+from perdure.engine.ids import make_token
+from perdure.errors import InvariantViolation, SequenceConflict
+from perdure.storage.protocol import Committed, Storage
 from storage_kit import (
     check_all,
     claim,
@@ -22,15 +31,6 @@ from storage_kit import (
     stored,
     success,
 )
-
-from perdure.core.commit import Commit
-from perdure.core.decide import decide_cancel, decide_pause, decide_reschedule, decide_resume
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.lifecycle import Status
-from perdure.core.run import Policy
-from perdure.engine.ids import make_token
-from perdure.errors import InvariantViolation, SequenceConflict
-from perdure.storage.protocol import Committed, Storage
 
 
 async def test_a_new_run_reads_back_as_it_was_projected(storage: Storage) -> None:

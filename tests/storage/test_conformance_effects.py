@@ -5,21 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from builders import OPERATOR, SCHEDULE
-from storage_kit import (
-    claim_one,
-    create,
-    failure,
-    new_run,
-    now,
-    reload,
-    step,
-    stored,
-    success,
-    token_of,
-    wait_until,
-)
 
+from builders import OPERATOR, SCHEDULE
 from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import (
     NewRun,
@@ -38,6 +25,19 @@ from perdure.core.run import Policy, Run
 from perdure.engine.ids import make_run_id, make_token
 from perdure.errors import SequenceConflict
 from perdure.storage.protocol import Committed, Existing, Outcome, Storage
+from storage_kit import (
+    claim_one,
+    create,
+    failure,
+    new_run,
+    now,
+    reload,
+    step,
+    stored,
+    success,
+    token_of,
+    wait_until,
+)
 
 
 async def _ended(storage: Storage, run: Run, status: Status) -> None:

@@ -5,6 +5,18 @@ from __future__ import annotations
 from datetime import timedelta
 
 from builders import OPERATOR, lease_heartbeat
+from perdure.core.decide import (
+    decide_attention,
+    decide_cancel,
+    decide_delivery,
+    decide_recovery,
+    decide_renewal,
+)
+from perdure.core.failure import CRASH_MESSAGE
+from perdure.core.lifecycle import Status
+from perdure.core.run import Lease, Policy, Run
+from perdure.errors import SequenceConflict
+from perdure.storage.protocol import Renewal, Storage
 from storage_kit import (
     check_all,
     claim,
@@ -20,19 +32,6 @@ from storage_kit import (
     token_of,
     wait_until,
 )
-
-from perdure.core.decide import (
-    decide_attention,
-    decide_cancel,
-    decide_delivery,
-    decide_recovery,
-    decide_renewal,
-)
-from perdure.core.failure import CRASH_MESSAGE
-from perdure.core.lifecycle import Status
-from perdure.core.run import Lease, Policy, Run
-from perdure.errors import SequenceConflict
-from perdure.storage.protocol import Renewal, Storage
 
 SHORT = timedelta(milliseconds=60)
 LONG = timedelta(hours=1)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from builders import OPERATOR, TASK
+from perdure.core.decide import decide_cancel, decide_reschedule
+from perdure.core.lifecycle import Status
+from perdure.core.limits import Limit, LimitScope
+from perdure.core.run import Source, SourceType
+from perdure.storage.protocol import Storage
 from storage_kit import (
     check_all,
     claim,
@@ -19,12 +25,6 @@ from storage_kit import (
     stored,
     success,
 )
-
-from perdure.core.decide import decide_cancel, decide_reschedule
-from perdure.core.lifecycle import Status
-from perdure.core.limits import Limit, LimitScope
-from perdure.core.run import Source, SourceType
-from perdure.storage.protocol import Storage
 
 SCHEDULED = Source(type=SourceType.SCHEDULE, schedule_id="nightly")
 

@@ -6,9 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from builders import OPERATOR
-from storage_kit import claim, claim_one, create, failure, new_run, now, step, stored, success
 
+from builders import OPERATOR
 from perdure.core.alias import resolve_status
 from perdure.core.decide import decide_cancel, decide_failure, decide_pause
 from perdure.core.failure import FailureKind, make_failure
@@ -16,6 +15,7 @@ from perdure.core.lifecycle import EventType, Status
 from perdure.core.run import Policy, Source, SourceType
 from perdure.errors import InvalidInput
 from perdure.storage.protocol import RunFilter, Storage
+from storage_kit import claim, claim_one, create, failure, new_run, now, step, stored, success
 
 
 async def _ids(storage: Storage, **fields: Any) -> list[str]:

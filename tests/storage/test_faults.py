@@ -7,8 +7,17 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
+
 import raw
 from builders import OPERATOR, TASK
+from perdure.core.commit import Commit
+from perdure.core.decide import decide_cancel
+from perdure.core.limits import Limit, LimitScope
+from perdure.core.run import Policy
+from perdure.engine.clock import SystemClock
+from perdure.errors import StorageRefused
+from perdure.storage import open_storage
+from perdure.storage.protocol import ClaimRequest, Committed, Existing, Renewal, Storage
 from storage_kit import (
     check_all,
     claim,
@@ -22,15 +31,6 @@ from storage_kit import (
     success,
     token_of,
 )
-
-from perdure.core.commit import Commit
-from perdure.core.decide import decide_cancel
-from perdure.core.limits import Limit, LimitScope
-from perdure.core.run import Policy
-from perdure.engine.clock import SystemClock
-from perdure.errors import StorageRefused
-from perdure.storage import open_storage
-from perdure.storage.protocol import ClaimRequest, Committed, Existing, Renewal, Storage
 
 MOST_STATEMENTS = 60
 

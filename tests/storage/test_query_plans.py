@@ -37,7 +37,7 @@ HOT = {
     "update_runs": {"runs_pkey"},
     "get_runs": {"runs_pkey", "history_pkey"},
     "park_runs": {"runs_pkey"},
-    "open_gates": {"runs_gated", "runs_pkey"},
+    "open_gate": {"runs_gated", "runs_pkey"},
     "read_gates": {"runs_gated"},
     "count_holders": {"runs_leased_by_queue", "runs_leased_by_task", "runs_slots"},
     "lock_leases": {"runs_pkey"},

@@ -13,8 +13,6 @@ from random import Random
 from typing import Any, TypeVar
 
 import hypothesis.strategies as st
-import raw
-from builders import OPERATOR, TASK
 from hypothesis import settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -24,9 +22,9 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from storage_kit import failure, new_run, now, request, step, success, token_of
-from storage_model import Model
 
+import raw
+from builders import OPERATOR, TASK
 from perdure.core.commit import Commit
 from perdure.core.decide import (
     decide_attention,
@@ -46,6 +44,8 @@ from perdure.engine.clock import SystemClock
 from perdure.errors import NotAllowed
 from perdure.storage import open_storage
 from perdure.storage.protocol import Renewal, RunFilter
+from storage_kit import failure, new_run, now, request, step, success, token_of
+from storage_model import Model
 
 T = TypeVar("T")
 

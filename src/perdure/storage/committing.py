@@ -83,20 +83,15 @@ def writes_of(winners: Sequence[Commit], dialect: Dialect, *, any_parked: bool) 
         Many("free_keys", [row for i in winners for row in rows.freed_key_fields(i, dialect)]),
         Many("insert_dead_letters", [rows.dead_letter_fields(row, dialect) for row in letters]),
         Many("insert_outbox", [row for i in winners for row in rows.outbox_fields(i, dialect)]),
-        Many("open_gates", _opened(known) if any_parked else []),
+        *(Step("open_gate", gate) for gate in (_opened(known) if any_parked else [])),
     )
 
 
 def _find(batch: Sequence[Commit], dialect: Dialect, settling: bool) -> Operation[Found]:
     """The stored rows, locked. New runs need no look: if they are stored already, their insert
-    tells. But one that would first take keys or close a dead letter must not do that twice."""
-    ids = sorted(
-        {
-            item.run.id
-            for item in batch
-            if settling or item.expected_sequence > 0 or _has_guards(item)
-        }
-    )
+    tells. But one that would first take keys or close a dead letter must not do that twice, and
+    one that contradicts itself is first of all a conflict if it exists."""
+    ids = sorted({item.run.id for item in batch if settling or _needs_a_look(item)})
     if not ids:
         return Found(None, {}, {})
     keys = rows.json_list([dialect.key(run_id) for run_id in ids])
@@ -111,8 +106,9 @@ def _find(batch: Sequence[Commit], dialect: Dialect, settling: bool) -> Operatio
     return Found(dialect.moment(now), runs, commit_ids, any_parked)
 
 
-def _has_guards(item: Commit) -> bool:
-    return bool(item.effects.keys_taken) or item.effects.dead_letter_closed is not None
+def _needs_a_look(item: Commit) -> bool:
+    guarded = bool(item.effects.keys_taken) or item.effects.dead_letter_closed is not None
+    return item.expected_sequence > 0 or guarded or _contradiction(item, None) is not None
 
 
 def _is_stale(item: Commit, runs: dict[str, Stored]) -> bool:

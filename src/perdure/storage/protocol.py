@@ -171,8 +171,19 @@ class Storage(Protocol):
     """Where runs are kept. Every call may raise StorageUnavailable; nothing is half done then,
     and `commit` may be repeated as it is: its commit ids tell what had already been stored."""
 
+    loop_bound: bool
+    """Whether it may only be used on the loop that used it first."""
+
     async def migrate(self) -> int:
         """Bring the schema up to date; the version it now has. Safe to call at any time."""
+        ...
+
+    async def check_schema(self) -> None:
+        """Raises SchemaMismatch unless the database has the schema of this code."""
+        ...
+
+    def hint_transport(self) -> HintTransport | None:
+        """How this storage tells other processes to look, if it can."""
         ...
 
     async def close(self) -> None: ...
@@ -253,6 +264,14 @@ class Storage(Protocol):
 
     async def close_dead_letter(self, closed: DeadLetterClosed) -> bool:
         """Close a dead letter that no run replays; false if it is not open any more."""
+        ...
+
+    async def prune(self, status: Status, before: datetime, limit: int) -> int:
+        """Forget runs that ended so before then, history and all; how many. Keys stay."""
+        ...
+
+    async def started_at(self) -> datetime | None:
+        """When the database server was started, if it is one."""
         ...
 
     async def now(self) -> datetime:

@@ -184,9 +184,20 @@ def due_for_attention(limit: int, dialect: Dialect) -> Operation[list[Run]]:
     return _runs(found, dialect)
 
 
-def open_gates(limit: int, dialect: Dialect) -> Operation[int]:
-    """Let as many runs back into the queue as each gate's limit has room for."""
-    found, [[parked]] = yield trip(Step("read_gates", {"limit": limit}), Step("count_gated"))
+class GatesOpened(msgspec.Struct, frozen=True):
+    """How many runs were let in, and behind which gate to go on; none: that was the last."""
+
+    runs: int
+    after: tuple[str, str] | None
+
+
+def open_gates(
+    after: tuple[str, str] | None, limit: int, dialect: Dialect
+) -> Operation[GatesOpened]:
+    """Let as many runs back into the queue as each of the next gates' limits has room for."""
+    environment, gate = after or ("", "")
+    page = {"after_environment": environment, "after_gate": gate, "limit": limit}
+    [found] = yield trip(Step("read_gates", page))
     environments: dict[str, list[Gate]] = {}
     for environment, name in found:
         if name != UNREADABLE:
@@ -194,8 +205,9 @@ def open_gates(limit: int, dialect: Dialect) -> Operation[int]:
     opened: list[rows.Fields] = []
     for environment in sorted(environments):
         opened += yield from _room(environment, sorted(environments[environment]), limit)
-    *_, [[left]] = yield last_trip(Many("open_gates", opened), Step("count_gated"))
-    return int(parked - left)
+    let_in = yield last_trip(*(Step("open_gate", gate) for gate in opened))
+    more = (found[-1][0], found[-1][1]) if len(found) == limit else None
+    return GatesOpened(sum(len(runs) for runs in let_in), more)
 
 
 def _room(environment: str, gates: list[Gate], limit: int) -> Operation[list[rows.Fields]]:
@@ -231,6 +243,20 @@ def read_limits(environment: str) -> Operation[list[Limit]]:
         Limit(environment=env, scope=LimitScope(scope), name=name, max_leases=most)
         for env, scope, name, most in found
     ]
+
+
+def prune_runs(status: Status, before: datetime, limit: int, dialect: Dialect) -> Operation[int]:
+    old = {"status": status.value, "before": dialect.instant(before), "limit": limit}
+    [found] = yield trip(Step("finished_before", old))
+    ids = {"ids": rows.json_list([dialect.key(dialect.run_id(row[0])) for row in found])}
+    forget = ("delete_history", "delete_tags", "delete_dead_letters", "delete_runs")
+    yield last_trip(*(Step(query, ids) for query in forget if found))
+    return len(found)
+
+
+def server_started(dialect: Dialect) -> Operation[datetime | None]:
+    [[[started]]] = yield last_trip(Step("server_started"))
+    return dialect.moment(started)
 
 
 def _runs(found: Rows, dialect: Dialect) -> list[Run]:

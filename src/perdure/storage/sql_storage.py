@@ -25,6 +25,7 @@ from perdure.storage.protocol import (
     Change,
     Claimed,
     ClaimRequest,
+    HintTransport,
     OutboxRow,
     Outcome,
     Page,
@@ -115,7 +116,15 @@ class SqlStorage(ABC):
         return await self._write(lambda: reading.due_for_attention(limit, self.dialect))
 
     async def open_gates(self, limit: int) -> int:
-        return await self._write(lambda: reading.open_gates(limit, self.dialect))
+        opened = await self._write(lambda: reading.open_gates(None, limit, self.dialect))
+        let_in = opened.runs
+        while (after := opened.after) is not None:
+            opened = await self._open_more_gates(after, limit)
+            let_in += opened.runs
+        return let_in
+
+    async def _open_more_gates(self, after: tuple[str, str], limit: int) -> reading.GatesOpened:
+        return await self._write(lambda: reading.open_gates(after, limit, self.dialect))
 
     async def set_limits(self, limits: Sequence[Limit]) -> None:
         await self._write(lambda: reading.set_limits(limits))
@@ -153,6 +162,15 @@ class SqlStorage(ABC):
 
     async def close_dead_letter(self, closed: DeadLetterClosed) -> bool:
         return await self._write(lambda: reading.close_dead_letter(closed, self.dialect))
+
+    async def prune(self, status: Status, before: datetime, limit: int) -> int:
+        return await self._write(lambda: reading.prune_runs(status, before, limit, self.dialect))
+
+    async def started_at(self) -> datetime | None:
+        return await self._read(lambda: reading.server_started(self.dialect))
+
+    def hint_transport(self) -> HintTransport | None:
+        return None
 
     async def now(self) -> datetime:
         return await self._read(lambda: reading.read_time(self.dialect))

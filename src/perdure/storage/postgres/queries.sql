@@ -310,28 +310,25 @@ UPDATE runs
   FROM jsonb_to_recordset(:rows::jsonb) AS parked (id uuid, gate text)
  WHERE runs.id = parked.id;
 
--- name: open_gates
+-- name: open_gate
 -- Those who wait longest first. A row somebody else is writing is left to maintenance.
 UPDATE runs
    SET gate = NULL
  WHERE id IN (
-       SELECT parked.id
-         FROM jsonb_to_recordset(:rows::jsonb) AS opened (
-              environment text, gate text, room bigint)
-        CROSS JOIN LATERAL (
-              SELECT runs.id
-                FROM runs
-               WHERE runs.environment = opened.environment AND runs.gate = opened.gate
-               ORDER BY runs.claimable_at, runs.id
-               LIMIT opened.room
-                 FOR UPDATE SKIP LOCKED) AS parked);
+       SELECT id
+         FROM runs
+        WHERE environment = :environment AND gate = :gate
+        ORDER BY claimable_at, id
+        LIMIT :room
+          FOR UPDATE SKIP LOCKED)
+RETURNING id;
 
 -- name: read_gates
 -- Jumps from gate to gate, however many wait behind each.
 WITH RECURSIVE parked AS (
     (SELECT environment, gate
        FROM runs
-      WHERE gate IS NOT NULL
+      WHERE gate IS NOT NULL AND (environment, gate) > (:after_environment, :after_gate)
       ORDER BY environment, gate
       LIMIT 1)
     UNION ALL
@@ -347,11 +344,6 @@ WITH RECURSIVE parked AS (
 SELECT environment, gate
   FROM parked
  LIMIT :limit;
-
--- name: count_gated
-SELECT count(*)
-  FROM runs
- WHERE gate IS NOT NULL;
 
 -- name: set_limits
 INSERT INTO limits (environment, scope, name, max_leases)
@@ -517,3 +509,30 @@ SELECT xid::text || '.' || run_id::text || '.' || first_sequence, run_id, first_
           split_part(:cursor, '.', 3)::integer)
  ORDER BY xid, run_id, first_sequence
  LIMIT :limit;
+
+-- name: finished_before
+SELECT id
+  FROM runs
+ WHERE status = :status AND finished_at <= :before
+ ORDER BY finished_at
+ LIMIT :limit
+   FOR UPDATE SKIP LOCKED;
+
+-- name: delete_history
+DELETE FROM history
+ WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
+
+-- name: delete_tags
+DELETE FROM run_tags
+ WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
+
+-- name: delete_dead_letters
+DELETE FROM dead_letters
+ WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
+
+-- name: delete_runs
+DELETE FROM runs
+ WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
+
+-- name: server_started
+SELECT pg_postmaster_start_time();

@@ -71,6 +71,7 @@ CREATE TABLE run_tags (
     run_id uuid NOT NULL,
     CONSTRAINT run_tags_pkey PRIMARY KEY (environment, key, value, run_id)
 );
+CREATE INDEX run_tags_by_run ON run_tags USING btree (run_id);
 
 CREATE TABLE runs (
     id uuid NOT NULL,
@@ -105,7 +106,7 @@ CREATE TABLE runs (
 CREATE INDEX runs_attention ON runs USING btree (attention_at) WHERE (attention_at IS NOT NULL);
 CREATE INDEX runs_batch ON runs USING btree (batch_id) WHERE (batch_id IS NOT NULL);
 CREATE INDEX runs_claimable ON runs USING btree (environment, queue, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL));
-CREATE INDEX runs_finished ON runs USING btree (finished_at) WHERE (finished_at IS NOT NULL);
+CREATE INDEX runs_finished ON runs USING btree (status, finished_at) WHERE (finished_at IS NOT NULL);
 CREATE INDEX runs_gated ON runs USING btree (environment, gate, claimable_at, id) WHERE (gate IS NOT NULL);
 CREATE INDEX runs_leased_by_queue ON runs USING btree (environment, queue) WHERE (lease_token IS NOT NULL);
 CREATE INDEX runs_leased_by_task ON runs USING btree (environment, task, concurrency_key) WHERE (lease_worker IS NOT NULL);

@@ -34,6 +34,8 @@ MAX_DELAY = timedelta(seconds=2)
 class PostgresStorage(SqlStorage):
     """Runs in a database. `prepare=False` for poolers that cannot keep prepared statements."""
 
+    loop_bound = True
+
     def __init__(
         self,
         url: str,

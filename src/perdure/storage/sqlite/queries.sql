@@ -236,7 +236,7 @@ UPDATE runs
    SET gate = :gate
  WHERE id = :id;
 
--- name: open_gates
+-- name: open_gate
 -- Those who wait longest first.
 UPDATE runs
    SET gate = NULL
@@ -245,7 +245,8 @@ UPDATE runs
          FROM runs AS parked
         WHERE parked.environment = :environment AND parked.gate = :gate
         ORDER BY parked.claimable_at, parked.id
-        LIMIT :room);
+        LIMIT :room)
+RETURNING id;
 
 -- name: read_gates
 -- Jumps from gate to gate, however many wait behind each.
@@ -253,6 +254,8 @@ WITH RECURSIVE parked (head) AS (
     SELECT (SELECT id
               FROM runs
              WHERE gate IS NOT NULL
+               AND (environment, gate, claimable_at)
+                   > (:after_environment, :after_gate, 9223372036854775807)
              ORDER BY environment, gate
              LIMIT 1)
     UNION ALL
@@ -270,11 +273,6 @@ SELECT runs.environment, runs.gate
   FROM parked
   JOIN runs ON runs.id = parked.head
  LIMIT :limit;
-
--- name: count_gated
-SELECT count(*)
-  FROM runs
- WHERE gate IS NOT NULL;
 
 -- name: set_limits
 INSERT INTO limits (environment, scope, name, max_leases)
@@ -411,3 +409,29 @@ SELECT CAST(position AS TEXT), run_id, first_sequence, events
  WHERE position > CAST(:cursor AS INTEGER)
  ORDER BY position
  LIMIT :limit;
+
+-- name: finished_before
+SELECT id
+  FROM runs
+ WHERE status = :status AND finished_at <= :before
+ ORDER BY finished_at
+ LIMIT :limit;
+
+-- name: delete_history
+DELETE FROM history
+ WHERE run_id IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_tags
+DELETE FROM run_tags
+ WHERE run_id IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_dead_letters
+DELETE FROM dead_letters
+ WHERE run_id IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_runs
+DELETE FROM runs
+ WHERE id IN (SELECT value FROM json_each(:ids));
+
+-- name: server_started
+SELECT NULL;

@@ -62,6 +62,7 @@ CREATE TABLE run_tags (
     run_id       TEXT NOT NULL,
     PRIMARY KEY (environment, key, value, run_id)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX run_tags_by_run ON run_tags (run_id);
 
 CREATE TABLE runs (
     id                TEXT PRIMARY KEY,
@@ -96,7 +97,7 @@ CREATE INDEX runs_attention ON runs (attention_at) WHERE attention_at IS NOT NUL
 CREATE INDEX runs_batch ON runs (batch_id) WHERE batch_id IS NOT NULL;
 CREATE INDEX runs_claimable ON runs (environment, queue, task, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL;
-CREATE INDEX runs_finished ON runs (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX runs_finished ON runs (status, finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX runs_gated ON runs (environment, gate, claimable_at, id) WHERE gate IS NOT NULL;
 CREATE INDEX runs_leased_by_queue ON runs (environment, queue) WHERE lease_token IS NOT NULL;
 CREATE INDEX runs_leased_by_task ON runs (environment, task, concurrency_key)

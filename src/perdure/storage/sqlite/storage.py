@@ -25,6 +25,8 @@ BUSY_TIMEOUT = timedelta(seconds=60)
 class SqliteStorage(SqlStorage):
     """Runs in one file. `inline` runs everything on the caller's thread, for simulators."""
 
+    loop_bound = False
+
     def __init__(
         self,
         path: str,

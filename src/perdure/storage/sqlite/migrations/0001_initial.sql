@@ -52,7 +52,7 @@ CREATE INDEX runs_leased_by_queue ON runs (environment, queue) WHERE lease_token
 CREATE INDEX runs_leased_by_task ON runs (environment, task, concurrency_key)
  WHERE lease_worker IS NOT NULL;
 CREATE INDEX runs_gated ON runs (environment, gate, claimable_at, id) WHERE gate IS NOT NULL;
-CREATE INDEX runs_finished ON runs (finished_at) WHERE finished_at IS NOT NULL;
+CREATE INDEX runs_finished ON runs (status, finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX runs_batch ON runs (batch_id) WHERE batch_id IS NOT NULL;
 CREATE INDEX runs_schedule ON runs (schedule_id, id) WHERE schedule_id IS NOT NULL;
 CREATE INDEX runs_parent ON runs (parent_id) WHERE parent_id IS NOT NULL;
@@ -65,6 +65,7 @@ CREATE TABLE run_tags (
     run_id       TEXT NOT NULL,
     PRIMARY KEY (environment, key, value, run_id)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX run_tags_by_run ON run_tags (run_id);
 
 -- At most one run owns a key. From `free_at` on another may take it; none: never.
 CREATE TABLE keys (
