@@ -5,12 +5,25 @@
     PerdureError
     ├── InvalidInput                bad value at the door; nothing was written
     │   ├── InvalidValue            a payload, result or key that JSON or a database cannot keep
-    │   └── PayloadTooLarge
+    │   ├── PayloadTooLarge
+    │   ├── InvalidPayload          arguments that do not fit the task's signature
+    │   └── InvalidTask             a function that cannot be a task
     ├── SequenceConflict            somebody else appended first: reload, decide again
     ├── InvariantViolation          an impossible event, projection or history
     ├── LeaseLost                   the token offered is not the run's
     ├── NotAllowed                  the run's status does not allow what was asked
     ├── UnreadableHistory           stored by newer code, or damaged
+    ├── AppNotOpen                  the app was used outside `async with app:`
+    ├── RunNotFound
+    ├── TaskNotFound
+    ├── IdempotencyConflict         the same key was used for another payload
+    ├── SingletonConflict           another active run has the singleton key
+    ├── RunUnsuccessful             the awaited run ended otherwise than by success
+    │   ├── RunFailed               failed or dead-lettered
+    │   ├── RunCancelled
+    │   ├── RunExpired
+    │   └── RunSkipped
+    ├── ResultTimeout               the awaited run has not ended in time
     └── StorageError
         ├── StorageUnavailable      transient: retry
         ├── SchemaMismatch          the database has another schema version than this code
@@ -57,6 +70,24 @@ class PayloadTooLarge(InvalidInput):
             f"{size} bytes of JSON exceed the limit of {limit}; "
             "store the value elsewhere and pass a reference to it"
         )
+
+
+class InvalidPayload(InvalidInput):
+    """Arguments that do not fit the task's signature."""
+
+    def __init__(self, task: str, path: str, problem: str) -> None:
+        PerdureError.__init__(self, task, path, problem)
+        self.task = task
+        self.field = path
+        self.problem = problem
+
+    def __str__(self) -> str:
+        where = f"{self.task}, argument {self.field}" if self.field else self.task
+        return f"{where}: {self.problem}"
+
+
+class InvalidTask(InvalidInput):
+    """A function that cannot be a task as it is."""
 
 
 class SequenceConflict(PerdureError):
@@ -129,6 +160,106 @@ class UnreadableHistory(PerdureError):
 
     def __str__(self) -> str:
         return f"cannot read {self.what}: {self.problem}"
+
+
+class AppNotOpen(PerdureError):
+    """The app was used before it was opened. Use it inside `async with app:`, or call the
+    `_sync` methods, which open it by themselves."""
+
+    def __str__(self) -> str:
+        return "open the app first: `async with app:`, or use the methods that end in _sync"
+
+
+class RunNotFound(PerdureError):
+    """There is no such run, or it was pruned."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+    def __str__(self) -> str:
+        return f"there is no run {self.run_id}; it may have been pruned"
+
+
+class TaskNotFound(PerdureError):
+    """No app or worker has ever registered this task."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(task)
+        self.task = task
+
+    def __str__(self) -> str:
+        return f"no task {self.task!r} is known; start an app or a worker that defines it"
+
+
+class IdempotencyConflict(PerdureError):
+    """The idempotency key belongs to a run with another payload."""
+
+    def __init__(self, key: str, run_id: str) -> None:
+        super().__init__(key, run_id)
+        self.key = key
+        self.run_id = run_id
+
+    def __str__(self) -> str:
+        return (
+            f"idempotency key {self.key!r} was used for run {self.run_id} with another payload; "
+            "use a key that names what is asked for"
+        )
+
+
+class SingletonConflict(PerdureError):
+    """Another active run of the task has the singleton key."""
+
+    def __init__(self, key: str, run_id: str) -> None:
+        super().__init__(key, run_id)
+        self.key = key
+        self.run_id = run_id
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} is active under singleton key {self.key!r}; wait for its end"
+
+
+class RunUnsuccessful(PerdureError):
+    """The run ended, but not in success."""
+
+    def __init__(self, run_id: str, status: str, why: str = "") -> None:
+        super().__init__(run_id, status, why)
+        self.run_id = run_id
+        self.status = status
+        self.why = why
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} {self.status}" + (f": {self.why}" if self.why else "")
+
+
+class RunFailed(RunUnsuccessful):
+    """The run failed for good, or was dead-lettered."""
+
+
+class RunCancelled(RunUnsuccessful):
+    """The run was cancelled."""
+
+
+class RunExpired(RunUnsuccessful):
+    """Nobody began the run in time."""
+
+
+class RunSkipped(RunUnsuccessful):
+    """A schedule policy decided against the run."""
+
+
+class ResultTimeout(PerdureError, TimeoutError):
+    """The run has not ended in time. It goes on all the same."""
+
+    retryable = True
+
+    def __init__(self, run_id: str, seconds: float) -> None:
+        super().__init__(run_id, seconds)
+        self.run_id = run_id
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return f"run {self.run_id} has not ended within {self.seconds:g} s; it goes on"
 
 
 class StorageError(PerdureError):

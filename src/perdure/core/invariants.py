@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
-from msgspec import UNSET
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from perdure.core import events as e
@@ -129,23 +129,25 @@ def _sequence_and_time_grow(step: CommittedStep) -> Iterator[str]:
 def _live_lease_is_its_holders(step: CommittedStep) -> Iterator[str]:
     """Only its own holder ends a live lease; others may ask for a cancellation."""
     lease = step.before.lease
-    if lease is not None and lease.expires_at > step.now:
-        if rests_on_expiry(step.before, step.events):
-            yield "a live lease was taken"
+    is_live = lease is not None and lease.expires_at > step.now
+    if is_live and rests_on_expiry(step.before, step.events):
+        yield "a live lease was taken"
 
 
 def _renewal_is_not_undone(step: CommittedStep) -> Iterator[str]:
     lease, kept = step.before.lease, step.after.lease
-    if lease is not None and kept is not None and lease.token == kept.token:
-        if kept.expires_at < lease.expires_at:
-            yield "a renewal was undone"
+    if lease is None or kept is None or lease.token != kept.token:
+        return
+    if kept.expires_at < lease.expires_at:
+        yield "a renewal was undone"
 
 
 def _fence_grows(step: CommittedStep) -> Iterator[str]:
     lease, taken = step.before.lease, step.after.lease
-    if lease is not None and taken is not None and lease.token != taken.token:
-        if taken.fence <= lease.fence:
-            yield "the fence did not grow with the claim"
+    if lease is None or taken is None or lease.token == taken.token:
+        return
+    if taken.fence <= lease.fence:
+        yield "the fence did not grow with the claim"
 
 
 _STEP_CHECKS: tuple[Callable[[CommittedStep], Iterator[str]], ...] = (

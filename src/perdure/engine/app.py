@@ -1,0 +1,305 @@
+"""The app: tasks are defined on it, runs are asked for through it, services run inside it."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime, timedelta
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+
+from perdure.core.limits import Limit, LimitScope
+from perdure.core.run import Actor, ActorType, OnLeaseExpired
+from perdure.core.values import check_label
+from perdure.engine.client import Client
+from perdure.engine.clock import SystemClock
+from perdure.engine.context import Context
+from perdure.engine.defaults import DEFAULTS, Defaults
+from perdure.engine.facade import SyncFacade
+from perdure.engine.hints import Hints, Hub
+from perdure.engine.ids import Ids
+from perdure.engine.maintenance import Maintenance
+from perdure.engine.operators import DeadLetters, Runs, Workers
+from perdure.engine.options import Duration, Executor, Retry, TaskSettings, duration, make_policy
+from perdure.engine.results import Results
+from perdure.engine.signature import Signature
+from perdure.engine.task import Task
+from perdure.engine.worker_host import WorkerHost
+from perdure.errors import AppNotOpen, InvalidTask
+from perdure.storage import Storage, open_storage
+from perdure.storage.protocol import Clock
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class App:
+    """Opens the storage behind `url` (default: `PERDURE_URL`, else `sqlite:///perdure.db`)."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        environment: str = DEFAULTS.environment,
+        defaults: Defaults = DEFAULTS,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        actor: Actor | None = None,
+        **storage_options: Any,
+    ) -> None:
+        self.url = url or os.environ.get("PERDURE_URL") or defaults.url
+        self.environment = check_label(environment, "environment")
+        self.defaults = defaults
+        self.clock = clock or SystemClock()
+        self.ids = ids or Ids()
+        self.actor = actor or Actor(ActorType.CLIENT)
+        self.storage_options = storage_options
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self.hub = Hub()
+        self.sync = SyncFacade(self)
+        self._queue_limits: list[Limit] = []
+        self._opened: _Opened | None = None
+        self._times_opened = 0
+
+    # Defining
+
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, /, **settings: Any) -> TaskDecorator: ...
+
+    def task(self, function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
+        """Make a function a task: `@app.task`, or `@app.task(queue="mail", retry=Retry(5))`.
+
+        `name`, `queue`, `retry`, `timeout`, `priority`, `ttl`, `lease_ttl`, `on_lease_expired`,
+        `executor`, `version`, `concurrency`, `concurrency_per_key`.
+        """
+        if function is not None:
+            return self._define(function)
+        return TaskDecorator(self, settings)
+
+    def _define(self, function: Callable[..., Any], **settings: Any) -> Task[..., Any]:
+        made = task_settings(function, self.defaults, **settings)
+        if made.name in self.tasks:
+            raise InvalidTask("name", f"there is a task {made.name!r} already; give it another")
+        task: Task[..., Any] = Task(self, function, made, Signature(function, Context))
+        self.tasks[made.name] = task
+        return task
+
+    def queue(self, name: str, *, concurrency: int | None = None) -> None:
+        """Say something about a queue: at most so many leases at once."""
+        check_label(name, "queue")
+        if concurrency is not None:
+            self._queue_limits.append(self._limit(LimitScope.QUEUE, name, concurrency))
+
+    def _limit(self, scope: LimitScope, name: str, most: int) -> Limit:
+        return Limit(scope=scope, name=name, max_leases=most, environment=self.environment)
+
+    # Opening
+
+    async def __aenter__(self) -> Self:
+        self._times_opened += 1
+        if self._opened is None:
+            self._opened = await _Opened.open(self)
+            await self._opened.storage.set_limits(self._limits())
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._times_opened -= 1
+        if self._times_opened == 0 and self._opened is not None:
+            opened, self._opened = self._opened, None
+            await opened.close()
+
+    def _limits(self) -> list[Limit]:
+        limits = list(self._queue_limits)
+        for task in self.tasks.values():
+            if task.settings.concurrency is not None:
+                limits.append(self._limit(LimitScope.TASK, task.name, task.settings.concurrency))
+            if task.settings.concurrency_per_key is not None:
+                most = task.settings.concurrency_per_key
+                limits.append(self._limit(LimitScope.KEY, task.name, most))
+        return limits
+
+    def twin(self) -> App:
+        """The same app, closed: for another loop."""
+        twin = App(
+            self.url,
+            environment=self.environment,
+            defaults=self.defaults,
+            clock=self.clock,
+            ids=self.ids,
+            actor=self.actor,
+            **self.storage_options,
+        )
+        twin.tasks, twin.hub, twin._queue_limits = self.tasks, self.hub, self._queue_limits
+        return twin
+
+    def open_storage(self) -> Storage:
+        """Another way into the same storage, for another loop."""
+        return open_storage(self.url, self.clock, **self.storage_options)
+
+    # Using
+
+    @property
+    def storage(self) -> Storage:
+        return self._open.storage
+
+    @property
+    def hints(self) -> Hints:
+        return self._open.hints
+
+    @property
+    def client(self) -> Client:
+        return self._open.client
+
+    @property
+    def results(self) -> Results:
+        return self._open.results
+
+    @property
+    def runs(self) -> Runs:
+        return self._open.runs
+
+    @property
+    def dead_letters(self) -> DeadLetters:
+        return self._open.dead_letters
+
+    @property
+    def workers(self) -> Workers:
+        return self._open.workers
+
+    @property
+    def _open(self) -> _Opened:
+        if self._opened is None:
+            raise AppNotOpen
+        return self._opened
+
+    def time(self) -> datetime:
+        """This process's estimate of the storage's time. It never judges a lease."""
+        return self.clock.now() + self._open.offset
+
+    # Running
+
+    def worker(
+        self, *, concurrency: int | None = None, queues: Sequence[str] | None = None, **options: Any
+    ) -> WorkerHost:
+        """A worker inside this process: `async with app.worker(concurrency=10):`."""
+        return WorkerHost(self, concurrency or self.defaults.concurrency, queues, **options)
+
+    def maintenance(self) -> Maintenance:
+        """Recovery and clean-up inside this process: `async with app.maintenance():`."""
+        return Maintenance(self)
+
+    @asynccontextmanager
+    async def run_all(self, **worker_options: Any) -> AsyncIterator[Self]:
+        """Open the app and run every service in this process."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self)
+            await stack.enter_async_context(self.maintenance())
+            await stack.enter_async_context(self.worker(**worker_options))
+            yield self
+
+    async def tick(self) -> None:
+        """One pass of maintenance, now."""
+        await Maintenance(self, patient=False).run_once()
+
+
+class TaskDecorator:
+    """`@app.task(…)` with settings."""
+
+    def __init__(self, app: App, settings: dict[str, Any]) -> None:
+        self._app = app
+        self._settings = settings
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], Awaitable[R]], /
+    ) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
+
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return self._app._define(function, **self._settings)
+
+
+def task_settings(
+    function: Callable[..., Any],
+    defaults: Defaults,
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    priority: int = 0,
+    ttl: Duration | None = None,
+    lease_ttl: Duration | None = None,
+    on_lease_expired: OnLeaseExpired = OnLeaseExpired.RETRY,
+    executor: str | None = None,
+    version: int | None = None,
+    concurrency: int | None = None,
+    concurrency_per_key: int | None = None,
+    record_heartbeats: bool = False,
+) -> TaskSettings:
+    """A task's definition from what the decorator was told. Raises InvalidInput."""
+    is_async = inspect.iscoroutinefunction(function)
+    chosen = Executor(executor or ("async" if is_async else "thread"))
+    if is_async != (chosen is Executor.ASYNC):
+        raise InvalidTask("executor", f"{chosen} does not fit {function.__qualname__}")
+    return TaskSettings(
+        name=check_label(name or function.__name__, "name"),
+        queue=check_label(queue or defaults.queue, "queue"),
+        executor=chosen,
+        policy=make_policy(
+            retry or Retry(max_attempts=defaults.max_attempts),
+            timeout=timeout,
+            lease_ttl=lease_ttl,
+            on_lease_expired=on_lease_expired,
+            record_heartbeats=record_heartbeats,
+        ),
+        priority=priority,
+        ttl=None if ttl is None else duration(ttl, "ttl"),
+        version=version,
+        concurrency=concurrency,
+        concurrency_per_key=concurrency_per_key,
+    )
+
+
+class _Opened:
+    """What exists only while an app is open, all on one loop."""
+
+    def __init__(self, app: App, storage: Storage, offset: timedelta) -> None:
+        self.storage = storage
+        self.offset = offset
+        self.hints = Hints(app.hub, app.clock, storage.hint_transport())
+        self.client = Client(app)
+        self.results = Results(storage, app.hub, app.clock, app.defaults.poll)
+        self.runs = Runs(app)
+        self.dead_letters = DeadLetters(app)
+        self.workers = Workers(app)
+
+    @classmethod
+    async def open(cls, app: App) -> _Opened:
+        storage = app.open_storage()
+        if app.url.startswith("sqlite"):
+            await storage.migrate()
+        else:
+            await storage.check_schema()
+        opened = cls(app, storage, await storage.now() - app.clock.now())
+        opened.hints.start()
+        return opened
+
+    async def close(self) -> None:
+        await self.results.close()
+        await self.hints.stop()
+        await self.storage.close()

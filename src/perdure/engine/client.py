@@ -1,0 +1,183 @@
+"""Asking for runs. Concurrent callers share a transaction without being asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.commit import Commit, prepare_commit
+from perdure.core.decide import NewRun, decide_create
+from perdure.core.effects import KeyKind
+from perdure.core.run import Policy, Source, SourceType
+from perdure.engine import hints
+from perdure.engine.context import Context, current
+from perdure.engine.handle import RunHandle
+from perdure.engine.options import TriggerOptions, duration
+from perdure.errors import IdempotencyConflict, PerdureError
+from perdure.storage.protocol import Existing, Outcome
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+    from perdure.engine.task import Task
+
+R = TypeVar("R")
+
+MOST_IN_A_BATCH = 500
+
+
+class Client:
+    """The trigger side of an app."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._batches = CommitBatcher(app)
+
+    async def trigger(
+        self, task: Task[..., R], payload: msgspec.Raw, options: TriggerOptions
+    ) -> RunHandle[R]:
+        commit = self._commit(task, payload, options)
+        return self._handle(task, commit, await self._batches.commit(commit))
+
+    async def trigger_many(
+        self, task: Task[..., R], items: Sequence[Mapping[str, Any]], options: TriggerOptions
+    ) -> list[RunHandle[R] | Exception]:
+        batch_id = f"batch_{self._app.ids.token()}"
+        results: list[RunHandle[R] | Exception] = []
+        commits: dict[int, Commit] = {}
+        for index, item in enumerate(items):
+            try:
+                payload = task.signature.encode(dict(item), self._app.defaults.payload_limit)
+                commits[index] = self._commit(task, payload, options, batch_id=batch_id)
+            except PerdureError as error:
+                results.append(error)
+            else:
+                results.append(NotImplementedError())  # replaced below
+        outcomes = await self._batches.commit_all(list(commits.values()))
+        for (index, commit), outcome in zip(commits.items(), outcomes, strict=True):
+            try:
+                results[index] = self._handle(task, commit, outcome)
+            except PerdureError as error:
+                results[index] = error
+        return results
+
+    def _commit(
+        self,
+        task: Task[..., Any],
+        payload: msgspec.Raw,
+        options: TriggerOptions,
+        batch_id: str | None = None,
+    ) -> Commit:
+        now = self._app.time()
+        wish = new_run(task, payload, options, now, _parent())
+        wish = replace(wish, environment=self._app.environment, batch_id=batch_id)
+        events = decide_create(wish, self._app.ids.run_id(now), self._app.actor, now)
+        return prepare_commit(None, events, self._app.ids.commit_id())
+
+    def _handle(self, task: Task[..., R], commit: Commit, outcome: Outcome) -> RunHandle[R]:
+        if isinstance(outcome, PerdureError):
+            raise outcome
+        if isinstance(outcome, Existing):
+            if outcome.key.kind is KeyKind.IDEMPOTENCY and not outcome.same_payload:
+                raise IdempotencyConflict(outcome.key.name, outcome.run_id)
+            return RunHandle(self._app, outcome.run_id, task.signature, created=False)
+        self._app.hints.publish([hints.work(commit.run.environment, commit.run.queue)])
+        return RunHandle(self._app, outcome.run_id, task.signature, created=True)
+
+
+def new_run(
+    task: Task[..., Any],
+    payload: msgspec.Raw,
+    options: TriggerOptions,
+    now: datetime,
+    parent: Context | None,
+) -> NewRun:
+    """What a task's definition and one call's options ask for together."""
+    settings = task.settings
+    run_at = options.run_at
+    if options.delay is not None:
+        run_at = now + duration(options.delay, "delay")
+    ttl = settings.ttl if options.ttl is None else duration(options.ttl, "ttl")
+    source = Source(type=SourceType.SPAWN if parent else SourceType.TRIGGER)
+    return NewRun(
+        task=settings.name,
+        payload_json=payload,
+        queue=options.queue or settings.queue,
+        policy=_policy(settings.policy, options),
+        priority=settings.priority if options.priority is None else options.priority,
+        run_at=run_at,
+        ttl=ttl,
+        source=source,
+        parent_id=options.parent_id or (parent.run.id if parent else None),
+        root_id=options.root_id or (parent.run.root_id if parent else None),
+        concurrency_key=options.concurrency_key,
+        idempotency_key=options.idempotency_key,
+        singleton_key=options.singleton_key,
+        tags=options.tags,
+        meta=options.meta,
+        task_version=settings.version,
+        debug=options.debug,
+    )
+
+
+def _policy(policy: Policy, options: TriggerOptions) -> Policy:
+    """The task's policy, with what this run overrides."""
+    changes: dict[str, Any] = {}
+    if options.retry is not None:
+        changes |= {
+            "max_attempts": options.retry.max_attempts,
+            "backoff": options.retry.backoff(),
+            "on_exhausted": options.retry.on_exhausted,
+            "poison_threshold": options.retry.poison_threshold,
+        }
+    if options.timeout is not None:
+        changes["timeout"] = duration(options.timeout, "timeout")
+    if options.idempotency_ttl is not None:
+        changes["idempotency_ttl"] = duration(options.idempotency_ttl, "idempotency_ttl")
+    return replace(policy, **changes) if changes else policy
+
+
+def _parent() -> Context | None:
+    try:
+        return current()
+    except LookupError:
+        return None
+
+
+class CommitBatcher:
+    """Group commit: whoever comes while a commit is under way shares the next one."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._waiting: list[tuple[Commit, asyncio.Future[Outcome]]] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    async def commit(self, commit: Commit) -> Outcome:
+        return (await self.commit_all([commit]))[0]
+
+    async def commit_all(self, commits: Sequence[Commit]) -> list[Outcome]:
+        loop = asyncio.get_running_loop()
+        futures: list[asyncio.Future[Outcome]] = [loop.create_future() for _ in commits]
+        self._waiting += zip(commits, futures, strict=True)
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+        return list(await asyncio.gather(*futures))
+
+    async def _write(self) -> None:
+        while self._waiting:
+            group = self._waiting[:MOST_IN_A_BATCH]
+            del self._waiting[:MOST_IN_A_BATCH]
+            try:
+                outcomes = await self._app.storage.commit([commit for commit, _ in group])
+            except Exception as error:  # noqa: BLE001  # handed to whoever waits for it
+                for _, future in group:
+                    if not future.done():
+                        future.set_exception(error)
+                continue
+            for (_, future), outcome in zip(group, outcomes, strict=True):
+                if not future.done():
+                    future.set_result(outcome)

@@ -1,0 +1,105 @@
+"""What a handler sees of its run, and how it may end otherwise than by returning."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Awaitable
+from contextvars import ContextVar
+from datetime import datetime, timedelta
+from threading import Event
+from typing import Any, Never
+
+from perdure.core.run import Awaiting, AwaitingKind, Run
+from perdure.engine.options import Duration, duration
+from perdure.errors import PerdureError
+
+
+class Fail(PerdureError):
+    """Raised by a handler to fail with a word on whether trying again makes sense."""
+
+    def __init__(
+        self, message: str, *, retryable: bool = False, details: dict[str, Any] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retryable = retryable
+        self.details = details
+
+
+class RetryAfter(PerdureError):
+    """Raised by a handler to fail and be tried again not before `delay` has passed."""
+
+    def __init__(self, delay: Duration, message: str = "asked to be tried again later") -> None:
+        super().__init__(message)
+        self.message = message
+        self.delay = duration(delay, "delay")
+
+
+class Released(BaseException):
+    """Leaves the handler when it gives its run back. Not an error: let it pass."""
+
+    def __init__(self, delay: timedelta | None, until: datetime | None, awaiting: Awaiting | None):
+        super().__init__("released")
+        self.delay = delay
+        self.until = until
+        self.awaiting = awaiting
+
+
+class Context:
+    """One attempt, seen from inside. Ask for it by annotation: `def task(ctx: Context, …)`."""
+
+    def __init__(self, run: Run) -> None:
+        assert run.lease is not None
+        assert run.lease.attempt is not None
+        self.run = run
+        self.attempt: int = run.lease.attempt
+        self.fence: int = run.lease.fence
+        self.log = logging.LoggerAdapter(
+            logging.getLogger(f"perdure.task.{run.task}"),
+            {"run_id": run.id, "task": run.task, "attempt": self.attempt},
+        )
+        self._stop = Event()
+
+    @property
+    def run_id(self) -> str:
+        return self.run.id
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the attempt has been asked to stop. Long loops should look now and then."""
+        return self._stop.is_set()
+
+    def idempotency_key(self, name: str) -> str:
+        """The same in every attempt of this run: give it to systems that know such keys."""
+        return hashlib.sha256(f"{self.run.id}:{name}".encode()).hexdigest()[:32]
+
+    def progress(self, fraction: float, message: str = "") -> None:
+        self.log.info("progress", extra={"fraction": fraction, "progress": message})
+
+    def release(
+        self, *, delay: Duration | None = None, until: datetime | None = None
+    ) -> Awaitable[Never]:
+        """Give the run back until later; it begins anew then. No failure, not counted."""
+        length = None if delay is None else duration(delay, "delay")
+        raise Released(length, until, None)
+
+    def wait_for(self, key: str, *, deadline: datetime | None = None) -> Awaitable[Never]:
+        """Give the run back until `key` is signalled, or until the deadline."""
+        raise Released(None, None, Awaiting(kind=AwaitingKind.SIGNAL, key=key, deadline=deadline))
+
+    def ask_to_stop(self) -> None:
+        """For the worker: the first rung of the ladder."""
+        self._stop.set()
+
+
+_current: ContextVar[Context] = ContextVar("perdure_context")
+
+
+def current() -> Context:
+    """The context of the attempt that runs here. Raises LookupError outside of one."""
+    return _current.get()
+
+
+def enter(context: Context) -> None:
+    _current.set(context)

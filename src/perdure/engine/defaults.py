@@ -1,0 +1,37 @@
+"""Every default, in one table."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+
+class Defaults(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds where nobody says otherwise."""
+
+    url: str = "sqlite:///perdure.db"
+    environment: str = "default"
+    queue: str = "default"
+    concurrency: int = 100
+    max_attempts: int = 3
+    lease_ttl: timedelta = timedelta(seconds=30)
+    renewals_per_ttl: int = 3
+    poll: timedelta = timedelta(seconds=1)
+    cancel_grace: timedelta = timedelta(seconds=10)
+    abandon_after: timedelta = timedelta(seconds=60)
+    drain_deadline: timedelta = timedelta(seconds=30)
+    maintenance_tick: timedelta = timedelta(seconds=1)
+    maintenance_batch: int = 500
+    payload_limit: int = 1024 * 1024
+    result_limit: int = 1024 * 1024
+    idempotency_ttl: timedelta = timedelta(days=30)
+    retention: timedelta = timedelta(days=30)
+    failure_retention: timedelta = timedelta(days=90)
+
+    @property
+    def renewal_interval(self) -> timedelta:
+        return self.lease_ttl / self.renewals_per_ttl
+
+
+DEFAULTS = Defaults()

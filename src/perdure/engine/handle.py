@@ -1,0 +1,87 @@
+"""A run that somebody asked for, and may wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
+
+from perdure.core.lifecycle import Status
+from perdure.core.run import Run
+from perdure.errors import (
+    ResultTimeout,
+    RunCancelled,
+    RunExpired,
+    RunFailed,
+    RunSkipped,
+    RunUnsuccessful,
+)
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+    from perdure.engine.signature import Signature
+
+R = TypeVar("R")
+
+_ERRORS: dict[Status, type[RunUnsuccessful]] = {
+    Status.FAILED: RunFailed,
+    Status.DEAD_LETTERED: RunFailed,
+    Status.CANCELLED: RunCancelled,
+    Status.EXPIRED: RunExpired,
+    Status.SKIPPED: RunSkipped,
+}
+
+
+class RunHandle(Generic[R]):
+    """`id`, and whether this trigger made the run or found the one that owned its key."""
+
+    def __init__(self, app: App, run_id: str, signature: Signature | None, *, created: bool):
+        self._app = app
+        self._signature = signature
+        self.id = run_id
+        self.created = created
+
+    def __repr__(self) -> str:
+        return f"<run {self.id}>"
+
+    @property
+    def outcome(self) -> str:
+        return "created" if self.created else "returned_existing"
+
+    async def get(self) -> Run:
+        """The run as it is now."""
+        return await self._app.runs.get(self.id)
+
+    async def result(self, timeout: float | None = None) -> R:  # noqa: ASYNC109  # the contract
+        """What the run returned, once it has ended.
+
+        Raises RunFailed, RunCancelled, RunExpired or RunSkipped; ResultTimeout if it has not
+        ended in time.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                run = await self._app.results.ended(self.id)
+        except TimeoutError:
+            raise ResultTimeout(self.id, timeout or 0.0) from None
+        value: R = _result(run, self._signature)
+        return value
+
+    def result_sync(self, timeout: float | None = None) -> R:
+        """`result`, from code that cannot await."""
+        return self._app.sync.call(
+            lambda app: RunHandle[R](app, self.id, self._signature, created=self.created).result(
+                timeout
+            )
+        )
+
+
+def _result(run: Run, signature: Signature | None) -> Any:
+    if run.status is not Status.SUCCEEDED:
+        why = run.failure.message if run.failure is not None else run.reason or ""
+        raise _ERRORS[run.status](run.id, run.status, why)
+    if run.result_json is msgspec.UNSET:
+        return None
+    if signature is None:
+        return run.result
+    return signature.decode_result(run.result_json)

@@ -1,0 +1,45 @@
+"""A loop on a thread of its own, so that no handler can hold up storage and renewals."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class IoThread:
+    """Started by making it; `call` runs a coroutine over there and awaits it here."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+
+    async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(self.submit(coroutine))
+
+    async def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        await asyncio.to_thread(self._thread.join)
+        self.loop.close()
+
+
+class SameLoop:
+    """The same, without a thread: for simulators, and for one run executed here."""
+
+    async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return await coroutine
+
+    async def close(self) -> None:
+        pass

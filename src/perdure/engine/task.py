@@ -1,0 +1,70 @@
+"""A task: an ordinary function that can also be asked for durably."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+from perdure.engine.handle import RunHandle
+from perdure.engine.options import TaskSettings, TriggerOptions
+from perdure.engine.signature import Signature
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Task(Generic[P, R]):
+    """Made by `@app.task`. Called like the function it was, it is that function."""
+
+    def __init__(
+        self,
+        app: App,
+        function: Callable[..., Any],
+        settings: TaskSettings,
+        signature: Signature,
+        options: TriggerOptions | None = None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.app = app
+        self.function = function
+        self.settings = settings
+        self.signature = signature
+        self._options = options or TriggerOptions()
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The function itself, here and now, without a run."""
+        return self.function(*args, **kwargs)
+
+    def options(self, **options: Any) -> Task[P, R]:
+        """The same task, asked for differently: see `TriggerOptions`."""
+        made = TriggerOptions(**options)
+        return Task(self.app, self.function, self.settings, self.signature, made)
+
+    async def trigger(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+        """Ask for a run. When this returns, the run is durable."""
+        payload = self._payload(args, kwargs)
+        return await self.app.client.trigger(self, payload, self._options)
+
+    def trigger_sync(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+        """`trigger`, from code that cannot await."""
+        payload = self._payload(args, kwargs)
+        return self.app.sync.call(lambda app: app.client.trigger(self, payload, self._options))
+
+    async def trigger_many(
+        self, items: Sequence[Mapping[str, Any]]
+    ) -> list[RunHandle[R] | Exception]:
+        """Ask for one run an item, with one batch id. One bad item does not stop the others:
+        in its place stands the error."""
+        return await self.app.client.trigger_many(self, items, self._options)
+
+    def _payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        limit = self.app.defaults.payload_limit
+        return self.signature.encode(self.signature.bind(args, kwargs), limit)
