@@ -50,7 +50,7 @@ async def create(storage: Storage, payload: Any = None, **fields: Any) -> Run:
 
 
 def request(places: int = 10, **fields: Any) -> ClaimRequest:
-    defaults = {
+    defaults: dict[str, Any] = {
         "worker_id": "worker-1",
         "tokens": tuple(make_token() for _ in range(places)),
         "tasks": (TASK,),

@@ -37,7 +37,8 @@ class Model:
         if item.commit_id in self.commit_ids:
             return Committed(run.id, run.sequence)
         if (0 if stored is None else stored.sequence) != item.expected_sequence:
-            return SequenceConflict(run.id, item.expected_sequence, stored and stored.sequence)
+            actual = None if stored is None else stored.sequence
+            return SequenceConflict(run.id, item.expected_sequence, actual)
         for key in item.effects.keys_taken:
             if key in self.keys:
                 owner = self.keys[key]

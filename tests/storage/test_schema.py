@@ -42,7 +42,7 @@ async def fresh(empty_url: str) -> AsyncIterator[Checked]:
 
 
 def opened(url: str) -> Checked:
-    storage: Checked = open_storage(url, SystemClock())  # type: ignore[assignment]  # see Checked
+    storage: Checked = open_storage(url, SystemClock())
     return storage
 
 
