@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 from perdure.core.limits import Limit, LimitScope
 from perdure.core.run import Actor, ActorType, OnLeaseExpired
 from perdure.core.values import check_label
+from perdure.engine import catalogue
 from perdure.engine.client import Client
 from perdure.engine.clock import SystemClock
 from perdure.engine.context import Context
@@ -108,7 +109,7 @@ class App:
         self._times_opened += 1
         if self._opened is None:
             self._opened = await _Opened.open(self)
-            await self._opened.storage.set_limits(self._limits())
+            await self._introduce()
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -116,6 +117,14 @@ class App:
         if self._times_opened == 0 and self._opened is not None:
             opened, self._opened = self._opened, None
             await opened.close()
+
+    async def _introduce(self) -> None:
+        """Tell the storage what this app knows."""
+        entries = [catalogue.entry_of(task) for task in self.tasks.values()]
+        await catalogue.publish_tasks(self.storage, self.environment, entries)
+        limits = self._limits()
+        if limits:
+            await self.storage.set_limits(limits)
 
     def _limits(self) -> list[Limit]:
         limits = list(self._queue_limits)

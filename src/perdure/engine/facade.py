@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -38,7 +37,7 @@ class SyncFacade:
             if self._opened is not None:
                 (thread, app), self._opened = self._opened, None
                 thread.submit(app.__aexit__()).result()
-                thread.loop.call_soon_threadsafe(thread.loop.stop)
+                thread.join()
 
     def _open(self) -> tuple[IoThread, App]:
         with self._lock:
@@ -47,5 +46,4 @@ class SyncFacade:
                 twin = self._app.twin()
                 thread.submit(twin.__aenter__()).result()
                 self._opened = thread, twin
-                atexit.register(self.close)
             return self._opened

@@ -29,10 +29,14 @@ class IoThread:
     async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(self.submit(coroutine))
 
-    async def close(self) -> None:
+    def join(self) -> None:
+        """End the loop and wait for its thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
-        await asyncio.to_thread(self._thread.join)
+        self._thread.join()
         self.loop.close()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.join)
 
 
 class SameLoop:

@@ -28,6 +28,7 @@ from perdure.core.events import Event
 from perdure.core.lifecycle import Status
 from perdure.core.run import Actor, ActorType, Run
 from perdure.engine import hints, write
+from perdure.engine.catalogue import WorkerEntry, known_workers
 from perdure.engine.handle import RunHandle
 from perdure.errors import NotAllowed, PerdureError, SingletonConflict
 from perdure.storage.protocol import Committed, Existing, Outcome, Page, RecordedEvent, RunFilter
@@ -199,6 +200,10 @@ class Workers:
 
     def __init__(self, app: App) -> None:
         self._app = app
+
+    async def list(self) -> Sequence[WorkerEntry]:
+        """Every worker that said so within the last hour; `seen_at` tells when it last did."""
+        return await known_workers(self._app.storage, self._app.environment)
 
     async def leases(self, worker_id: str) -> Sequence[Run]:
         """The runs a worker holds."""

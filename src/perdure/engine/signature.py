@@ -126,7 +126,7 @@ def _arguments_type(
             fields.append((parameter.name, hint))
         else:
             # The default itself stays the function's business, also if it changes later.
-            optional: Any = Union.__getitem__((hint, msgspec.UnsetType))  # type: ignore[attr-defined]  # a hint is a value here
+            optional: Any = Union.__getitem__((hint, msgspec.UnsetType))
             fields.append((parameter.name, optional, msgspec.UNSET))
     try:
         return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)

@@ -21,10 +21,17 @@ from perdure.core.decide.lease import Evidence
 from perdure.core.run import Run
 from perdure.engine import hints
 from perdure.engine.attempt import StopReason
+from perdure.engine.catalogue import Registration
 from perdure.engine.handlers import Ended, Handlers, Report
 from perdure.engine.leases import Leases
 from perdure.engine.outcome import Ending, HandedOver, decide_ending
-from perdure.errors import LeaseLost, PerdureError, SequenceConflict, StorageUnavailable
+from perdure.errors import (
+    LeaseLost,
+    PerdureError,
+    SequenceConflict,
+    StorageError,
+    StorageUnavailable,
+)
 from perdure.storage.protocol import ClaimRequest, Committed, Outcome, Storage
 
 if TYPE_CHECKING:
@@ -64,7 +71,9 @@ class Worker:
         self._hints = hint
         self._handlers = handlers
         self._queues = None if queues is None else tuple(queues)
+        self._concurrency = concurrency
         self._free = concurrency
+        self._registration = Registration(app, storage, self.id)
         self._leases = Leases(app, storage, self.id, self._on_lost, self._on_cancel)
         self._finished: list[Finished] = []
         self._wake = asyncio.Event()
@@ -82,6 +91,7 @@ class Worker:
         self._stop_listening = self._hints.hub.listen(self._on_hint)
         self._tasks = [asyncio.create_task(self._claim_loop()) for _ in range(LOOPS)]
         self._tasks.append(asyncio.create_task(self._leases.renew_for_ever()))
+        self._tasks.append(asyncio.create_task(self._beat_for_ever()))
 
     async def stop(self, drain: timedelta) -> None:
         """Stop claiming, let attempts end until the deadline, hand over the rest."""
@@ -96,6 +106,24 @@ class Worker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _beat_for_ever(self) -> None:
+        """Keep this worker's line in the registry fresh. Nothing depends on it."""
+        while True:
+            try:
+                await self._beat()
+                await self._registration.forget_the_dead()
+            except StorageError as error:
+                log.debug("no heartbeat", extra={"error": str(error)})
+            await self._app.clock.sleep(self._app.defaults.renewal_interval)
+
+    async def _beat(self) -> None:
+        await self._registration.beat(
+            concurrency=self._concurrency,
+            running=len(self._leases.held),
+            queues=self._queues,
+            stopping=self._stopping,
+        )
 
     async def _drained(self, within: timedelta) -> bool:
         """Whether nothing is held any more."""

@@ -156,6 +156,18 @@ class OutboxRow(msgspec.Struct, frozen=True):
     delivery: Delivery
 
 
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """Something apps, workers or operators say: a task, a worker. `body` is JSON text. To change
+    one, put it with the next version; a new one has version 1."""
+
+    environment: str
+    kind: str
+    name: str
+    version: int
+    body: str
+    seen_at: datetime | None = None
+
+
 class HintTransport(Protocol):
     """Carries "look now" to other processes. It may lose hints; it never blocks a write."""
 
@@ -264,6 +276,17 @@ class Storage(Protocol):
 
     async def close_dead_letter(self, closed: DeadLetterClosed) -> bool:
         """Close a dead letter that no run replays; false if it is not open any more."""
+        ...
+
+    async def put(self, records: Sequence[Record]) -> list[bool]:
+        """Store each, unless another version came first; which were stored. Storage stamps
+        `seen_at`."""
+        ...
+
+    async def records(self, environment: str, kind: str) -> list[Record]: ...
+
+    async def forget(self, environment: str, kind: str, before: datetime) -> None:
+        """Drop records that nobody has put since then."""
         ...
 
     async def prune(self, status: Status, before: datetime, limit: int) -> int:

@@ -18,7 +18,7 @@ from perdure.core.lifecycle import Status
 from perdure.core.limits import Limit
 from perdure.core.run import Run
 from perdure.errors import StorageError, StorageRefused
-from perdure.storage import reading
+from perdure.storage import reading, settings, upkeep
 from perdure.storage.claiming import Round, claim_runs
 from perdure.storage.committing import commit_batch
 from perdure.storage.protocol import (
@@ -29,6 +29,7 @@ from perdure.storage.protocol import (
     OutboxRow,
     Outcome,
     Page,
+    Record,
     RecordedEvent,
     Renewal,
     Renewed,
@@ -107,30 +108,30 @@ class SqlStorage(ABC):
         return await self._write_once(lambda: claim_runs(request, outcomes, self.dialect))
 
     async def renew(self, renewals: Sequence[Renewal]) -> Renewed:
-        return await self._write(lambda: reading.renew_leases(renewals, self.dialect))
+        return await self._write(lambda: upkeep.renew_leases(renewals, self.dialect))
 
     async def leases(self, worker_id: str) -> list[Run]:
         return await self._read(lambda: reading.leases_of(worker_id, self.dialect))
 
     async def attention(self, limit: int) -> list[Run]:
-        return await self._write(lambda: reading.due_for_attention(limit, self.dialect))
+        return await self._write(lambda: upkeep.due_for_attention(limit, self.dialect))
 
     async def open_gates(self, limit: int) -> int:
-        opened = await self._write(lambda: reading.open_gates(None, limit, self.dialect))
+        opened = await self._write(lambda: upkeep.open_gates(None, limit, self.dialect))
         let_in = opened.runs
         while (after := opened.after) is not None:
             opened = await self._open_more_gates(after, limit)
             let_in += opened.runs
         return let_in
 
-    async def _open_more_gates(self, after: tuple[str, str], limit: int) -> reading.GatesOpened:
-        return await self._write(lambda: reading.open_gates(after, limit, self.dialect))
+    async def _open_more_gates(self, after: tuple[str, str], limit: int) -> upkeep.GatesOpened:
+        return await self._write(lambda: upkeep.open_gates(after, limit, self.dialect))
 
     async def set_limits(self, limits: Sequence[Limit]) -> None:
-        await self._write(lambda: reading.set_limits(limits))
+        await self._write(lambda: settings.set_limits(limits))
 
     async def limits(self, environment: str) -> list[Limit]:
-        return await self._read(lambda: reading.read_limits(environment))
+        return await self._read(lambda: settings.read_limits(environment))
 
     async def get(self, run_ids: Sequence[str]) -> dict[str, Run]:
         return await self._read(lambda: reading.get_runs(run_ids, self.dialect))
@@ -163,8 +164,17 @@ class SqlStorage(ABC):
     async def close_dead_letter(self, closed: DeadLetterClosed) -> bool:
         return await self._write(lambda: reading.close_dead_letter(closed, self.dialect))
 
+    async def put(self, records: Sequence[Record]) -> list[bool]:
+        return await self._write(lambda: settings.put_records(records))
+
+    async def records(self, environment: str, kind: str) -> list[Record]:
+        return await self._read(lambda: settings.read_records(environment, kind, self.dialect))
+
+    async def forget(self, environment: str, kind: str, before: datetime) -> None:
+        await self._write(lambda: settings.forget_records(environment, kind, before, self.dialect))
+
     async def prune(self, status: Status, before: datetime, limit: int) -> int:
-        return await self._write(lambda: reading.prune_runs(status, before, limit, self.dialect))
+        return await self._write(lambda: upkeep.prune_runs(status, before, limit, self.dialect))
 
     async def started_at(self) -> datetime | None:
         return await self._read(lambda: reading.server_started(self.dialect))

@@ -64,6 +64,17 @@ CREATE TABLE perdure_schema (
     version integer NOT NULL
 );
 
+CREATE TABLE records (
+    environment text COLLATE "C" NOT NULL,
+    kind text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    version integer NOT NULL,
+    seen_at timestamp with time zone NOT NULL,
+    body text NOT NULL,
+    CONSTRAINT records_pkey PRIMARY KEY (environment, kind, name),
+    CONSTRAINT records_version_check CHECK (version >= 1)
+);
+
 CREATE TABLE run_tags (
     environment text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,

@@ -435,3 +435,22 @@ DELETE FROM runs
 
 -- name: server_started
 SELECT NULL;
+
+-- name: put_record
+-- Only over the version it was made from; whose version is stale gets no row back.
+INSERT INTO records (environment, kind, name, version, seen_at, body)
+VALUES (:environment, :kind, :name, :version, now(), :body)
+    ON CONFLICT (environment, kind, name) DO UPDATE
+   SET version = excluded.version, seen_at = excluded.seen_at, body = excluded.body
+ WHERE records.version = excluded.version - 1
+RETURNING name;
+
+-- name: read_records
+SELECT environment, kind, name, version, seen_at, body
+  FROM records
+ WHERE environment = :environment AND kind = :kind
+ ORDER BY name;
+
+-- name: forget_records
+DELETE FROM records
+ WHERE environment = :environment AND kind = :kind AND seen_at <= :before;

@@ -55,6 +55,16 @@ CREATE TABLE outbox (
     delivery      TEXT NOT NULL
 ) STRICT;
 
+CREATE TABLE records (
+    environment  TEXT NOT NULL,
+    kind         TEXT NOT NULL,
+    name         TEXT NOT NULL,
+    version      INTEGER NOT NULL CHECK (version >= 1),
+    seen_at      INTEGER NOT NULL,
+    body         TEXT NOT NULL,
+    PRIMARY KEY (environment, kind, name)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE run_tags (
     environment  TEXT NOT NULL,
     key          TEXT NOT NULL,

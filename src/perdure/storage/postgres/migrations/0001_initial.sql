@@ -118,3 +118,15 @@ CREATE TABLE limits (
     max_leases   integer NOT NULL CHECK (max_leases >= 0),
     PRIMARY KEY (environment, scope, name)
 );
+
+-- What apps and workers know and operators set: tasks, workers, and later schedules and keys.
+-- Each change is guarded by the version it replaces.
+CREATE TABLE records (
+    environment  text COLLATE "C" NOT NULL,
+    kind         text COLLATE "C" NOT NULL,
+    name         text COLLATE "C" NOT NULL,
+    version      integer NOT NULL CHECK (version >= 1),
+    seen_at      timestamptz NOT NULL,
+    body         text NOT NULL,
+    PRIMARY KEY (environment, kind, name)
+);

@@ -114,3 +114,15 @@ CREATE TABLE limits (
     max_leases   INTEGER NOT NULL CHECK (max_leases >= 0),
     PRIMARY KEY (environment, scope, name)
 ) STRICT, WITHOUT ROWID;
+
+-- What apps and workers know and operators set: tasks, workers, and later schedules and keys.
+-- Each change is guarded by the version it replaces.
+CREATE TABLE records (
+    environment  TEXT NOT NULL,
+    kind         TEXT NOT NULL,
+    name         TEXT NOT NULL,
+    version      INTEGER NOT NULL CHECK (version >= 1),
+    seen_at      INTEGER NOT NULL,
+    body         TEXT NOT NULL,
+    PRIMARY KEY (environment, kind, name)
+) STRICT, WITHOUT ROWID;

@@ -1,0 +1,144 @@
+"""What apps and workers know, written into storage, for those who have no user code.
+
+Servers, command lines and dashboards validate, route and take policies from here. The highest
+version of a task wins; without versions, the latest start.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from perdure.core.run import Policy
+from perdure.engine.options import Executor
+from perdure.engine.task import Task
+from perdure.storage.protocol import Record, Storage
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+
+TASK = "task"
+WORKER = "worker"
+MOST_CONFLICTS = 20
+FORGET_WORKERS_AFTER = timedelta(hours=1)
+
+
+class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One task, as the catalogue knows it."""
+
+    name: str
+    queue: str
+    executor: Executor
+    policy: Policy
+    priority: int = 0
+    ttl: timedelta | None = None
+    version: int | None = None
+    concurrency: int | None = None
+    concurrency_per_key: int | None = None
+    payload_schema: dict[str, Any] | None = None
+
+
+class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker process, as it last said of itself; `seen_at` is the storage's time."""
+
+    id: str
+    host: str
+    process_id: int
+    started_at: datetime
+    concurrency: int
+    running: int
+    queues: tuple[str, ...] | None
+    tasks: tuple[str, ...]
+    stopping: bool = False
+    seen_at: datetime | None = None
+
+
+def entry_of(task: Task[..., Any]) -> TaskEntry:
+    settings = msgspec.structs.asdict(task.settings)
+    return TaskEntry(payload_schema=task.signature.schema(), **settings)
+
+
+def wins(new: TaskEntry, known: TaskEntry) -> bool:
+    """Whether `new` replaces what is known; the same again changes nothing."""
+    return new != known and (new.version or 0) >= (known.version or 0)
+
+
+async def publish_tasks(storage: Storage, environment: str, entries: Sequence[TaskEntry]) -> None:
+    """Write down what this process knows; again where another one was faster."""
+    for _ in range(MOST_CONFLICTS):
+        known = {r.name: r for r in await storage.records(environment, TASK)}
+        records = [
+            Record(
+                environment=environment,
+                kind=TASK,
+                name=entry.name,
+                version=known[entry.name].version + 1 if entry.name in known else 1,
+                body=msgspec.json.encode(entry).decode(),
+            )
+            for entry in entries
+            if entry.name not in known or wins(entry, read_task(known[entry.name]))
+        ]
+        if not records or all(await storage.put(records)):
+            return
+
+
+def read_task(record: Record) -> TaskEntry:
+    return msgspec.json.decode(record.body, type=TaskEntry)
+
+
+async def known_tasks(storage: Storage, environment: str) -> list[TaskEntry]:
+    return [read_task(record) for record in await storage.records(environment, TASK)]
+
+
+async def known_workers(storage: Storage, environment: str) -> list[WorkerEntry]:
+    return [
+        msgspec.structs.replace(
+            msgspec.json.decode(record.body, type=WorkerEntry), seen_at=record.seen_at
+        )
+        for record in await storage.records(environment, WORKER)
+    ]
+
+
+class Registration:
+    """A worker's own line in the registry, put again with every heartbeat."""
+
+    def __init__(self, app: App, storage: Storage, worker_id: str) -> None:
+        self._app = app
+        self._storage = storage
+        self._worker_id = worker_id
+        self._started_at = app.clock.now()
+        self._version = 0
+
+    async def beat(
+        self, *, concurrency: int, running: int, queues: tuple[str, ...] | None, stopping: bool
+    ) -> None:
+        entry = WorkerEntry(
+            id=self._worker_id,
+            host=socket.gethostname(),
+            process_id=os.getpid(),
+            started_at=self._started_at,
+            concurrency=concurrency,
+            running=running,
+            queues=queues,
+            tasks=tuple(self._app.tasks),
+            stopping=stopping,
+        )
+        record = Record(
+            environment=self._app.environment,
+            kind=WORKER,
+            name=self._worker_id,
+            version=self._version + 1,
+            body=msgspec.json.encode(entry).decode(),
+        )
+        await self._storage.put([record])
+        # Nobody else writes this line: if it was not stored, an earlier try of it was.
+        self._version += 1
+
+    async def forget_the_dead(self) -> None:
+        before = await self._storage.now() - FORGET_WORKERS_AFTER
+        await self._storage.forget(self._app.environment, WORKER, before)

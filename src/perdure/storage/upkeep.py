@@ -1,0 +1,125 @@
+"""The storage half of upkeep: renewing leases, finding what needs attention, opening gates,
+pruning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from perdure.core.lifecycle import Status
+from perdure.core.limits import Gate, LimitScope
+from perdure.core.run import Run
+from perdure.storage import rows
+from perdure.storage.claiming import UNREADABLE, gate_fields, holders_of
+from perdure.storage.protocol import Renewal, Renewed
+from perdure.storage.reading import keys_of, moment_of, runs_of
+from perdure.storage.rows import Dialect
+from perdure.storage.steps import Many, Operation, Rows, Step, last_trip, trip
+
+
+def renew_leases(renewals: Sequence[Renewal], dialect: Dialect) -> Operation[Renewed]:
+    """Lock what is free, renew it, then read what became of all of them."""
+    wanted = [
+        {"id": dialect.key(r.run_id), "token": r.token, "ttl": _microseconds(r)} for r in renewals
+    ]
+    [locked] = yield trip(Step("lock_leases", {"wanted": rows.json_list(wanted)}))
+    free = {dialect.run_id(row[0]) for row in locked}
+    renewable = [w for r, w in zip(renewals, wanted, strict=True) if r.run_id in free]
+    ids = keys_of([renewal.run_id for renewal in renewals], dialect)
+    writes = (Many("renew_leases", renewable),) if renewable else ()
+    *_, found, [[now]] = yield last_trip(
+        *writes, Step("read_leases", {"ids": ids}), Step("read_time")
+    )
+    return _renewed(renewals, free, found, moment_of(now, dialect), dialect)
+
+
+def _microseconds(renewal: Renewal) -> int:
+    return round(renewal.ttl.total_seconds() * 1_000_000)
+
+
+def _renewed(
+    renewals: Sequence[Renewal], free: set[str], found: Rows, now: datetime, dialect: Dialect
+) -> Renewed:
+    rows_by_id = {dialect.run_id(row[0]): row for row in found}
+    renewed: dict[str, datetime] = {}
+    lost, cancelling, unknown = set(), set(), set()
+    for renewal in renewals:
+        row = rows_by_id.get(renewal.run_id)
+        if row is None or row[1] != renewal.token:
+            lost.add(renewal.run_id)
+            continue
+        if row[3] == Status.CANCELLATION_REQUESTED:
+            cancelling.add(renewal.run_id)
+        if renewal.run_id in free:
+            renewed[renewal.run_id] = moment_of(row[2], dialect)
+        else:
+            unknown.add(renewal.run_id)
+    return Renewed(
+        renewed=renewed,
+        lost=frozenset(lost),
+        cancelling=frozenset(cancelling),
+        unknown=frozenset(unknown),
+        now=now,
+    )
+
+
+def due_for_attention(limit: int, dialect: Dialect) -> Operation[list[Run]]:
+    bound = {"limit": limit}
+    _, found = yield last_trip(Step("put_off_attention", bound), Step("due_for_attention", bound))
+    return runs_of(found, dialect)
+
+
+class GatesOpened(msgspec.Struct, frozen=True):
+    """How many runs were let in, and behind which gate to go on; none: that was the last."""
+
+    runs: int
+    after: tuple[str, str] | None
+
+
+def open_gates(
+    after: tuple[str, str] | None, limit: int, dialect: Dialect
+) -> Operation[GatesOpened]:
+    """Let as many runs back into the queue as each of the next gates' limits has room for."""
+    environment, gate = after or ("", "")
+    page = {"after_environment": environment, "after_gate": gate, "limit": limit}
+    [found] = yield trip(Step("read_gates", page))
+    environments: dict[str, list[Gate]] = {}
+    for environment, name in found:
+        if name != UNREADABLE:
+            environments.setdefault(environment, []).append(Gate.parse(name))
+    opened: list[rows.Fields] = []
+    for environment in sorted(environments):
+        opened += yield from _room(environment, sorted(environments[environment]), limit)
+    let_in = yield last_trip(*(Step("open_gate", gate) for gate in opened))
+    more = (found[-1][0], found[-1][1]) if len(found) == limit else None
+    return GatesOpened(sum(len(runs) for runs in let_in), more)
+
+
+def _room(environment: str, gates: list[Gate], limit: int) -> Operation[list[rows.Fields]]:
+    """How many each gate may let through; a gate whose limit is gone stands open."""
+    scope: dict[str, Any] = {"environment": environment}
+    names = sorted({(gate.scope.value, gate.name) for gate in gates})
+    wanted = rows.json_list([{"scope": s, "name": n} for s, n in names])
+    [locked] = yield trip(Step("lock_limits", scope | {"wanted": wanted}))
+    limits = {(LimitScope(s), name): most for s, name, most in locked}
+    [counted] = yield trip(
+        Step("count_holders", scope | {"wanted": rows.json_list(gate_fields(gates))})
+    )
+    holders = holders_of(counted)
+    room = {
+        gate: limits.get((gate.scope, gate.name), holders[gate] + limit) - holders[gate]
+        for gate in gates
+    }
+    return [scope | {"gate": str(g), "room": free} for g, free in room.items() if free > 0]
+
+
+def prune_runs(status: Status, before: datetime, limit: int, dialect: Dialect) -> Operation[int]:
+    old = {"status": status.value, "before": dialect.instant(before), "limit": limit}
+    [found] = yield trip(Step("finished_before", old))
+    ids = {"ids": rows.json_list([dialect.key(dialect.run_id(row[0])) for row in found])}
+    forget = ("delete_history", "delete_tags", "delete_dead_letters", "delete_runs")
+    yield last_trip(*(Step(query, ids) for query in forget if found))
+    return len(found)

@@ -1,0 +1,272 @@
+"""Asking for runs, and waiting for them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from perdure import App, Context, Retry, RunHandle
+from perdure.core.lifecycle import Status
+from perdure.core.run import SourceType
+from perdure.errors import (
+    AppNotOpen,
+    IdempotencyConflict,
+    InvalidInput,
+    InvalidPayload,
+    InvalidTask,
+    ResultTimeout,
+    RunCancelled,
+    RunExpired,
+    RunFailed,
+    RunNotFound,
+)
+
+
+async def test_a_triggered_run_is_durable_and_typed(app: App) -> None:
+    @app.task
+    async def add(a: int, b: int = 2) -> int:
+        return a + b
+
+    async with app.run_all():
+        run = await add.trigger(40)
+
+        assert run.created
+        assert await run.result(10) == 42
+    async with app:
+        assert (await app.runs.get(run.id)).status is Status.SUCCEEDED
+
+
+async def test_called_directly_a_task_is_the_function_it_was(app: App) -> None:
+    @app.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    assert double(4) == 8
+    assert double.__name__ == "double"
+
+
+async def test_an_app_must_be_open(app: App) -> None:
+    @app.task
+    async def nothing() -> None: ...
+
+    with pytest.raises(AppNotOpen, match="async with app"):
+        await nothing.trigger()
+
+
+async def test_arguments_are_checked_before_anything_is_written(app: App) -> None:
+    @app.task
+    async def greet(name: str) -> None: ...
+
+    async with app:
+        with pytest.raises(InvalidPayload, match="argument name"):
+            await greet.trigger(5)  # type: ignore[arg-type]  # that is the point
+
+        assert (await app.runs.list()).runs == ()
+
+
+async def test_options_reach_the_run(app: App) -> None:
+    @app.task(queue="mail", retry=Retry(max_attempts=5), timeout=30, priority=1, ttl=3600)
+    async def send(to: str) -> None: ...
+
+    later = datetime.now(UTC) + timedelta(hours=1)
+    async with app:
+        asked = send.options(
+            queue="slow",
+            priority=7,
+            run_at=later,
+            ttl=60,
+            idempotency_key="k",
+            singleton_key="s",
+            concurrency_key="acme",
+            tags={"team": "red"},
+            meta={"why": ["x"]},
+            debug=True,
+            retry=Retry(max_attempts=1),
+            timeout=5,
+        )
+        run = await (await asked.trigger("ada")).get()
+
+    assert (run.status, run.queue, run.priority, run.run_at) == (
+        Status.SCHEDULED,
+        "slow",
+        7,
+        later,
+    )
+    assert (run.idempotency_key, run.singleton_key, run.concurrency_key) == ("k", "s", "acme")
+    assert (run.tags, run.meta, run.debug) == ({"team": "red"}, {"why": ["x"]}, True)
+    assert (run.policy.max_attempts, run.policy.timeout) == (1, timedelta(seconds=5))
+    assert run.expires_at == later + timedelta(seconds=60)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"delay": -1}, "delay"),
+        ({"delay": "soon"}, "delay"),
+        ({"delay": 1, "run_at": datetime.now(UTC)}, "delay"),
+        ({"run_at": datetime(2026, 1, 1)}, "run_at"),  # noqa: DTZ001  # the point
+        ({"priority": 11}, "priority"),
+        ({"ttl": 0}, "ttl"),
+        ({"queue": "a\nb"}, "queue"),
+        ({"tags": {"a": "x" * 999}}, "tags.a"),
+        ({"meta": {"x": float("inf")}}, "meta"),
+    ],
+)
+async def test_bad_options_are_refused_by_name(
+    opened: App, options: dict[str, Any], field: str
+) -> None:
+    @opened.task
+    async def nothing() -> None: ...
+
+    with pytest.raises(InvalidInput) as refused:
+        await nothing.options(**options).trigger()
+
+    assert refused.value.field == field
+
+
+async def test_an_idempotency_key_answers_with_the_first_run(opened: App) -> None:
+    @opened.task
+    async def pay(amount: int) -> None: ...
+
+    once = pay.options(idempotency_key="order-1")
+    first, second = await once.trigger(5), await once.trigger(5)
+
+    assert (first.outcome, second.outcome) == ("created", "returned_existing")
+    assert second.id == first.id
+    with pytest.raises(IdempotencyConflict, match="another payload"):
+        await once.trigger(6)
+
+
+async def test_fifty_at_once_with_one_key_make_one_run(opened: App) -> None:
+    @opened.task
+    async def pay() -> None: ...
+
+    handles = await asyncio.gather(*(pay.options(idempotency_key="k").trigger() for _ in range(50)))
+
+    assert len({handle.id for handle in handles}) == 1
+    assert sum(handle.created for handle in handles) == 1
+
+
+async def test_many_are_asked_for_in_one_batch_and_one_bad_item_stops_nothing(
+    opened: App,
+) -> None:
+    @opened.task
+    async def greet(name: str) -> None: ...
+
+    results = await greet.trigger_many([{"name": "ada"}, {"name": 5}, {"nmae": "x"}, {"name": "b"}])
+
+    assert [type(result) for result in results] == [
+        RunHandle,
+        InvalidPayload,
+        InvalidPayload,
+        RunHandle,
+    ]
+    first = results[0]
+    assert isinstance(first, RunHandle)
+    batch_id = (await first.get()).batch_id
+    assert len((await opened.runs.list(batch_id=batch_id)).runs) == 2
+
+
+async def test_a_run_triggered_by_a_handler_knows_its_parent(app: App) -> None:
+    @app.task
+    async def child() -> None: ...
+
+    @app.task
+    async def parent() -> str:
+        return (await child.trigger()).id
+
+    async with app.run_all():
+        asked = await parent.trigger()
+        child_id = await asked.result(10)
+        made = await app.runs.get(child_id)
+
+    assert (made.parent_id, made.root_id) == (asked.id, asked.id)
+    assert made.source.type is SourceType.SPAWN
+
+
+async def test_a_failed_run_raises_when_awaited(app: App) -> None:
+    @app.task(retry=Retry(max_attempts=1))
+    async def fail() -> None:
+        raise ValueError("no luck")
+
+    async with app.run_all():
+        with pytest.raises(RunFailed, match="no luck"):
+            await (await fail.trigger()).result(10)
+
+
+async def test_cancelled_and_expired_runs_raise_when_awaited(app: App) -> None:
+    @app.task
+    async def nothing() -> None: ...
+
+    async with app, app.maintenance():
+        cancelled = await nothing.trigger()
+        await app.runs.cancel(cancelled.id, "enough")
+        expired = await nothing.options(ttl=0.05).trigger()
+
+        with pytest.raises(RunCancelled, match="enough"):
+            await cancelled.result(10)
+        with pytest.raises(RunExpired):
+            await expired.result(10)
+
+
+async def test_waiting_has_an_end_but_the_run_goes_on(opened: App) -> None:
+    @opened.task
+    async def nothing() -> None: ...
+
+    run = await nothing.trigger()
+
+    with pytest.raises(ResultTimeout):
+        await run.result(0.05)
+    assert (await run.get()).status is Status.QUEUED
+
+
+async def test_a_run_that_does_not_exist_is_not_found(opened: App) -> None:
+    with pytest.raises(RunNotFound):
+        await opened.runs.get("run_" + "0" * 32)
+
+
+async def test_ordinary_code_can_trigger_and_wait_too(app: App) -> None:
+    @app.task
+    def shout(word: str) -> str:
+        return word.upper()
+
+    def ordinary() -> str:
+        return shout.trigger_sync("hey").result_sync(10)
+
+    async with app.run_all():
+        assert await asyncio.to_thread(ordinary) == "HEY"
+        app.sync.close()
+
+
+async def test_two_tasks_cannot_have_one_name(app: App) -> None:
+    @app.task(name="same")
+    async def first() -> None: ...
+
+    with pytest.raises(InvalidTask, match="already"):
+
+        @app.task(name="same")
+        async def second() -> None: ...
+
+
+async def test_an_executor_must_fit_the_function(app: App) -> None:
+    with pytest.raises(InvalidTask, match="does not fit"):
+
+        @app.task(executor="async")
+        def blocking() -> None: ...
+
+
+async def test_the_catalogue_knows_what_apps_define(app: App) -> None:
+    from perdure.engine.catalogue import known_tasks
+
+    @app.task(queue="mail", version=2)
+    async def send(ctx: Context, to: str) -> None: ...
+
+    async with app:
+        [entry] = await known_tasks(app.storage, app.environment)
+
+    assert (entry.name, entry.queue, entry.version) == ("send", "mail", 2)
+    assert entry.payload_schema is not None
+    assert "to" in str(entry.payload_schema)
