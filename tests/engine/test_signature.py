@@ -118,8 +118,9 @@ def test_what_does_not_fit_is_refused_with_the_field(
 
 def test_a_nested_field_is_named_by_its_path() -> None:
     signature = Signature(rich, Context)
-    payload = b"""{"address": {"street": "M", "number": "x"}, "point": {"x": 1}, "model": {"name": "a"},
-        "movie": {"title": "M", "year": 1}, "when": "2026-03-01T00:00:00Z"}"""
+    payload = b"""{"address": {"street": "M", "number": "x"}, "point": {"x": 1},
+        "model": {"name": "a"}, "movie": {"title": "M", "year": 1},
+        "when": "2026-03-01T00:00:00Z"}"""
 
     with pytest.raises(InvalidPayload) as refused:
         signature.decode(msgspec.Raw(payload))

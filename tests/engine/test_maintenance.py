@@ -1,0 +1,109 @@
+"""Maintenance: recovery with patience, expiry, gates, pruning."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from msgspec.structs import replace
+
+from builders import TASK
+from fix_app import QUICK
+from perdure import App
+from perdure.core.lifecycle import Status
+from perdure.core.limits import Limit, LimitScope
+from perdure.core.run import Lease, Run
+from perdure.engine.maintenance import Maintenance
+from storage_kit import claim, claim_one, new_run, stored, success, wait_until
+
+SHORT = timedelta(milliseconds=50)
+
+
+def _lease(run: Run) -> Lease:
+    assert run.lease is not None
+    return run.lease
+
+
+async def test_a_tick_recovers_what_a_dead_worker_left(opened: App) -> None:
+    await stored(opened.storage, new_run(), new_run())
+    begun = await claim_one(opened.storage, lease_ttl=SHORT)
+    unbegun = await claim_one(opened.storage, lease_ttl=SHORT, start=0)
+    await wait_until(opened.storage, _lease(unbegun).expires_at)
+
+    await opened.tick()
+
+    found = await opened.storage.get([begun.id, unbegun.id])
+    assert (found[begun.id].status, found[begun.id].counters.failures) == (Status.RETRYING, 1)
+    assert (found[unbegun.id].status, found[unbegun.id].counters.failures) == (Status.QUEUED, 0)
+
+
+async def test_a_node_that_has_just_started_takes_no_lease(opened: App) -> None:
+    """Nor does one whose storage has just come back: its worker may be about to renew."""
+    await stored(opened.storage, new_run())
+    run = await claim_one(opened.storage, lease_ttl=SHORT)
+    await wait_until(opened.storage, _lease(run).expires_at)
+    maintenance = Maintenance(opened)
+
+    await maintenance.run_once()
+    at_first = (await opened.storage.get([run.id]))[run.id].status
+    await wait_until(opened.storage, await opened.storage.now() + QUICK.renewal_interval)
+    await maintenance.run_once()
+    later = (await opened.storage.get([run.id]))[run.id].status
+
+    assert at_first is Status.RUNNING
+    # On PostgreSQL the server's own start counts too; it may have been just now.
+    started = await opened.storage.started_at()
+    if started is None or await opened.storage.now() - started > 2 * QUICK.renewal_interval:
+        assert later is Status.RETRYING
+
+
+async def test_expired_runs_need_no_patience(opened: App) -> None:
+    [run] = await stored(opened.storage, new_run(ttl=SHORT))
+    assert run.expires_at is not None
+    await wait_until(opened.storage, run.expires_at)
+
+    await Maintenance(opened).run_once()
+
+    assert (await opened.storage.get([run.id]))[run.id].status is Status.EXPIRED
+
+
+async def test_gates_are_opened_when_a_limit_is_raised(opened: App) -> None:
+    await opened.storage.set_limits([Limit(scope=LimitScope.TASK, name=TASK, max_leases=1)])
+    await stored(opened.storage, *(new_run() for _ in range(3)))
+    await claim(opened.storage)
+    await opened.storage.set_limits([Limit(scope=LimitScope.TASK, name=TASK, max_leases=3)])
+
+    await opened.tick()
+
+    assert len((await claim(opened.storage)).runs) == 2
+
+
+async def test_ended_runs_are_pruned_after_their_retention_and_keys_stay(storage_url: str) -> None:
+    keeps = replace(QUICK, retention=timedelta(0), failure_retention=timedelta(days=1))
+    app = App(storage_url, defaults=keeps)
+    async with app:
+        done, _ = await stored(
+            app.storage, new_run(idempotency_key="k", tags={"a": "b"}), new_run()
+        )
+        running = (await claim(app.storage, 1)).runs[0]
+        await stored(app.storage, success(running))
+
+        await app.tick()
+
+        found = await app.storage.get([done.id])
+        events = await app.storage.events(done.id)
+        [outcome] = await app.storage.commit([new_run(idempotency_key="k")])
+
+    assert (found, events) == ({}, [])
+    assert getattr(outcome, "run_id", None) == done.id
+
+
+async def test_many_maintainers_do_no_harm(opened: App) -> None:
+    await stored(opened.storage, *(new_run() for _ in range(20)))
+    claimed = await claim(opened.storage, 20, lease_ttl=SHORT)
+    await wait_until(opened.storage, _lease(claimed.runs[-1]).expires_at)
+
+    await asyncio.gather(*(opened.tick() for _ in range(5)))
+
+    found = await opened.storage.get([run.id for run in claimed.runs])
+    assert {run.counters.failures for run in found.values()} == {1}
