@@ -28,7 +28,7 @@ check: $(STAMP)
 	@echo "Format, lint, types and imports: fine."
 
 demo: $(STAMP)
-	@$(PY) examples/life_of_a_run.py
+	@$(PY) examples/demo.py
 
 bench: $(STAMP)
 	@$(PY) -m benchmarks.claim

@@ -1,0 +1,92 @@
+"""`perdure migrate`, `perdure audit`, `perdure tick`."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from perdure.cli.loading import (
+    app_argument,
+    database_url,
+    load_app,
+    require_database,
+    url_option,
+)
+from perdure.cli.output import FAILED, answer, explained, json_option, run
+
+
+@click.command()
+@url_option
+@json_option
+@explained
+def migrate(url: str | None, as_json: bool) -> None:
+    """Bring the database's schema up to date. Safe at any time."""
+    run(_migrate(database_url(url), as_json))
+
+
+async def _migrate(url: str, as_json: bool) -> None:
+    from perdure.engine.clock import SystemClock
+    from perdure.storage import open_storage
+
+    storage = open_storage(url, SystemClock())
+    try:
+        version = await storage.migrate()
+    finally:
+        await storage.close()
+    answer(as_json, {"schema": version}, f"The schema is at version {version}.")
+
+
+@click.command()
+@url_option
+@click.option("--environment", help="Whose runs; by default the configured one's.")
+@json_option
+@explained
+def audit(url: str | None, environment: str | None, as_json: bool) -> None:
+    """Replay every history and compare it with what is stored.
+
+    Exits 1 on any mismatch. With --json, one line each finding and one for the totals.
+    """
+    from perdure.engine.configuration import configured
+
+    chosen = database_url(url)
+    require_database(chosen)
+    run(_audit(chosen, environment or configured().defaults.environment, as_json))
+
+
+async def _audit(url: str, environment: str, as_json: bool) -> None:
+    import msgspec
+
+    from perdure.engine.audit import Audit
+    from perdure.engine.clock import SystemClock
+    from perdure.storage import open_storage
+
+    storage = open_storage(url, SystemClock())
+    try:
+        await storage.check_schema()
+        examined = Audit(storage, environment)
+        async for finding in examined.findings():
+            who = finding.run_id or "unknown run"
+            answer(as_json, msgspec.to_builtins(finding), f"{who}: {finding.problem}")
+    finally:
+        await storage.close()
+    t = examined.totals
+    line = f"environment={environment} runs={t.runs} events={t.events} mismatch={t.mismatches}"
+    answer(as_json, {"environment": environment, **msgspec.to_builtins(t)}, line)
+    if t.mismatches:
+        click.get_current_context().exit(FAILED)
+
+
+@click.command()
+@app_argument
+@json_option
+@explained
+def tick(app_spec: str, as_json: bool) -> None:
+    """One pass of maintenance for APP (module:attribute), now. For cron and the like."""
+    run(_tick(app_spec))
+    click.echo(json.dumps({"ticked": True}) if as_json else "One pass of maintenance is done.")
+
+
+async def _tick(app_spec: str) -> None:
+    async with load_app(app_spec) as app:
+        await app.tick()

@@ -1,0 +1,83 @@
+"""What every command shares: `--json`, answers, and errors that say what to do."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec
+
+import click
+
+P = ParamSpec("P")
+
+FAILED = 1
+
+
+class CommandFailed(click.ClickException):
+    """Shown as one line, or as JSON where JSON was asked for."""
+
+    exit_code = FAILED
+    as_json = False
+
+    def show(self, file: Any = None) -> None:
+        message = self.format_message()
+        line = json.dumps({"error": message}) if self.as_json else f"perdure: {message}"
+        click.echo(line, err=True)
+
+
+class CannotStart(CommandFailed):
+    """What another start would not mend. The supervisor of several workers knows its code."""
+
+    exit_code = 2
+
+
+def json_option(command: Callable[P, Any]) -> Callable[P, Any]:
+    return click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")(command)
+
+
+def answer(as_json: bool, data: Any, text: str) -> None:
+    click.echo(json.dumps(data, default=str) if as_json else text)
+
+
+def explained(command: Callable[P, None]) -> Callable[P, None]:
+    """Errors of Perdure as messages, without a traceback: they tell the reader what to do."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except Exception as error:
+            failure = _explanation(error)
+            if failure is None:
+                raise
+            failure.as_json = bool(kwargs.get("as_json"))
+            raise failure from error
+
+    return wrapped
+
+
+def _explanation(error: Exception) -> CommandFailed | None:
+    from perdure.errors import InvalidInput, PerdureError, SchemaMismatch, StorageRefused
+
+    match error:
+        case CommandFailed():
+            return error
+        case InvalidInput() | SchemaMismatch() | StorageRefused():
+            return CannotStart(str(error))
+        case PerdureError():
+            return CommandFailed(str(error))
+        case ModuleNotFoundError(name="psycopg" | "psycopg_pool"):
+            return CannotStart("PostgreSQL needs its driver: pip install 'perdure[postgres]'")
+        case _:
+            return None
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    import asyncio
+
+    try:
+        asyncio.run(coroutine)
+    except KeyboardInterrupt:
+        sys.exit(FAILED)

@@ -1,0 +1,43 @@
+"""`perdure config`: what holds, and why."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from perdure.cli.output import answer, explained, json_option
+
+
+@click.command()
+@json_option
+@explained
+def config(as_json: bool) -> None:
+    """Print every setting, its value and who set it.
+
+    Flags > PERDURE_* variables > [tool.perdure] in pyproject.toml > defaults.
+    """
+    from perdure.engine.configuration import configured
+
+    settings = configured().settings
+    widest = max(len(str(_shown(setting.value))) for setting in settings)
+    rows = [f"{s.name:<20} {_shown(s.value)!s:<{widest}}  {s.source}" for s in settings]
+    data = {s.name: {"value": _shown(s.value), "source": s.source} for s in settings}
+    answer(as_json, data, "\n".join(rows))
+
+
+def _shown(value: Any) -> Any:
+    """Durations as seconds, passwords not at all."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str) and "@" in value:
+        return _without_password(value)
+    return value
+
+
+def _without_password(url: str) -> str:
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    return url.replace(f":{parts.password}@", ":***@") if parts.password else url

@@ -1,0 +1,92 @@
+"""`perdure worker`: one process, or several and their supervisor."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from perdure.cli.loading import app_argument, load_app
+from perdure.cli.output import explained, json_option, run
+
+if TYPE_CHECKING:
+    from perdure.engine.worker_process import WorkerOptions
+
+
+@click.command()
+@app_argument
+@click.option("--concurrency", type=click.IntRange(min=1), help="Runs at once, in each process.")
+@click.option("--queues", help="Serve only these queues: a,b. Without it, all.")
+@click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--drain", type=click.FloatRange(min=0), help="Seconds to end runs when stopped.")
+@click.option("--maintenance/--no-maintenance", default=True, help="Recover and prune, too.")
+@click.option("--supervised", is_flag=True, hidden=True)
+@json_option
+@explained
+def worker(
+    app_spec: str,
+    concurrency: int | None,
+    queues: str | None,
+    processes: int,
+    drain: float | None,
+    maintenance: bool,
+    supervised: bool,
+    as_json: bool,
+) -> None:
+    """Execute runs of APP (module:attribute) until stopped.
+
+    SIGTERM or Ctrl-C lets runs end until the drain is over, hands over the rest, and exits 0.
+    A second one exits at once, with 1. With --json, log lines are JSON.
+    """
+    from datetime import timedelta
+
+    from perdure.cli.logs import log_to_stderr
+    from perdure.engine.worker_process import WorkerOptions
+
+    log_to_stderr(as_json)
+    if processes > 1:
+        sys.exit(_supervise(processes, drain))
+    options = WorkerOptions(
+        concurrency=concurrency,
+        queues=_names(queues),
+        drain=None if drain is None else timedelta(seconds=drain),
+        maintenance=maintenance,
+        supervised=supervised,
+    )
+    _work(app_spec, options)
+
+
+def _work(app_spec: str, options: WorkerOptions) -> None:
+    from perdure.engine.worker_process import run_worker
+
+    run(run_worker(load_app(app_spec), options))
+
+
+def _supervise(processes: int, drain: float | None) -> int:
+    import asyncio
+    from datetime import timedelta
+
+    from perdure.engine.configuration import configured
+    from perdure.engine.worker_pool import WorkerPool
+
+    longest = (
+        timedelta(seconds=drain) if drain is not None else configured().defaults.drain_deadline
+    )
+    return asyncio.run(WorkerPool(_one_of_them(sys.argv[1:]), processes, longest).run())
+
+
+def _one_of_them(arguments: list[str]) -> list[str]:
+    """The same command for one process: of `--processes`, the last one counts."""
+    again = arguments.index("worker") + 1
+    flags = ["--supervised", "--processes", "1"]
+    return [sys.executable, "-m", "perdure", *arguments[:again], *arguments[again:], *flags]
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise click.BadParameter("name at least one queue", param_hint="--queues")
+    return names

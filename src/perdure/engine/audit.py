@@ -1,0 +1,110 @@
+"""Replays every history through the reducer and compares it with what is stored.
+
+Reads only, page by page, and may run beside live workers: a run that moved between two reads is
+read again before anything is said about it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from perdure.core.invariants import check_history, check_run
+from perdure.core.run import Run
+from perdure.errors import UnreadableHistory
+from perdure.storage.protocol import RecordedEvent, RunFilter, Storage
+
+PAGE = 200
+AT_ONCE = 8
+MOST_MOVES = 20
+"""A run that moves on so often between two reads is judged by the next audit."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is not as its history says. Without `run_id`, a whole page is unreadable."""
+
+    run_id: str | None
+    problem: str
+
+
+class Totals(msgspec.Struct):
+    """What an audit has seen so far."""
+
+    runs: int = 0
+    events: int = 0
+    mismatches: int = 0
+
+
+class Audit:
+    """One pass over an environment: `async for finding in audit.findings(): …`, then `totals`."""
+
+    def __init__(self, storage: Storage, environment: str, *, page: int = PAGE) -> None:
+        self.totals = Totals()
+        self._storage = storage
+        self._filter = RunFilter(environment=environment)
+        self._page = page
+
+    async def findings(self) -> AsyncIterator[Finding]:
+        """Everything that does not fit, as it is found."""
+        async for runs in self._pages():
+            if isinstance(runs, Finding):
+                self.totals.mismatches += 1
+                yield runs
+                continue
+            for finding in await self._examine(runs):
+                yield finding
+
+    async def _pages(self) -> AsyncIterator[Sequence[Run] | Finding]:
+        cursor: str | None = None
+        while True:
+            try:
+                page = await self._storage.find(self._filter, limit=self._page, cursor=cursor)
+            except UnreadableHistory as error:
+                where = "the first page" if cursor is None else f"the page after {cursor}"
+                yield Finding(None, f"{where} cannot be read, nor what follows it: {error}")
+                return
+            yield page.runs
+            if page.cursor is None:
+                return
+            cursor = page.cursor
+
+    async def _examine(self, runs: Sequence[Run]) -> list[Finding]:
+        found: list[Finding] = []
+        for first in range(0, len(runs), AT_ONCE):
+            some = runs[first : first + AT_ONCE]
+            for run, problems in zip(
+                some, await asyncio.gather(*map(self._problems, some)), strict=True
+            ):
+                self.totals.runs += 1
+                self.totals.mismatches += bool(problems)
+                found += [Finding(run.id, problem) for problem in problems]
+        return found
+
+    async def _problems(self, run: Run) -> list[str]:
+        for _ in range(MOST_MOVES):
+            try:
+                history = await self._storage.events(run.id)
+            except UnreadableHistory as error:
+                return [str(error)]
+            problems = judge(run, history)
+            if not problems:
+                self.totals.events += len(history)
+                return []
+            again = (await self._storage.get([run.id])).get(run.id)
+            if again is None:  # pruned meanwhile
+                return []
+            if again.sequence == run.sequence:
+                self.totals.events += len(history)
+                return problems
+            run = again
+        return []
+
+
+def judge(run: Run, history: Sequence[RecordedEvent]) -> list[str]:
+    """The problems of a run by itself, and against its history."""
+    problems = check_run(run)
+    if [recorded.sequence for recorded in history] != list(range(1, len(history) + 1)):
+        problems.append("its history is not numbered from one without gaps")
+    return problems + check_history(run, [recorded.event for recorded in history])

@@ -1,0 +1,96 @@
+"""Where settings come from: flags > `PERDURE_*` > `[tool.perdure]` in pyproject.toml > defaults."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perdure.engine.defaults import DEFAULTS, Defaults
+from perdure.errors import InvalidInput
+
+DEFAULT = "default"
+VARIABLE = "PERDURE_"
+PYPROJECT = Path("pyproject.toml")
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting and who set it: a variable's name, a file, or `default`."""
+
+    name: str
+    value: Any
+    source: str
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """What holds, and why."""
+
+    settings: tuple[Setting, ...]
+
+    @property
+    def defaults(self) -> Defaults:
+        return Defaults(**{setting.name: setting.value for setting in self.settings})
+
+
+def configured(environ: Mapping[str, str] | None = None, file: Path = PYPROJECT) -> Configuration:
+    """What the surroundings say. Raises InvalidInput, naming the setting and where it is set."""
+    variables = os.environ if environ is None else environ
+    table = _table(file)
+    return Configuration(
+        tuple(_setting(name, variables, table, file) for name in Defaults.__struct_fields__)
+    )
+
+
+def _setting(
+    name: str, variables: Mapping[str, str], table: Mapping[str, Any], file: Path
+) -> Setting:
+    variable = VARIABLE + name.upper()
+    if variables.get(variable):
+        return Setting(name, _value(name, variables[variable], variable), variable)
+    if name in table:
+        source = f"[tool.perdure] in {file}"
+        return Setting(name, _value(name, table[name], source), source)
+    return Setting(name, getattr(DEFAULTS, name), DEFAULT)
+
+
+def _value(name: str, given: Any, source: str) -> Any:
+    """`given` as the type that the default has; durations are seconds."""
+    kind = type(getattr(DEFAULTS, name))
+    try:
+        if kind is str and not isinstance(given, str):
+            raise ValueError
+        value = timedelta(seconds=float(given)) if kind is timedelta else kind(given)
+    except (TypeError, ValueError, OverflowError):
+        wanted = {timedelta: "a number of seconds", int: "a whole number"}.get(kind, "a text")
+        raise InvalidInput(source, f"{name} must be {wanted}, not {given!r}") from None
+    if kind in (int, timedelta) and value <= kind(0):
+        raise InvalidInput(source, f"{name} must be more than nothing, not {given!r}")
+    return value
+
+
+def _table(file: Path) -> Mapping[str, Any]:
+    try:
+        changed = file.stat().st_mtime_ns
+    except OSError:
+        return {}
+    table = _read(file.resolve(), changed)
+    unknown = sorted(set(table) - set(Defaults.__struct_fields__))
+    if unknown:
+        raise InvalidInput(f"[tool.perdure] in {file}", f"there is no setting {unknown[0]!r}")
+    return table
+
+
+@lru_cache(maxsize=8)
+def _read(file: Path, changed: int) -> Mapping[str, Any]:
+    try:
+        parsed = tomllib.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidInput(str(file), f"cannot be read: {error}") from error
+    table = parsed.get("tool", {}).get("perdure", {})
+    return table if isinstance(table, dict) else {}

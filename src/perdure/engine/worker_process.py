@@ -1,0 +1,114 @@
+"""One worker process, from its start to the end of its drain.
+
+Handlers run on the main thread's loop, the worker's storage and renewals on a thread, and
+maintenance on another: a handler that blocks holds up neither, nor the way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perdure.engine.io_thread import IoThread
+from perdure.engine.stop_signal import on_stop_signal
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+    from perdure.engine.worker_host import WorkerHost
+
+log = logging.getLogger("perdure.process")
+
+LINGER = timedelta(seconds=1)
+"""How long a process may stay for threads that do not end, once its leases are handed over."""
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker process is asked to do. None: as the app's defaults say."""
+
+    concurrency: int | None = None
+    queues: Sequence[str] | None = None
+    drain: timedelta | None = None
+    maintenance: bool = True
+    supervised: bool = False
+
+
+async def run_worker(app: App, options: WorkerOptions) -> None:
+    """Work until asked to stop. Raises what opening the app raises."""
+    exit_ = _Exit(asyncio.get_running_loop())
+    if options.supervised:
+        _stop_with_the_supervisor()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(app)
+        exit_.nothing_held = False
+        if options.maintenance:
+            await stack.enter_async_context(_maintenance(app))
+        host = app.worker(
+            concurrency=options.concurrency, queues=options.queues, drain=options.drain
+        )
+        await stack.enter_async_context(host)
+        exit_.host = host
+        log.info("worker ready", extra={"worker_id": host.id, "pid": os.getpid()})
+        await exit_.wanted.wait()
+        log.info("worker stops", extra={"worker_id": host.id, "pid": os.getpid()})
+    log.info("worker stopped", extra={"worker_id": host.id, "pid": os.getpid()})
+
+
+class _Exit:
+    """The way out. The drain begins on the worker's own thread, whatever the handlers' loop is
+    doing; while the app is still being opened there is nothing to drain."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.wanted = asyncio.Event()
+        self.nothing_held = True
+        self.host: WorkerHost | None = None
+        self._loop = loop
+        on_stop_signal(self._begin)
+
+    def _begin(self) -> None:
+        if self.nothing_held:
+            os._exit(0)
+        if self.host is not None:
+            self.host.begin_stop().add_done_callback(_leave_soon)
+        self._loop.call_soon_threadsafe(self.wanted.set)
+
+
+@asynccontextmanager
+async def _maintenance(app: App) -> AsyncIterator[None]:
+    thread = IoThread("perdure-maintenance")
+    try:
+        service = app.twin().maintenance()
+        await thread.call(service.__aenter__())
+        try:
+            yield
+        finally:
+            await thread.call(service.__aexit__())
+    finally:
+        await thread.close()
+
+
+def _leave_soon(_: Future[None]) -> None:
+    """Nothing is held any more: a handler that will not end is no reason to stay."""
+    timer = threading.Timer(LINGER.total_seconds(), os._exit, [0])
+    timer.daemon = True
+    timer.start()
+
+
+def _stop_with_the_supervisor() -> None:
+    """Its end closes our standard input, however it ends."""
+
+    def watch() -> None:
+        while os.read(0, 1024):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="perdure-supervisor", daemon=True).start()
