@@ -233,3 +233,16 @@ async def test_many_lanes_are_all_served(storage: Storage) -> None:
         seen |= {run.id for run in runs}
 
     assert seen == {commit.run.id for commit in batch}
+
+
+async def test_a_run_can_be_claimed_by_name(storage: Storage) -> None:
+    first, second, later = await stored(
+        storage, new_run(), new_run(), new_run(run_at=now() + timedelta(hours=1))
+    )
+
+    claimed = await claim(storage, run_ids=(second.id, later.id))
+    again = await claim(storage, run_ids=(second.id,))
+
+    assert [run.id for run in claimed.runs] == [second.id]
+    assert again.runs == ()
+    assert [run.id for run in (await claim(storage)).runs] == [first.id]

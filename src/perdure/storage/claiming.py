@@ -88,8 +88,7 @@ def _scope(request: ClaimRequest) -> dict[str, Any]:
 
 
 def _candidates(request: ClaimRequest, dialect: Dialect) -> Operation[Candidates]:
-    wanted = {"wanted": len(request.tokens)}
-    due, [[now]] = yield trip(Step("claim_candidates", _scope(request) | wanted), Step("read_time"))
+    due, [[now]] = yield trip(_search(request, dialect), Step("read_time"))
     runs: list[Run] = []
     unreadable: list[str] = []
     for row in due:
@@ -101,6 +100,13 @@ def _candidates(request: ClaimRequest, dialect: Dialect) -> Operation[Candidates
     assert moment is not None
     limited = bool(due and due[0][4])
     return Candidates(tuple(runs), tuple(unreadable), limited, moment)
+
+
+def _search(request: ClaimRequest, dialect: Dialect) -> Step:
+    if request.run_ids is None:
+        return Step("claim_candidates", _scope(request) | {"wanted": len(request.tokens)})
+    ids = rows.json_list([dialect.key(run_id) for run_id in request.run_ids])
+    return Step("claim_named", _scope(request) | {"ids": ids, "wanted": len(request.tokens)})
 
 
 def _admit(

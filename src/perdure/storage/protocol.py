@@ -57,12 +57,14 @@ InvariantViolation: the commit contradicts itself; StorageRefused: this item can
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Plain data, so that it can travel. One token for each run that may be claimed."""
+    """Plain data, so that it can travel. One token for each run that may be claimed. With
+    `run_ids`, only those runs will do."""
 
     worker_id: str
     tokens: tuple[str, ...]
     tasks: tuple[str, ...]
     queues: tuple[str, ...] | None = None
+    run_ids: tuple[str, ...] | None = None
     start: int = 0
     lease_ttl: timedelta = timedelta(seconds=30)
     environment: str = DEFAULT_ENVIRONMENT

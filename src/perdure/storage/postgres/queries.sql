@@ -251,6 +251,25 @@ SELECT locked.id, locked.state, locked.lease_expires_at, history.events,
         LIMIT 1) AS history
  ORDER BY locked.claim_rank, locked.id;
 
+-- name: claim_named
+-- The same for runs somebody knows by name: a push, or a run executed where it was asked for.
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events,
+       EXISTS (SELECT FROM limits WHERE environment = :environment)
+  FROM runs
+ CROSS JOIN LATERAL (
+       SELECT events FROM history
+        WHERE run_id = runs.id AND first_sequence = 1
+        LIMIT 1) AS history
+ WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
+   AND runs.environment = :environment AND runs.gate IS NULL
+   AND runs.claimable_at <= statement_timestamp()
+   AND runs.task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+   AND (:queues::jsonb IS NULL
+        OR runs.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))
+ ORDER BY runs.id
+ LIMIT :wanted
+   FOR UPDATE OF runs SKIP LOCKED;
+
 -- name: next_claimable
 -- When the next lane that this worker serves becomes due.
 WITH RECURSIVE lane AS (

@@ -180,6 +180,19 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events,
   JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
  ORDER BY ranked.claim_rank, ranked.id;
 
+-- name: claim_named
+-- The same for runs somebody knows by name: a push, or a run executed where it was asked for.
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events,
+       EXISTS (SELECT 1 FROM limits WHERE environment = :environment)
+  FROM runs
+  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+ WHERE runs.id IN (SELECT value FROM json_each(:ids))
+   AND runs.environment = :environment AND runs.gate IS NULL AND runs.claimable_at <= now()
+   AND runs.task IN (SELECT value FROM json_each(:tasks))
+   AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
+ ORDER BY runs.id
+ LIMIT :wanted;
+
 -- name: next_claimable
 -- When the next lane that this worker serves becomes due.
 WITH RECURSIVE lane (head) AS (

@@ -1,0 +1,108 @@
+"""Behind a pooler in transaction mode everything works, by polling or with `listen_url`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from perdure import App
+from perdure.core.lifecycle import Status
+from perdure.engine.clock import SystemClock
+from perdure.engine.defaults import Defaults
+from perdure.errors import PerdureError
+from perdure.storage import open_storage
+from perdure.storage.protocol import Renewal
+from storage_kit import check_all, claim, claim_one, create, new_run, reload, success, token_of
+from transaction_pooler import TransactionPooler
+
+PATIENT = Defaults(poll=timedelta(seconds=60))
+QUICK = Defaults(poll=timedelta(milliseconds=100), concurrency=10)
+A_MINUTE = timedelta(minutes=1)
+
+
+@pytest_asyncio.fixture
+async def pooler(postgres_storage_url: str) -> AsyncIterator[TransactionPooler]:
+    async with TransactionPooler.before(postgres_storage_url) as pooler:
+        yield pooler
+
+
+async def test_a_run_lives_its_life_on_changing_connections(pooler: TransactionPooler) -> None:
+    storage = open_storage(pooler.url, SystemClock(), prepare=False, hints=False)
+    await create(storage, "x")
+    run = await claim_one(storage)
+
+    renewed = await storage.renew([Renewal(run.id, token_of(run), A_MINUTE)])
+    next_claim = await claim(storage, outcomes=[success(run, "done")])
+
+    assert set(renewed.renewed) == {run.id}
+    assert next_claim.runs == ()
+    assert (await reload(storage, run)).status is Status.SUCCEEDED
+    await check_all(storage, [run.id])
+    await storage.close()
+
+
+async def test_many_clients_share_few_connections(pooler: TransactionPooler) -> None:
+    storage = open_storage(pooler.url, SystemClock(), prepare=False, hints=False)
+
+    await asyncio.gather(*(storage.commit([new_run(n) for n in range(5)]) for _ in range(20)))
+    claims = await asyncio.gather(*(claim(storage, 10) for _ in range(20)))
+
+    claimed = [run.id for answer in claims for run in answer.runs]
+    assert len(claimed) == len(set(claimed)) == 100
+    await storage.close()
+
+
+@pytest.mark.parametrize("options", [{"hints": False}, {}], ids=["hints off", "hints by default"])
+async def test_a_worker_executes_a_hundred_runs(
+    pooler: TransactionPooler, options: dict[str, Any]
+) -> None:
+    app = App(pooler.url, defaults=QUICK, prepare=False, **options)
+    double = _doubling(app)
+
+    async with app.run_all():
+        runs = await asyncio.gather(*(double.trigger(n) for n in range(100)))
+        results = await asyncio.gather(*(run.result(30) for run in runs))
+
+    assert results == [2 * n for n in range(100)]
+    assert pooler.transactions > 20
+    assert pooler.most_connections_of_a_client > 1
+
+
+async def test_with_a_direct_way_to_listen_hints_arrive(
+    pooler: TransactionPooler, postgres_storage_url: str
+) -> None:
+    around = {"prepare": False, "listen_url": postgres_storage_url}
+    asking = App(pooler.url, defaults=PATIENT, **around)
+    working = App(pooler.url, defaults=PATIENT, **around)
+    double = _doubling(asking)
+    _doubling(working)
+
+    async with working.run_all(), asking:
+        await (await double.trigger(1)).result(20)
+        run = await double.trigger(21)
+
+        assert await run.result(20) == 42
+
+
+async def test_the_pooler_of_these_tests_does_lose_prepared_statements(
+    pooler: TransactionPooler,
+) -> None:
+    storage = open_storage(pooler.url, SystemClock(), prepare=True, hints=False, retries=0)
+
+    with pytest.raises(PerdureError, match="prepared statement"):
+        for _ in range(20):
+            await storage.now()
+    await storage.close()
+
+
+def _doubling(app: App) -> Any:
+    @app.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    return double
