@@ -24,3 +24,15 @@ def test_a_small_benchmark_prints_and_writes_its_ratios(adapter: str, tmp_path: 
     assert len(ratios) == 6
     for ratio in ratios:
         assert ratio["beside"] in done.stdout
+
+
+@pytest.mark.parametrize("adapter", ["sqlite", "postgres"])
+def test_the_latency_benchmark_prints_its_percentiles(adapter: str) -> None:
+    command = ["-m", "benchmarks.latency", "--runs", "5", "--adapter", adapter]
+
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("p99") == 3

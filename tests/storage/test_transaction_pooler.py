@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from datetime import timedelta
 from typing import Any
 
@@ -76,7 +76,7 @@ async def test_a_worker_executes_a_hundred_runs(
 async def test_with_a_direct_way_to_listen_hints_arrive(
     pooler: TransactionPooler, postgres_storage_url: str
 ) -> None:
-    around = {"prepare": False, "listen_url": postgres_storage_url}
+    around: dict[str, Any] = {"prepare": False, "listen_url": postgres_storage_url}
     asking = App(pooler.url, defaults=PATIENT, **around)
     working = App(pooler.url, defaults=PATIENT, **around)
     double = _doubling(asking)
@@ -94,10 +94,18 @@ async def test_the_pooler_of_these_tests_does_lose_prepared_statements(
 ) -> None:
     storage = open_storage(pooler.url, SystemClock(), prepare=True, hints=False, retries=0)
 
-    with pytest.raises(PerdureError, match="prepared statement"):
-        for _ in range(20):
-            await storage.now()
+    answers = [await _error_of(storage.now()) for _ in range(20)]
+
+    assert any("prepared statement" in answer for answer in answers), answers
     await storage.close()
+
+
+async def _error_of(call: Awaitable[object]) -> str:
+    try:
+        await call
+    except PerdureError as error:
+        return str(error)
+    return ""
 
 
 def _doubling(app: App) -> Any:

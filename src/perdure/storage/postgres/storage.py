@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,7 +16,8 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from perdure.errors import StorageError, StorageUnavailable
 from perdure.storage.migrate import check_version, load_migrations, pending
 from perdure.storage.postgres.dialect import QUERIES, PostgresDialect, register, translation
-from perdure.storage.protocol import Clock
+from perdure.storage.postgres.hints import PostgresHints
+from perdure.storage.protocol import Clock, HintTransport
 from perdure.storage.sql_storage import Make, SqlStorage
 from perdure.storage.steps import Many, Operation, Rows, Step, Trip
 
@@ -29,10 +31,14 @@ MIGRATION_LOCK = 7_266_837_483  # any number, the same everywhere
 RETRIES = 8
 FIRST_DELAY = timedelta(milliseconds=20)
 MAX_DELAY = timedelta(seconds=2)
+RECONNECT = timedelta(seconds=1)
+"""The pool's own tries to connect back off without end: after an outage of a minute they would
+come half a minute late, and leases with them. Ours are bounded by MAX_DELAY."""
 
 
 class PostgresStorage(SqlStorage):
-    """Runs in a database. `prepare=False` for poolers that cannot keep prepared statements."""
+    """Runs in a database. `prepare=False` for poolers that cannot keep prepared statements;
+    `listen_url` leads around them, to the server itself; `hints=False` does without wake-ups."""
 
     loop_bound = True
 
@@ -42,21 +48,25 @@ class PostgresStorage(SqlStorage):
         clock: Clock,
         *,
         max_connections: int = 8,
-        connect_timeout: timedelta = timedelta(seconds=10),
+        connect_timeout: timedelta = timedelta(seconds=2),
         retries: int = RETRIES,
         prepare: bool = True,
+        listen_url: str | None = None,
+        hints: bool = True,
         on_statement: OnStatement | None = None,
     ) -> None:
         self.dialect = PostgresDialect()
         self._clock = clock
         self._retries = retries
         self._on_statement = on_statement
+        self._hints = PostgresHints(self._connection, url, listen_url) if hints else None
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             url,
             min_size=0,
             max_size=max_connections,
             open=False,
             timeout=connect_timeout.total_seconds(),
+            reconnect_timeout=RECONNECT.total_seconds(),
             configure=self._configure,
             kwargs={"autocommit": True, "prepare_threshold": 3 if prepare else None},
         )
@@ -89,6 +99,9 @@ class PostgresStorage(SqlStorage):
         """Raises SchemaMismatch unless the database has the schema of this code."""
         async with self._connection() as connection:
             check_version(MIGRATIONS, await self._version(connection))
+
+    def hint_transport(self) -> HintTransport | None:
+        return self._hints
 
     async def close(self) -> None:
         await self._pool.close()
@@ -157,6 +170,10 @@ class _Transaction:
         except StopIteration as stop:
             value: T = stop.value
             return value
+        except asyncio.CancelledError:
+            # In the middle of a pipeline there is no way back; the pool makes another one.
+            await connection.close()
+            raise
         finally:
             with contextlib.suppress(psycopg.Error):
                 await connection.rollback()

@@ -10,10 +10,11 @@ from typing import TypeVar
 
 from perdure.errors import InvalidInput
 from perdure.storage.migrate import check_version, load_migrations, pending
-from perdure.storage.protocol import Clock
+from perdure.storage.protocol import Clock, HintTransport
 from perdure.storage.sql_storage import Make, SqlStorage
 from perdure.storage.sqlite.checkpoint import Checkpointer
 from perdure.storage.sqlite.connection import Connection, OnStatement, SqliteDialect, translated
+from perdure.storage.sqlite.hints import NewestCommit, SocketHints, WatchHints, socket_directory
 from perdure.storage.sqlite.writer import Job, Writer, WriterThread
 
 T = TypeVar("T")
@@ -23,7 +24,8 @@ BUSY_TIMEOUT = timedelta(seconds=60)
 
 
 class SqliteStorage(SqlStorage):
-    """Runs in one file. `inline` runs everything on the caller's thread, for simulators."""
+    """Runs in one file. `inline` runs everything on the caller's thread, for simulators;
+    `hints=False` leaves other processes to find out by polling."""
 
     loop_bound = False
 
@@ -34,6 +36,7 @@ class SqliteStorage(SqlStorage):
         *,
         inline: bool = False,
         busy_timeout: timedelta = BUSY_TIMEOUT,
+        hints: bool = True,
         on_statement: OnStatement | None = None,
     ) -> None:
         if path in ("", ":memory:") and not inline:
@@ -49,6 +52,7 @@ class SqliteStorage(SqlStorage):
         self._writer = Writer(self._connection, self._checkpointer)
         self._reader = self._connection if inline else connect(on_statement)
         self._threads = None if inline else _Threads(self._writer, self._reader)
+        self._hints = self._make_hints(clock) if hints and not inline else None
 
     async def migrate(self) -> int:
         return await self._call(lambda: self._writer.alone(self._migrate))
@@ -76,6 +80,16 @@ class SqliteStorage(SqlStorage):
     async def check_schema(self) -> None:
         """Raises SchemaMismatch unless the file has the schema of this code."""
         check_version(MIGRATIONS, await self._call(self._version))
+
+    def hint_transport(self) -> HintTransport | None:
+        return self._hints
+
+    def _make_hints(self, clock: Clock) -> HintTransport:
+        directory = socket_directory()
+        if directory is not None:
+            return SocketHints(self.path, directory)
+        newest = NewestCommit(self._reader)
+        return WatchHints(clock, lambda: self._call(newest.read))
 
     async def close(self) -> None:
         if self._threads is not None:

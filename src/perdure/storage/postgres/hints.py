@@ -1,0 +1,97 @@
+"""Wake-ups over LISTEN and NOTIFY.
+
+A NOTIFY is sent by itself, after the transaction it speaks of: inside, it would cost every commit
+the database-wide lock that NOTIFY takes. One direct connection listens. Behind a pooler that
+shares connections between transactions nothing can be heard: give `listen_url`, or poll alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+
+from perdure.errors import StorageUnavailable
+from perdure.storage.postgres.dialect import translation
+from perdure.storage.topics import pack, unpack
+
+log = logging.getLogger("perdure.hints")
+
+Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+Borrow = Callable[[], AbstractAsyncContextManager[Connection]]
+OnTopics = Callable[[frozenset[str] | None], None]
+
+CHANNEL = "perdure"
+MOST_BYTES = 7_900
+"""PostgreSQL refuses a payload of 8,000."""
+
+CHECK_EVERY = timedelta(seconds=30)
+CHECK_WITHIN = timedelta(seconds=10)
+KEEPALIVE: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "application_name": "perdure hints",
+}
+
+NOTIFY = "SELECT pg_notify(%s, part) FROM unnest(%s::text[]) AS part"
+
+
+class PostgresHints:
+    """Notifies through the pool (`borrow`). Without `listen_url` it listens at `url`, if that
+    leads straight to the server."""
+
+    def __init__(self, borrow: Borrow, url: str, listen_url: str | None) -> None:
+        self._borrow = borrow
+        self._url = listen_url or url
+        self._is_trusted = listen_url is not None
+
+    async def notify(self, topics: frozenset[str]) -> None:
+        parts = [part.decode() for part in pack(topics, MOST_BYTES)]
+        async with self._borrow() as connection:
+            await connection.execute(NOTIFY, (CHANNEL, parts))
+
+    async def listen(self, on_topics: OnTopics) -> None:
+        """Returns, having heard nothing, where nothing can be heard."""
+        try:
+            async with await self._connect() as connection:
+                if self._is_trusted or await _is_direct(connection):
+                    await _listen(connection, on_topics)
+        except psycopg.Error as error:
+            raise translation(error) from error
+        log.warning("a pooler keeps hints away: polling alone, unless you give listen_url")
+
+    async def _connect(self) -> Connection:
+        return await psycopg.AsyncConnection.connect(
+            self._url, autocommit=True, prepare_threshold=None, **KEEPALIVE
+        )
+
+
+async def _is_direct(connection: Connection) -> bool:
+    """Poolers make up the process id that they greet a client with."""
+    cursor = await connection.execute("SELECT pg_backend_pid()")
+    return await cursor.fetchone() == (connection.info.backend_pid,)
+
+
+async def _listen(connection: Connection, on_topics: OnTopics) -> None:
+    await connection.execute(f"LISTEN {CHANNEL}")
+    on_topics(None)
+    while True:
+        async for heard in connection.notifies(timeout=CHECK_EVERY.total_seconds()):
+            on_topics(unpack(heard.payload.encode()))
+        await _check(connection)
+
+
+async def _check(connection: Connection) -> None:
+    """A quiet connection may be a dead one."""
+    try:
+        async with asyncio.timeout(CHECK_WITHIN.total_seconds()):
+            await connection.execute("SELECT 1")
+    except TimeoutError as error:
+        raise StorageUnavailable("PostgreSQL: the listening connection is silent") from error
