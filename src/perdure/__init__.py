@@ -1,10 +1,14 @@
 """Perdure: durable runs for ordinary Python functions."""
 
-from perdure.engine.app import App
-from perdure.engine.context import Context, Fail, RetryAfter, current
-from perdure.engine.handle import RunHandle
-from perdure.engine.options import Retry
-from perdure.engine.task import Task
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+    from perdure.engine.context import Context, Fail, RetryAfter, current
+    from perdure.engine.handle import RunHandle
+    from perdure.engine.options import Retry
+    from perdure.engine.task import Task
 
 __all__ = [
     "App",
@@ -16,3 +20,23 @@ __all__ = [
     "Task",
     "current",
 ]
+
+_HOMES = {
+    "App": "perdure.engine.app",
+    "Context": "perdure.engine.context",
+    "Fail": "perdure.engine.context",
+    "Retry": "perdure.engine.options",
+    "RetryAfter": "perdure.engine.context",
+    "RunHandle": "perdure.engine.handle",
+    "Task": "perdure.engine.task",
+    "current": "perdure.engine.context",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when first used, so that `perdure --help` answers at once."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

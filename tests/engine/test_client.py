@@ -270,3 +270,19 @@ async def test_the_catalogue_knows_what_apps_define(app: App) -> None:
     assert (entry.name, entry.queue, entry.version) == ("send", "mail", 2)
     assert entry.payload_schema is not None
     assert "to" in str(entry.payload_schema)
+
+
+async def test_a_run_can_be_executed_where_it_was_asked_for(app: App) -> None:
+    @app.task(retry=Retry(max_attempts=2, initial=0.01))
+    async def flaky(ctx: Context, n: int) -> int:
+        if ctx.attempt == 1:
+            raise ValueError("not yet")
+        return n
+
+    async with app:
+        other = await flaky.trigger(1)
+
+        assert await flaky.run(7) == 7
+        assert (await other.get()).status is Status.QUEUED
+        [run] = (await app.runs.list(status="succeeded")).runs
+        assert run.counters.attempts == 2

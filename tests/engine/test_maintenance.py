@@ -46,15 +46,23 @@ async def test_a_node_that_has_just_started_takes_no_lease(opened: App) -> None:
 
     await maintenance.run_once()
     at_first = (await opened.storage.get([run.id]))[run.id].status
-    await wait_until(opened.storage, await opened.storage.now() + QUICK.renewal_interval)
-    await maintenance.run_once()
-    later = (await opened.storage.get([run.id]))[run.id].status
+    async with asyncio.timeout(20):
+        while (later := (await opened.storage.get([run.id]))[run.id].status) is Status.RUNNING:
+            await maintenance.run_once()
 
-    assert at_first is Status.RUNNING
-    # On PostgreSQL the server's own start counts too; it may have been just now.
-    started = await opened.storage.started_at()
-    if started is None or await opened.storage.now() - started > 2 * QUICK.renewal_interval:
-        assert later is Status.RETRYING
+    assert (at_first, later) == (Status.RUNNING, Status.RETRYING)
+
+
+async def test_an_outage_that_retries_have_hidden_counts_as_one(opened: App) -> None:
+    maintenance = Maintenance(opened)
+    await maintenance.run_once()
+    await stored(opened.storage, new_run())
+    run = await claim_one(opened.storage, lease_ttl=SHORT)
+
+    await wait_until(opened.storage, await opened.storage.now() + 2 * QUICK.renewal_interval)
+    await maintenance.run_once()  # the first answer after so long a wait
+
+    assert (await opened.storage.get([run.id]))[run.id].status is Status.RUNNING
 
 
 async def test_expired_runs_need_no_patience(opened: App) -> None:

@@ -66,7 +66,7 @@ async def _audit(url: str, environment: str, as_json: bool) -> None:
         await storage.check_schema()
         examined = Audit(storage, environment)
         async for finding in examined.findings():
-            who = finding.run_id or "unknown run"
+            who = finding.run_id or environment
             answer(as_json, msgspec.to_builtins(finding), f"{who}: {finding.problem}")
     finally:
         await storage.close()

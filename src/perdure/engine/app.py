@@ -15,11 +15,13 @@ from perdure.core.values import check_label
 from perdure.engine import catalogue
 from perdure.engine.client import Client
 from perdure.engine.clock import SystemClock
+from perdure.engine.configuration import configured
 from perdure.engine.context import Context
-from perdure.engine.defaults import DEFAULTS, Defaults
+from perdure.engine.defaults import Defaults
 from perdure.engine.facade import SyncFacade
 from perdure.engine.hints import Hints, Hub
 from perdure.engine.ids import Ids
+from perdure.engine.importable import locate
 from perdure.engine.maintenance import Maintenance
 from perdure.engine.operators import DeadLetters, Runs, Workers
 from perdure.engine.options import Duration, Executor, Retry, TaskSettings, duration, make_policy
@@ -36,28 +38,31 @@ R = TypeVar("R")
 
 
 class App:
-    """Opens the storage behind `url` (default: `PERDURE_URL`, else `sqlite:///perdure.db`)."""
+    """Opens the storage behind `url` (default: `PERDURE_URL`, else `sqlite:///perdure.db`).
+
+    Without `defaults`, what `PERDURE_*` and `[tool.perdure]` say holds; see `perdure config`.
+    """
 
     def __init__(
         self,
         url: str | None = None,
         *,
-        environment: str = DEFAULTS.environment,
-        defaults: Defaults = DEFAULTS,
+        environment: str | None = None,
+        defaults: Defaults | None = None,
         clock: Clock | None = None,
         ids: Ids | None = None,
         actor: Actor | None = None,
         **storage_options: Any,
     ) -> None:
-        self.url = url or os.environ.get("PERDURE_URL") or defaults.url
-        self.environment = check_label(environment, "environment")
-        self.defaults = defaults
+        self.defaults = configured().defaults if defaults is None else defaults
+        self.url = url or os.environ.get("PERDURE_URL") or self.defaults.url
+        self.environment = check_label(environment or self.defaults.environment, "environment")
         self.clock = clock or SystemClock()
         self.ids = ids or Ids()
         self.actor = actor or Actor(ActorType.CLIENT)
         self.storage_options = storage_options
         self.tasks: dict[str, Task[..., Any]] = {}
-        self.hub = Hub()
+        self.hub = Hub(self.ids.token())
         self.sync = SyncFacade(self)
         self._queue_limits: list[Limit] = []
         self._opened: _Opened | None = None
@@ -88,6 +93,8 @@ class App:
 
     def _define(self, function: Callable[..., Any], **settings: Any) -> Task[..., Any]:
         made = task_settings(function, self.defaults, **settings)
+        if made.executor is Executor.PROCESS:
+            locate(function)
         if made.name in self.tasks:
             raise InvalidTask("name", f"there is a task {made.name!r} already; give it another")
         task: Task[..., Any] = Task(self, function, made, Signature(function, Context))
@@ -201,6 +208,10 @@ class App:
     ) -> WorkerHost:
         """A worker inside this process: `async with app.worker(concurrency=10):`."""
         return WorkerHost(self, concurrency or self.defaults.concurrency, queues, **options)
+
+    def executing(self, run_id: str) -> WorkerHost:
+        """A worker for one run only, here: unless another one has it already."""
+        return WorkerHost(self, 1, None, run_ids=[run_id])
 
     def maintenance(self) -> Maintenance:
         """Recovery and clean-up inside this process: `async with app.maintenance():`."""

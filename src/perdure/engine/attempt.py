@@ -1,18 +1,19 @@
-"""One attempt: decode the payload, call the handler, say how it ended.
+"""One attempt, supervised from the I/O loop, so that no handler can hold up its watchdog.
 
-Stopping climbs a ladder: the flag in the context and, for `async def`, `CancelledError`; after
-`grace` an exception raised inside the thread; after `abandon_after` the owner gives up on the
-thread, which keeps its slot until it really ends.
+Stopping climbs a ladder, one call method a rung::
+
+    asked       the flag in the context; `async def`: CancelledError; process: SIGTERM
+      │ grace
+    pressed     `async def`: CancelledError once more; thread: an exception; process: SIGKILL
+      │ until abandon_after
+    given up    the owner says how it ended; the handler keeps its slot until it really does
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import ctypes
-import threading
+import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -20,19 +21,15 @@ from typing import Any
 import msgspec
 
 from perdure.core.run import Run
-from perdure.engine.context import Context, enter
+from perdure.engine.calls import Call
+from perdure.engine.context import Context
 from perdure.engine.options import Executor
-from perdure.engine.outcome import (
-    Ending,
-    HandedOver,
-    Returned,
-    Stopped,
-    ending_of,
-    rejected,
-    timed_out,
-)
-from perdure.engine.task import Task
-from perdure.errors import InvalidInput
+from perdure.engine.outcome import Ending, HandedOver, Raised, Stopped, crashed, timed_out
+
+log = logging.getLogger("perdure.attempts")
+
+START_LIMIT = timedelta(seconds=60)
+"""How long a worker process may take until it calls the handler."""
 
 
 class StopReason(StrEnum):
@@ -40,143 +37,149 @@ class StopReason(StrEnum):
     LEASE_LOST = "lease_lost"
     SHUTDOWN = "shutdown"
     TIMEOUT = "timeout"
-
-
-class AttemptStopped(BaseException):
-    """Raised inside a handler's thread that did not stop when asked. Not an error to handle."""
+    NOT_STARTED = "not_started"
 
 
 class Ladder(msgspec.Struct, frozen=True):
-    """How long to wait on each rung."""
+    """How long to wait on each rung, counted from the first."""
 
     grace: timedelta
     abandon_after: timedelta
 
 
 class Attempt:
-    """Performs one attempt on the handlers' loop."""
+    """`on_ended` is called once, with None if there is nothing to write; `on_freed` only after
+    that, once a handler that had been given up has really ended."""
 
     def __init__(
         self,
-        run: Run,
-        task: Task[..., Any],
-        threads: ThreadPoolExecutor,
+        call: Call,
+        executor: Executor,
+        loop: asyncio.AbstractEventLoop,
         ladder: Ladder,
-        result_limit: int,
+        *,
+        on_ended: Callable[[Attempt, Ending | None], None],
+        on_freed: Callable[[Attempt], None],
     ) -> None:
-        self.run = run
-        self.context = Context(run)
         self.is_stuck = False
-        self._task = task
-        self._threads = threads
+        self.executor = executor
+        self._call = call
+        self._loop = loop
         self._ladder = ladder
-        self._result_limit = result_limit
+        self._on_ended = on_ended
+        self._on_freed = on_freed
         self._reason: StopReason | None = None
-        self._asked = asyncio.Event()
-        self._thread_id: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        call.on_over = self._over
+        if self.run.policy.timeout is not None or executor is Executor.PROCESS:
+            call.on_began = self._began
+
+    @property
+    def run(self) -> Run:
+        return self.context.run
+
+    @property
+    def token(self) -> str:
+        """Whose it is: a run may be claimed again before a former attempt has ended."""
+        assert self.run.lease is not None
+        return self.run.lease.token
+
+    @property
+    def context(self) -> Context:
+        return self._call.context
+
+    def begin(self) -> None:
+        self._asked_at = self._loop.time()
+        if self.executor is Executor.PROCESS:
+            self._after(START_LIMIT, self.stop, StopReason.NOT_STARTED)
+        self._call.begin()
 
     def stop(self, reason: StopReason) -> None:
         """Ask the attempt to end. The first reason is the one that counts."""
-        if self._reason is None:
-            self._reason = reason
-            self.context.ask_to_stop()
-            self._asked.set()
-
-    @property
-    def lost_its_lease(self) -> bool:
-        return self._reason is StopReason.LEASE_LOST
-
-    async def perform(self) -> Ending:
-        """How it ended. Never raises."""
-        try:
-            arguments = self._task.signature.decode(self.run.payload_json)
-        except InvalidInput as error:
-            return rejected(error)
-        if self._task.signature.context_name is not None:
-            arguments[self._task.signature.context_name] = self.context
-        if self._task.settings.executor is Executor.ASYNC:
-            call = asyncio.create_task(self._on_loop(arguments))
-        else:
-            call = asyncio.create_task(self._in_thread(arguments))
-        self._call = call
-        return await self._supervise(call)
-
-    def when_thread_ends(self, then: Callable[[], None]) -> None:
-        """Call `then` once a handler that was given up has really ended."""
-        self._call.add_done_callback(lambda _: then())
-
-    async def _supervise(self, call: asyncio.Task[Ending]) -> Ending:
-        timeout = self.run.policy.timeout
-        asked = asyncio.create_task(self._asked.wait())
-        limit = None if timeout is None else timeout.total_seconds()
-        await asyncio.wait({call, asked}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-        if not call.done():
-            self.stop(StopReason.TIMEOUT)
-            await self._climb(call)
-        asked.cancel()
-        ending = call.result() if call.done() else self._when_stopped()
-        if self._reason is StopReason.TIMEOUT and timeout is not None:
-            return timed_out(timeout)
-        return ending
-
-    async def _climb(self, call: asyncio.Task[Ending]) -> None:
-        on_loop = self._task.settings.executor is Executor.ASYNC
-        grace = self._ladder.grace.total_seconds()
-        if on_loop:
-            call.cancel()
-        await asyncio.wait({call}, timeout=grace)
-        if call.done():
+        if self._reason is not None:
             return
-        if on_loop:
-            call.cancel()
+        self._reason = reason
+        self.context.ask_to_stop()
+        self._say("asked to stop")
+        self._call.ask()
+        self._after(self._ladder.grace, self._press)
+
+    def give_up(self) -> None:
+        """Say how it ended, although it has not."""
+        if self.is_stuck:
+            return
+        self.is_stuck = True
+        self._end_timer()
+        self._call.give_up()
+        fields = {"run_id": self.run.id, "task": self.run.task, "executor": self.executor}
+        log.error("handler is stuck", extra={**fields, "reason": self._reason})
+        self._on_ended(self, self._meaning(Stopped()))
+
+    def trace(self) -> dict[str, Any]:
+        """Where the time went, in milliseconds."""
+        run, now = self.run, self._loop.time()
+        began = self._call.began_at or self._asked_at
+        assert run.lease is not None
+        waited = run.lease.claimed_at - (run.run_at or run.created_at)
+        return {
+            "executor": str(self.executor),
+            "queue_wait_ms": _milliseconds(max(waited.total_seconds(), 0.0)),
+            "start_ms": _milliseconds(began - self._asked_at),
+            "total_ms": _milliseconds((self._call.over_at or now) - began),
+        }
+
+    def _began(self) -> None:
+        if self._reason is not None:
+            return
+        self._end_timer()
+        if self.run.policy.timeout is not None:
+            self._after(self.run.policy.timeout, self.stop, StopReason.TIMEOUT)
+
+    def _press(self) -> None:
+        self._say("pressed to stop")
+        self._call.press()
+        left = max(self._ladder.abandon_after - self._ladder.grace, timedelta(0))
+        self._after(left, self.give_up)
+
+    def _over(self, ending: Ending) -> None:
+        self._end_timer()
+        if self.is_stuck:
+            self._on_freed(self)
         else:
-            self._interrupt_thread()
-        rest = max(self._ladder.abandon_after.total_seconds() - grace, 0.0)
-        await asyncio.wait({call}, timeout=rest)
-        self.is_stuck = not call.done()
+            self._on_ended(self, self._meaning(ending))
 
-    async def _on_loop(self, arguments: dict[str, Any]) -> Ending:
-        enter(self.context)
-        try:
-            return self._returned(await self._task.function(**arguments))
-        except asyncio.CancelledError as error:
-            return ending_of(error) if self._reason is None else self._when_stopped()
-        except BaseException as error:  # noqa: BLE001  # an attempt's failure is data
-            return ending_of(error)
+    def _meaning(self, ending: Ending) -> Ending | None:
+        """What is to be recorded, given why it was asked to stop, if it was."""
+        match self._reason, ending:
+            case StopReason.LEASE_LOST, _:
+                return None
+            case StopReason.NOT_STARTED, _:
+                limit = START_LIMIT.total_seconds()
+                return crashed(f"the worker process was not ready within {limit:g} s")
+            case StopReason.TIMEOUT, _:
+                assert self.run.policy.timeout is not None
+                return timed_out(self.run.policy.timeout)
+            case StopReason.SHUTDOWN, Stopped():
+                return HandedOver()
+            case StopReason.SHUTDOWN, Raised(failure=failure, retry_after=None):
+                # Whatever it raised because it was disturbed is not a failure of its own.
+                return HandedOver() if failure.retryable else ending
+            case _:
+                return ending
 
-    async def _in_thread(self, arguments: dict[str, Any]) -> Ending:
-        loop = asyncio.get_running_loop()
-        variables = contextvars.copy_context()
-        return await loop.run_in_executor(
-            self._threads, variables.run, self._call_in_thread, arguments
-        )
+    def _say(self, line: str) -> None:
+        """A rung is a line in the run's log, not an event."""
+        self.context.log.info(line, extra={"reason": str(self._reason)})
 
-    def _call_in_thread(self, arguments: dict[str, Any]) -> Ending:
-        enter(self.context)
-        self._thread_id = threading.get_ident()
-        try:
-            return self._returned(self._task.function(**arguments))
-        except AttemptStopped:
-            return self._when_stopped()
-        except BaseException as error:  # noqa: BLE001  # an attempt's failure is data
-            return ending_of(error)
-        finally:
-            self._thread_id = None
+    def _after(self, delay: timedelta, then: Callable[..., None], *arguments: Any) -> None:
+        self._end_timer()
+        self._timer = self._loop.call_later(delay.total_seconds(), then, *arguments)
 
-    def _returned(self, value: Any) -> Ending:
-        try:
-            return Returned(self._task.signature.encode_result(value, self._result_limit))
-        except InvalidInput as error:
-            return rejected(error)
+    def _end_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def _when_stopped(self) -> Ending:
-        if self._reason is StopReason.SHUTDOWN:
-            return HandedOver()
-        return Stopped()
 
-    def _interrupt_thread(self) -> None:
-        """Best effort: a thread inside a C call only notices once it returns."""
-        if self._thread_id is not None:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                ctypes.c_ulong(self._thread_id), ctypes.py_object(AttemptStopped)
-            )
+def _milliseconds(seconds: float) -> float:
+    return round(seconds * 1000, 3)

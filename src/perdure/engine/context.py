@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, MutableMapping
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from threading import Event
+from functools import cached_property
 from typing import Any, Never
 
 from perdure.core.run import Awaiting, AwaitingKind, Run
 from perdure.engine.options import Duration, duration
-from perdure.errors import PerdureError
+from perdure.errors import InvalidInput, PerdureError
+
+TASK_LOG = "perdure.task"
 
 
 class Fail(PerdureError):
@@ -46,6 +48,21 @@ class Released(BaseException):
         self.awaiting = awaiting
 
 
+class AttemptStopped(BaseException):
+    """Raised inside a handler that did not stop when asked. Not an error to handle: clean up in
+    `finally`, and let it pass."""
+
+
+class RunLog(logging.LoggerAdapter[logging.Logger]):
+    """Lines that say whose they are. The standard adapter would drop a line's own fields."""
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
+        return msg, kwargs
+
+
 class Context:
     """One attempt, seen from inside. Ask for it by annotation: `def task(ctx: Context, …)`."""
 
@@ -55,11 +72,15 @@ class Context:
         self.run = run
         self.attempt: int = run.lease.attempt
         self.fence: int = run.lease.fence
-        self.log = logging.LoggerAdapter(
-            logging.getLogger(f"perdure.task.{run.task}"),
-            {"run_id": run.id, "task": run.task, "attempt": self.attempt},
+        self._asked_to_stop = False
+
+    @cached_property
+    def log(self) -> RunLog:
+        """A logger whose lines carry the run's id, task and attempt."""
+        return RunLog(
+            logging.getLogger(f"{TASK_LOG}.{self.run.task}"),
+            {"run_id": self.run.id, "task": self.run.task, "attempt": self.attempt},
         )
-        self._stop = Event()
 
     @property
     def run_id(self) -> str:
@@ -68,7 +89,7 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether the attempt has been asked to stop. Long loops should look now and then."""
-        return self._stop.is_set()
+        return self._asked_to_stop
 
     def idempotency_key(self, name: str) -> str:
         """The same in every attempt of this run: give it to systems that know such keys."""
@@ -82,15 +103,16 @@ class Context:
     ) -> Awaitable[Never]:
         """Give the run back until later; it begins anew then. No failure, not counted."""
         length = None if delay is None else duration(delay, "delay")
-        raise Released(length, until, None)
+        raise Released(length, _with_zone(until, "until"), None)
 
     def wait_for(self, key: str, *, deadline: datetime | None = None) -> Awaitable[Never]:
         """Give the run back until `key` is signalled, or until the deadline."""
+        deadline = _with_zone(deadline, "deadline")
         raise Released(None, None, Awaiting(kind=AwaitingKind.SIGNAL, key=key, deadline=deadline))
 
     def ask_to_stop(self) -> None:
         """For the worker: the first rung of the ladder."""
-        self._stop.set()
+        self._asked_to_stop = True
 
 
 _current: ContextVar[Context] = ContextVar("perdure_context")
@@ -103,3 +125,9 @@ def current() -> Context:
 
 def enter(context: Context) -> None:
     _current.set(context)
+
+
+def _with_zone(instant: datetime | None, field: str) -> datetime | None:
+    if instant is not None and instant.utcoffset() is None:
+        raise InvalidInput(field, "must say its time zone, e.g. tzinfo=UTC")
+    return instant

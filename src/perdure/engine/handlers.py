@@ -1,36 +1,44 @@
-"""The handlers' side of a worker: begins attempts on the handlers' loop, reports how they ended.
+"""The handlers' side of a worker: begins attempts, supervises them, reports how they ended.
 
-Runs and endings cross between the two loops in batches, one wake-up a batch.
+`async def` handlers run on the loop where this was made, the others in threads and processes;
+everything else here happens on the I/O loop. Calls cross between the two loops in batches.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 
 from perdure.core.run import Run
 from perdure.engine.attempt import Attempt, Ladder, StopReason
-from perdure.engine.outcome import Ending
+from perdure.engine.calls import LoopCall, ProcessCall, Surroundings, ThreadCall
+from perdure.engine.context import Context
+from perdure.engine.handler import Handler
+from perdure.engine.mailbox import Mailbox
+from perdure.engine.options import Executor
+from perdure.engine.outcome import Ending, HandedOver
+from perdure.engine.processes import Processes
 from perdure.engine.task import Task
-from perdure.storage.protocol import Clock
+from perdure.engine.threads import Threads
 
 
 class Ended(msgspec.Struct, frozen=True):
     """An attempt's end. `ending` is None if its lease was lost: then there is nothing to write.
-    `is_stuck`: its thread goes on, and keeps its slot until `SlotFreed`."""
+    `is_stuck`: its handler goes on, and keeps its slot until `SlotFreed`."""
 
     run_id: str
+    token: str
     ending: Ending | None
-    milliseconds: float
+    trace: dict[str, Any]
     is_stuck: bool = False
 
 
 class SlotFreed(msgspec.Struct, frozen=True):
-    """A thread that had been given up has ended at last."""
+    """A handler that had been given up has ended at last."""
 
     run_id: str
 
@@ -38,95 +46,106 @@ class SlotFreed(msgspec.Struct, frozen=True):
 Report = Ended | SlotFreed
 OnReports = Callable[[Sequence[Report]], None]
 
+_CALLS: dict[Executor, type[LoopCall] | type[ThreadCall] | type[ProcessCall]] = {
+    Executor.ASYNC: LoopCall,
+    Executor.THREAD: ThreadCall,
+    Executor.PROCESS: ProcessCall,
+}
+
 
 class Handlers:
-    """Lives on one loop; `begin` and `stop` may be called from another one."""
+    """Made on the handlers' loop; after `connect`, called on the I/O loop only."""
 
     def __init__(
-        self,
-        tasks: dict[str, Task[..., Any]],
-        clock: Clock,
-        *,
-        concurrency: int,
-        ladder: Ladder,
-        result_limit: int,
+        self, tasks: dict[str, Task[..., Any]], *, ladder: Ladder, result_limit: int
     ) -> None:
         self._tasks = tasks
-        self._clock = clock
         self._ladder = ladder
         self._result_limit = result_limit
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="perdure-task")
+        self._variables = contextvars.copy_context()
+        self._threads = Threads("perdure-task")
+        self._processes = Processes()
+        self._handlers: dict[str, Handler] = {}
         self._attempts: dict[str, Attempt] = {}
-        self._performing: set[asyncio.Task[None]] = set()
         self._reports: list[Report] = []
+        self._is_leaving = False
 
     def connect(self, loop: asyncio.AbstractEventLoop, on_reports: OnReports) -> None:
         """Where to report, and on which loop."""
-        self._report_loop = loop
+        self._io_loop = loop
         self._on_reports = on_reports
+        self._around = Surroundings(
+            loop=self._loop,
+            to_loop=Mailbox(self._loop),
+            threads=self._threads,
+            processes=self._processes,
+            mail=Mailbox(loop),
+            time=loop.time,
+            variables=self._variables,
+        )
 
     def begin(self, runs: Sequence[Run]) -> None:
-        self._here(self._begin, runs)
+        for run in runs:
+            attempt = self._attempt(run)
+            if self._is_leaving:  # claimed at the last moment
+                self._report(Ended(run.id, attempt.token, HandedOver(), {}))
+            else:
+                self._attempts[attempt.token] = attempt
+                attempt.begin()
 
-    def stop(self, run_id: str, reason: StopReason) -> None:
-        self._here(self._stop, run_id, reason)
+    def stop(self, token: str, reason: StopReason) -> None:
+        """Stop the attempt that has this lease."""
+        if token in self._attempts:
+            self._attempts[token].stop(reason)
 
     def stop_all(self, reason: StopReason) -> None:
-        self._here(self._stop_all, reason)
+        """Nothing begins any more, and what has begun is asked to stop."""
+        self._is_leaving = True
+        for attempt in list(self._attempts.values()):
+            attempt.stop(reason)
 
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+    def give_up_all(self) -> None:
+        """What has not ended is given up."""
+        for attempt in list(self._attempts.values()):
+            attempt.give_up()
 
-    def _here(self, function: Callable[..., None], *arguments: Any) -> None:
-        _call_on(self._loop, function, *arguments)
+    async def close(self) -> None:
+        """On any loop. Threads that do not end are left behind; processes are not."""
+        if self._processes.any:
+            await asyncio.to_thread(self._processes.close)
+        self._threads.close()
 
-    def _begin(self, runs: Sequence[Run]) -> None:
-        for run in runs:
-            attempt = Attempt(
-                run, self._tasks[run.task], self._threads, self._ladder, self._result_limit
-            )
-            self._attempts[run.id] = attempt
-            performing = self._loop.create_task(self._perform(attempt))
-            self._performing.add(performing)
-            performing.add_done_callback(self._performing.discard)
+    def _attempt(self, run: Run) -> Attempt:
+        task = self._tasks[run.task]
+        return Attempt(
+            _CALLS[task.settings.executor](self._handler(task), Context(run), self._around),
+            task.settings.executor,
+            self._io_loop,
+            self._ladder,
+            on_ended=self._on_ended,
+            on_freed=self._on_freed,
+        )
 
-    async def _perform(self, attempt: Attempt) -> None:
-        began = self._clock.now()
-        ending = await attempt.perform()
-        elapsed = (self._clock.now() - began).total_seconds() * 1000
-        known = None if attempt.lost_its_lease else ending
-        self._attempts.pop(attempt.run.id, None)
-        self._report(Ended(attempt.run.id, known, elapsed, attempt.is_stuck))
-        if attempt.is_stuck:
-            attempt.when_thread_ends(lambda: self._report(SlotFreed(attempt.run.id)))
+    def _handler(self, task: Task[..., Any]) -> Handler:
+        if task.name not in self._handlers:
+            handler = Handler(task.function, task.signature, self._result_limit)
+            self._handlers[task.name] = handler
+        return self._handlers[task.name]
+
+    def _on_ended(self, attempt: Attempt, ending: Ending | None) -> None:
+        self._attempts.pop(attempt.token, None)
+        ended = Ended(attempt.run.id, attempt.token, ending, attempt.trace(), attempt.is_stuck)
+        self._report(ended)
+
+    def _on_freed(self, attempt: Attempt) -> None:
+        self._report(SlotFreed(attempt.run.id))
 
     def _report(self, report: Report) -> None:
         if not self._reports:
-            self._loop.call_soon(self._flush)
+            self._io_loop.call_soon(self._flush)
         self._reports.append(report)
 
     def _flush(self) -> None:
         reports, self._reports = self._reports, []
-        _call_on(self._report_loop, self._on_reports, reports)
-
-    def _stop(self, run_id: str, reason: StopReason) -> None:
-        if run_id in self._attempts:
-            self._attempts[run_id].stop(reason)
-
-    def _stop_all(self, reason: StopReason) -> None:
-        for attempt in list(self._attempts.values()):
-            attempt.stop(reason)
-
-
-def _call_on(
-    loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any
-) -> None:
-    try:
-        here = asyncio.get_running_loop() is loop
-    except RuntimeError:
-        here = False
-    if here:
-        function(*arguments)
-    else:
-        loop.call_soon_threadsafe(function, *arguments)
+        self._on_reports(reports)

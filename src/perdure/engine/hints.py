@@ -2,12 +2,17 @@
 
 Inside a process a hint arrives at once. A transport, where the storage has one, carries it to
 other processes, coalesced; what it loses, the next poll finds.
+
+A process has one `Hub`, shared by all its loops, and one `Hints` on each of them. All of these
+send. Only one hears for the hub, the one started last (a worker's, whose loop no handler can
+block), and not before somebody wants to know: a process that only asks for runs hears nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
@@ -23,6 +28,8 @@ OnTopics = Callable[[Topics | None], None]
 
 COALESCE = timedelta(milliseconds=5)
 RECONNECT = timedelta(seconds=1)
+FAREWELL = timedelta(seconds=2)
+"""How long stopping waits for the last hints to be sent."""
 
 
 def work(environment: str, queue: str) -> str:
@@ -38,29 +45,98 @@ def cancel(worker_id: str) -> str:
 
 
 class Hub:
-    """One a process: whoever listens, on whatever loop."""
+    """One a process: whoever listens, on whatever loop. By its name it knows its own hints when
+    a transport brings them back."""
 
-    def __init__(self) -> None:
-        self._listeners: dict[object, tuple[asyncio.AbstractEventLoop, OnTopics]] = {}
+    def __init__(self, name: str | None = None) -> None:
+        self.signature: Topics = frozenset() if name is None else frozenset([f"from:{name}"])
+        self._lock = threading.Lock()
+        self._listeners: dict[object, _Listener] = {}
+        self._carriers: list[Hints] = []
+        self._ear: Hints | None = None
+        self._is_wanted = False
 
     def listen(self, on_topics: OnTopics) -> Callable[[], None]:
         """Be told, on the calling loop. Gives back how to stop that."""
-        key = object()
-        self._listeners[key] = (asyncio.get_running_loop(), on_topics)
+        listener = _Listener(asyncio.get_running_loop(), on_topics)
+        with self._lock:
+            self._listeners[listener] = listener
+            self._is_wanted = True
+            self._choose_ear()
 
         def stop() -> None:
-            self._listeners.pop(key, None)
+            with self._lock:
+                self._listeners.pop(listener, None)
+            listener.is_stopped = True
 
         return stop
 
     def tell(self, topics: Topics | None) -> None:
-        here = _current_loop()
-        for loop, on_topics in list(self._listeners.values()):
-            if loop is here:
-                on_topics(topics)
-            else:
-                with suppress(RuntimeError):  # that loop has just been closed
-                    loop.call_soon_threadsafe(on_topics, topics)
+        with self._lock:
+            listeners = list(self._listeners.values())
+        for listener in listeners:
+            listener.tell(topics)
+
+    def hear(self, topics: Topics | None) -> None:
+        """Tell what came from elsewhere."""
+        if topics is None or not topics & self.signature:
+            self.tell(topics)
+
+    def join(self, hints: Hints) -> None:
+        with self._lock:
+            self._carriers.append(hints)
+            self._choose_ear()
+
+    def leave(self, hints: Hints) -> None:
+        with self._lock:
+            self._carriers.remove(hints)
+            self._choose_ear()
+
+    def _choose_ear(self) -> None:
+        """Once wanted it stays open: whoever waits for one result will wait for another."""
+        chosen = self._carriers[-1] if self._carriers and self._is_wanted else None
+        if chosen is self._ear:
+            return
+        if self._ear is not None:
+            self._ear.set_hearing(False)
+        if chosen is not None:
+            chosen.set_hearing(True)
+        self._ear = chosen
+
+
+class _Listener:
+    """Told from any thread. What comes before its loop gets round to it comes as one."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_topics: OnTopics) -> None:
+        self.is_stopped = False
+        self._loop = loop
+        self._on_topics = on_topics
+        self._lock = threading.Lock()
+        self._news: set[str | None] = set()
+
+    def tell(self, topics: Topics | None) -> None:
+        if _current_loop() is self._loop:
+            self._call(topics)
+            return
+        with self._lock:
+            is_first = not self._news
+            self._news |= {None} if topics is None else topics
+        if is_first:
+            with suppress(RuntimeError):  # that loop has just been closed
+                self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        with self._lock:
+            news, self._news = self._news, set()
+        if not self.is_stopped:
+            known = frozenset(topic for topic in news if topic is not None)
+            self._call(None if None in news else known)
+
+    def _call(self, topics: Topics | None) -> None:
+        try:
+            self._on_topics(topics)
+        except Exception:  # no business of whoever told
+            log.exception("a hint could not be taken")
 
 
 class Hints:
@@ -71,50 +147,96 @@ class Hints:
         self._clock = clock
         self._transport = transport
         self._pending: set[str] = set()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        self._sender: asyncio.Task[None] | None = None
+        self._ears: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Carry hints from and to other processes, until stopped."""
+        """Carry hints to other processes, and from them if this is the one that hears."""
         if self._transport is not None:
+            self._loop = asyncio.get_running_loop()
             self._wanted = asyncio.Event()
-            self._tasks = [
-                asyncio.create_task(self._listen(self._transport)),
-                asyncio.create_task(self._send(self._transport, self._wanted)),
-            ]
+            self._sender = asyncio.create_task(self._send(self._transport))
+            self.hub.join(self)
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        """Hear no more, and send what is still to be sent."""
+        if self._sender is None:
+            return
+        sender, self._sender = self._sender, None
+        self.hub.leave(self)
+        self._is_stopping = True
+        self._wanted.set()
+        try:
+            await asyncio.wait([sender], timeout=FAREWELL.total_seconds())
+        finally:
+            tasks = [sender, *self._ears]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def publish(self, topics: Iterable[str]) -> None:
-        """Never waits, never raises."""
+        """From any thread. Never waits, never raises."""
         told = frozenset(topics)
         if told:
             self.hub.tell(told)
-        if told and self._tasks:
-            self._pending |= told
-            self._wanted.set()
+        if told and self._sender is not None:
+            self._on_loop(self._post, told)
 
-    async def _send(self, transport: HintTransport, wanted: asyncio.Event) -> None:
-        while True:
-            await wanted.wait()
-            await self._clock.sleep(COALESCE)
-            wanted.clear()
+    def set_hearing(self, wanted: bool) -> None:
+        """From any thread: the hub has chosen."""
+        self._on_loop(self._hear_or_hush, wanted)
+
+    def _on_loop(self, function: Callable[..., None], argument: object) -> None:
+        if _current_loop() is self._loop:
+            function(argument)
+            return
+        with suppress(RuntimeError):  # that loop has just been closed
+            self._loop.call_soon_threadsafe(function, argument)
+
+    def _post(self, topics: Topics) -> None:
+        self._pending |= topics
+        self._wanted.set()
+
+    def _hear_or_hush(self, wanted: bool) -> None:
+        for ear in self._ears:
+            ear.cancel()
+        if wanted and self._transport is not None and not self._is_stopping:
+            ear = asyncio.create_task(self._listen(self._transport))
+            self._ears.add(ear)
+            ear.add_done_callback(self._ears.discard)
+
+    async def _send(self, transport: HintTransport) -> None:
+        """The first hint at once, those that follow it closely together."""
+        while not self._is_stopping:
+            await self._wanted.wait()
+            self._wanted.clear()
             topics, self._pending = frozenset(self._pending), set()
-            try:
-                await transport.notify(topics)
-            except PerdureError as error:
-                log.debug("hint lost", extra={"error": str(error)})
+            if topics:
+                await self._notify(transport, topics | self.hub.signature)
+                await self._clock.sleep(COALESCE)
+        if self._pending:
+            await self._notify(transport, frozenset(self._pending) | self.hub.signature)
+
+    async def _notify(self, transport: HintTransport, topics: Topics) -> None:
+        try:
+            await transport.notify(topics)
+        except PerdureError as error:
+            log.debug("hint lost", extra={"error": str(error)})
+        except Exception:  # a hint may be lost, the sender may not
+            log.exception("hint lost")
 
     async def _listen(self, transport: HintTransport) -> None:
+        """Until there is nothing more to hear, or for ever."""
         while True:
             try:
-                await transport.listen(self.hub.tell)
+                await transport.listen(self.hub.hear)
+                return
             except PerdureError as error:
                 log.info("no hints for now", extra={"error": str(error)})
-            await self._clock.sleep(RECONNECT)
+            except Exception:  # the same, but nobody had thought of it
+                log.exception("no hints for now")
+            await self._clock.sleep(RECONNECT * (1 + 0.5 * self._clock.jitter()))
 
 
 def _current_loop() -> asyncio.AbstractEventLoop | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("perdure.leases")
 
+TROUBLE = timedelta(milliseconds=500)
+"""Before asking again: whoever comes back last after an outage must still come within `grace`."""
+
 
 class Leases:
-    """Which runs are ours. Storage's answer to a renewal is the truth; no answer is no news."""
+    """Which runs are ours. Storage's answer to a renewal is the truth; no answer is no news.
+
+    By token, not by run: a run may be ours again before its former lease is settled.
+    """
 
     def __init__(
         self,
@@ -38,17 +44,21 @@ class Leases:
         self._soon = asyncio.Event()
 
     def hold(self, runs: Iterable[Run]) -> None:
-        self.held |= {run.id: run for run in runs}
+        new = {run.lease.token: run for run in runs if run.lease is not None}
+        again = {run.id for run in new.values()}
+        former = [token for token, run in self.held.items() if run.id in again]
+        for token in former:  # ended in storage, by us or by others; its handler may not know
+            self.drop(token)
+            self._on_lost(token)
+        self.held |= new
 
-    def drop(self, run_id: str) -> None:
-        self.held.pop(run_id, None)
+    def drop(self, token: str) -> None:
+        self.held.pop(token, None)
 
-    def token_of(self, run_id: str) -> str:
-        """Raises LeaseLost if the run is not held any more."""
-        run = self.held.get(run_id)
-        if run is None or run.lease is None:
+    def check(self, run_id: str, token: str) -> None:
+        """Raises LeaseLost if the lease is not held any more."""
+        if token not in self.held:
             raise LeaseLost(run_id)
-        return run.lease.token
 
     def renew_now(self) -> None:
         self._soon.set()
@@ -66,24 +76,25 @@ class Leases:
             except StorageError as error:
                 # Unknown is not lost: nobody recovers leases while the storage is away.
                 log.warning("leases not renewed", extra={"error": str(error)})
+                self._soon.set()
+                await self._app.clock.sleep(TROUBLE)
 
     async def renew(self) -> None:
         if not self.held:
             return
-        renewals = [
-            Renewal(run.id, run.lease.token, self._ttl(run))
-            for run in self.held.values()
-            if run.lease is not None
-        ]
-        self._act_on(await self._storage.renew(renewals))
+        renewals = [Renewal(run.id, token, self._ttl(run)) for token, run in self.held.items()]
+        answer = await self._storage.renew(renewals)
+        self._act_on(answer, {renewal.run_id: renewal.token for renewal in renewals})
 
-    def _act_on(self, answer: Renewed) -> None:
-        for run_id in answer.lost:
-            if run_id in self.held:
-                self.drop(run_id)
-                self._on_lost(run_id)
-        for run_id in answer.cancelling:
-            self._on_cancel(run_id)
+    def _act_on(self, answer: Renewed, asked: Mapping[str, str]) -> None:
+        """`asked`: each run's token in the question. Only of that one does the answer speak."""
+        for run_id in sorted(answer.lost):
+            if asked[run_id] in self.held:
+                log.warning("lease lost", extra={"run_id": run_id})
+                self.drop(asked[run_id])
+                self._on_lost(asked[run_id])
+        for run_id in sorted(answer.cancelling):
+            self._on_cancel(asked[run_id])
 
     def _ttl(self, run: Run) -> timedelta:
         return run.policy.lease_ttl or self._app.defaults.lease_ttl

@@ -33,16 +33,26 @@ class Maintenance(Service):
         super().__init__(app, app.defaults.maintenance_tick)
         self._patient = patient
         self._answers_since: datetime | None = None
+        self._answered_at: datetime | None = None
 
     async def run_once(self) -> None:
         try:
             now = await self._app.storage.now()
+            self._note_answer(now)
             await self._attend(now)
             await self._app.storage.open_gates(self._app.defaults.maintenance_batch)
             await self._prune(now)
         except StorageUnavailable:
             self._answers_since = None
             raise
+
+    def _note_answer(self, now: datetime) -> None:
+        """A storage that kept us waiting was away, although our retries may have hidden it. A
+        lease missed by one renewal must still outlive the longest wait that does not count."""
+        longest = max(1.5 * self._app.defaults.renewal_interval, 2 * self._interval)
+        if self._answered_at is not None and now - self._answered_at > longest:
+            self._answers_since = None
+        self._answered_at = now
 
     async def _attend(self, now: datetime) -> None:
         """Whatever asks for attention; leases only once we may judge them."""
@@ -86,6 +96,6 @@ class Maintenance(Service):
 
     async def _prune(self, now: datetime) -> None:
         defaults = self._app.defaults
-        for status in TERMINAL:
+        for status in sorted(TERMINAL):
             kept = defaults.failure_retention if status in FAILURES else defaults.retention
             await self._app.storage.prune(status, now - kept, defaults.maintenance_batch)

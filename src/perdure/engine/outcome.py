@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import traceback as tracebacks
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 
@@ -18,33 +18,36 @@ from perdure.core.decide import (
 )
 from perdure.core.decide.lease import Evidence
 from perdure.core.events import Event
-from perdure.core.failure import Failure, FailureKind, make_failure
+from perdure.core.failure import MAX_MESSAGE, Failure, FailureKind, clean_text, make_failure
 from perdure.core.lifecycle import Status
 from perdure.core.run import Awaiting, Run
+from perdure.core.values import encode_value
 from perdure.engine.context import Fail, Released, RetryAfter
 from perdure.errors import InvalidInput
 
+MAX_DETAILS = 64 * 1024
 
-class Returned(msgspec.Struct, frozen=True):
+
+class Returned(msgspec.Struct, frozen=True, tag=True):
     result_json: msgspec.Raw
 
 
-class Raised(msgspec.Struct, frozen=True):
+class Raised(msgspec.Struct, frozen=True, tag=True):
     failure: Failure
     retry_after: timedelta | None = None
 
 
-class GaveBack(msgspec.Struct, frozen=True):
+class GaveBack(msgspec.Struct, frozen=True, tag=True):
     delay: timedelta | None = None
     until: datetime | None = None
     awaiting: Awaiting | None = None
 
 
-class Stopped(msgspec.Struct, frozen=True):
+class Stopped(msgspec.Struct, frozen=True, tag=True):
     """It was asked to stop, and did."""
 
 
-class HandedOver(msgspec.Struct, frozen=True):
+class HandedOver(msgspec.Struct, frozen=True, tag=True):
     """The worker goes away."""
 
 
@@ -76,30 +79,54 @@ def decide_ending(
 
 
 def ending_of(error: BaseException) -> Ending:
-    """What an exception that left a handler means."""
-    match error:
+    """What an exception that left a handler means. Never raises."""
+    match only_leaf(error):
         case Released(delay=delay, until=until, awaiting=awaiting):
             return GaveBack(delay, until, awaiting)
-        case RetryAfter(message=message, delay=delay):
-            return Raised(_failure(error, message, retryable=True), delay)
-        case Fail(message=message, retryable=retryable, details=details):
+        case RetryAfter(message=message, delay=delay) as leaf:
+            return Raised(_failure(leaf, message, trace_of=error), delay)
+        case Fail(message=message, retryable=retryable, details=details) as leaf:
+            details = _plain(details)
             return Raised(
-                make_failure(
-                    FailureKind.ERROR,
-                    type=type(error).__name__,
-                    message=message,
-                    retryable=retryable,
-                    details=details,
-                    traceback=_traceback(error),
-                )
+                _failure(leaf, message, trace_of=error, retryable=retryable, details=details)
             )
-        case _:
-            return Raised(_failure(error, str(error), retryable=True))
+        case BaseExceptionGroup() as group:
+            retryable = all(leaf.retryable for leaf in _leaves(group) if isinstance(leaf, Fail))
+            message = "; ".join(f"{type(leaf).__name__}: {_text(leaf)}" for leaf in _leaves(group))
+            message = f"{_text(group)}: {message}"
+            return Raised(_failure(group, message, trace_of=error, retryable=retryable))
+        case leaf:
+            return Raised(_failure(leaf, _text(leaf), trace_of=error))
+
+
+def only_leaf(error: BaseException) -> BaseException:
+    """A group of one means what that one means: task groups wrap whatever leaves them."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def timed_out(timeout: timedelta) -> Raised:
     message = f"the attempt took longer than its timeout of {timeout.total_seconds():g} s"
     return Raised(make_failure(FailureKind.TIMEOUT, type="Timeout", message=message))
+
+
+def crashed(message: str) -> Raised:
+    """The process that ran the handler is gone."""
+    return Raised(make_failure(FailureKind.CRASH, type="ProcessDied", message=message))
+
+
+def not_executed(error: Exception) -> Raised:
+    """Our side could not call the handler, or not record what it said."""
+    message = f"the attempt could not be carried out: {_text(error)}"
+    return Raised(
+        make_failure(
+            FailureKind.SYSTEM,
+            type=type(error).__name__,
+            message=message,
+            traceback=_traceback(error),
+        )
+    )
 
 
 def rejected(error: InvalidInput) -> Raised:
@@ -110,19 +137,63 @@ def rejected(error: InvalidInput) -> Raised:
             type=type(error).__name__,
             message=str(error),
             retryable=False,
+            traceback=None if error.__cause__ is None else _traceback(error),
         )
     )
 
 
-def _failure(error: BaseException, message: str, *, retryable: bool) -> Failure:
+def _failure(
+    error: BaseException,
+    message: str,
+    *,
+    trace_of: BaseException,
+    retryable: bool = True,
+    details: dict[str, Any] | None = None,
+) -> Failure:
     return make_failure(
         FailureKind.ERROR,
         type=type(error).__name__,
         message=message,
         retryable=retryable,
-        traceback=_traceback(error),
+        details=details,
+        traceback=_traceback(trace_of),
     )
 
 
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001  # somebody's `__str__`
+        return f"(its text cannot be had: {type(broken).__name__})"
+
+
 def _traceback(error: BaseException) -> str:
-    return "".join(tracebacks.format_exception(error))
+    """Cut in the middle: where it began and how it ended are what one looks for."""
+    try:
+        text = "".join(tracebacks.format_exception(error))
+    except Exception as broken:  # noqa: BLE001  # an attempt must end, also with this
+        return f"(no traceback: {type(broken).__name__})"
+    if len(text) <= MAX_MESSAGE:
+        return text
+    half = MAX_MESSAGE // 2 - 50
+    return f"{text[:half]}\n… ({len(text) - 2 * half} characters left out) …\n{text[-half:]}"
+
+
+def _plain(details: Any) -> dict[str, Any] | None:
+    """Details as JSON, whatever somebody put there: they must not spoil a commit."""
+    if details is None:
+        return None
+    try:
+        plain = msgspec.to_builtins(details, enc_hook=repr, str_keys=True)
+        encode_value(plain, field="details", limit=MAX_DETAILS)
+        return plain if isinstance(plain, dict) else {"value": plain}
+    except Exception as error:  # noqa: BLE001  # somebody's `__repr__`, a value within itself
+        return {"left_out": clean_text(_text(error))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import timedelta
 
 from perdure.core.run import Run
@@ -45,12 +46,13 @@ class Results:
         try:
             while self._drop_cancelled():
                 self._look.clear()
+                asked = list(self._waiters)
                 try:
-                    found = await self._storage.get(list(self._waiters))
+                    found = await self._storage.get(asked)
                 except StorageUnavailable:
                     await self._clock.sleep(PAUSE_AFTER_TROUBLE)
                     continue
-                self._settle(found)
+                self._settle(asked, found)
                 if self._waiters:
                     await self._wait()
         finally:
@@ -60,8 +62,9 @@ class Results:
         if topics is None or any(topic.startswith("done:") for topic in topics):
             self._look.set()
 
-    def _settle(self, found: dict[str, Run]) -> None:
-        for run_id in list(self._waiters):
+    def _settle(self, asked: Sequence[str], found: dict[str, Run]) -> None:
+        """Only those we asked about: others have come meanwhile."""
+        for run_id in asked:
             run = found.get(run_id)
             if run is not None and not run.is_terminal:
                 continue

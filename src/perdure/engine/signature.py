@@ -93,7 +93,7 @@ class Signature:
             return msgspec.json.decode(bytes(result))
         try:
             return msgspec.json.decode(bytes(result), type=self._result_type, dec_hook=_from_plain)
-        except (msgspec.ValidationError, TypeError):
+        except (msgspec.ValidationError, TypeError, NotImplementedError):
             return msgspec.json.decode(bytes(result))
 
     def schema(self) -> dict[str, Any]:

@@ -65,6 +65,13 @@ class Task(Generic[P, R]):
         in its place stands the error."""
         return await self.app.client.trigger_many(self, items, self._options)
 
+    async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Trigger, claim and execute here, as durably as anywhere: retries, limits and the lease
+        hold, and if this process dies another worker goes on."""
+        handle = await self.trigger(*args, **kwargs)
+        async with self.app.executing(handle.id):
+            return await handle.result()
+
     def _payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         limit = self.app.defaults.payload_limit
         return self.signature.encode(self.signature.bind(args, kwargs), limit)

@@ -24,10 +24,9 @@ from perdure.engine.attempt import StopReason
 from perdure.engine.catalogue import Registration
 from perdure.engine.handlers import Ended, Handlers, Report
 from perdure.engine.leases import Leases
-from perdure.engine.outcome import Ending, HandedOver, decide_ending
+from perdure.engine.outcome import Ending, decide_ending, not_executed
 from perdure.errors import (
     LeaseLost,
-    PerdureError,
     SequenceConflict,
     StorageError,
     StorageUnavailable,
@@ -47,6 +46,7 @@ class Finished(msgspec.Struct):
     """An attempt that ended and is not recorded yet. `commit` keeps its id when repeated."""
 
     run: Run
+    token: str
     ending: Ending
     evidence: Evidence
     commit: Commit | None = None
@@ -64,8 +64,10 @@ class Worker:
         *,
         concurrency: int,
         queues: Sequence[str] | None,
+        run_ids: Sequence[str] | None = None,
     ) -> None:
         self.id = app.ids.worker_id()
+        self._run_ids = None if run_ids is None else tuple(run_ids)
         self._app = app
         self._storage = storage
         self._hints = hint
@@ -77,9 +79,11 @@ class Worker:
         self._leases = Leases(app, storage, self.id, self._on_lost, self._on_cancel)
         self._finished: list[Finished] = []
         self._wake = asyncio.Event()
+        self._hinted = False
+        self._renew_after_claim = False
         self._next_look: datetime | None = None
         self._claims_in_flight = 0
-        self._doubtful = False
+        self._doubted: set[str] = set()
         self._stopping = False
         self._recorded = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -100,7 +104,7 @@ class Worker:
         if not await self._drained(drain):
             self._handlers.stop_all(StopReason.SHUTDOWN)
             if not await self._drained(timedelta(seconds=1)):
-                self._give_up_the_rest()
+                self._handlers.give_up_all()
                 await self._drained(timedelta(seconds=5))
         self._stop_listening()
         for task in self._tasks:
@@ -129,27 +133,23 @@ class Worker:
         """Whether nothing is held any more."""
         try:
             async with asyncio.timeout(within.total_seconds()):
-                while self._leases.held or self._finished or self._claims_in_flight:
+                while (
+                    self._leases.held or self._finished or self._claims_in_flight or self._doubted
+                ):
                     self._recorded.clear()
                     await self._recorded.wait()
         except TimeoutError:
             return False
         return True
 
-    def _give_up_the_rest(self) -> None:
-        """What does not even end when asked is released; its late outcome will be refused."""
-        known = {finished.run.id for finished in self._finished}
-        for run in self._leases.held.values():
-            if run.id not in known:
-                self._finished.append(Finished(run, HandedOver(), Evidence()))
-        self._wake.set()
-
     # Waking
 
     def _on_hint(self, topics: hints.Topics | None) -> None:
         if topics is None or any(self._concerns_me(topic) for topic in topics):
+            self._hinted = True
             self._wake.set()
         if topics is None or hints.cancel(self.id) in topics:
+            self._renew_after_claim = self._claims_in_flight > 0  # until none is in flight
             self._leases.renew_now()
 
     def _concerns_me(self, topic: str) -> bool:
@@ -161,7 +161,7 @@ class Worker:
     async def _idle(self) -> None:
         """Until there is something to do: a hint, a report, the next due time, or the poll."""
         wait = self._app.defaults.poll
-        if self._next_look is not None:
+        if self._next_look is not None and self._free and not self._stopping:
             wait = min(wait, max(self._next_look - self._now(), timedelta(milliseconds=1)))
         try:
             async with asyncio.timeout(wait.total_seconds()):
@@ -180,7 +180,7 @@ class Worker:
             except StorageUnavailable as error:
                 log.warning("storage does not answer", extra={"error": str(error)})
                 await self._app.clock.sleep(TROUBLE)
-            except PerdureError:
+            except Exception:
                 log.exception("a turn of the worker failed")
                 await self._app.clock.sleep(TROUBLE)
             if not more:
@@ -188,39 +188,52 @@ class Worker:
 
     async def _turn(self) -> bool:
         """Record what has ended and claim for the free slots; whether there may be more."""
-        if self._doubtful and self._claims_in_flight == 0:
+        if self._doubted:
             await self._settle_doubt()
         places = 0 if self._stopping else self._free
         finished = self._take_finished()
         if not places and not finished:
             return False
         self._free -= places
+        self._hinted = self._hinted and not places
         self._claims_in_flight += 1
         try:
             runs = await self._record_and_claim(finished, places)
-        except PerdureError:
+        except Exception:
             self._finished[:0] = finished
             self._free += places
-            self._doubtful = self._doubtful or places > 0
             raise
         finally:
             self._claims_in_flight -= 1
+            self._renew_after_claim = self._renew_after_claim and self._claims_in_flight > 0
             self._recorded.set()
         self._free += places - len(runs)
-        return bool(self._finished) or len(runs) == places > 0
+        # What a hint during the claim spoke of, the claim may have missed.
+        return bool(self._finished) or len(runs) == places > 0 or (places > 0 and self._hinted)
 
     async def _record_and_claim(self, finished: list[Finished], places: int) -> tuple[Run, ...]:
         commits = [item.commit for item in finished if item.commit is not None]
         if not places:
             await self._settle(finished, await self._storage.commit(commits))
             return ()
-        claimed = await self._storage.claim(self._request(places), commits)
+        request = self._request(places)
+        try:
+            claimed = await self._storage.claim(request, commits)
+        except Exception:
+            self._doubted |= set(request.tokens)
+            raise
         self._offset = claimed.now - self._app.clock.now()
-        self._next_look = claimed.next_claimable_at
-        self._leases.hold(claimed.runs)
+        # Of runs known by name, what else is due says nothing.
+        self._next_look = claimed.next_claimable_at if self._run_ids is None else None
+        self._hold(claimed.runs)
         self._handlers.begin(claimed.runs)
         await self._settle(finished, claimed.outcomes)
         return claimed.runs
+
+    def _hold(self, runs: Sequence[Run]) -> None:
+        self._leases.hold(runs)
+        if self._renew_after_claim:  # one of these may be the run that was to be cancelled
+            self._leases.renew_now()
 
     def _request(self, places: int) -> ClaimRequest:
         ids = self._app.ids
@@ -229,6 +242,7 @@ class Worker:
             tokens=tuple(ids.token() for _ in range(places)),
             tasks=tuple(self._app.tasks),
             queues=self._queues,
+            run_ids=self._run_ids,
             start=places,
             lease_ttl=self._app.defaults.lease_ttl,
             environment=self._app.environment,
@@ -244,49 +258,64 @@ class Worker:
 
     def _prepare(self, item: Finished) -> bool:
         try:
-            token = self._leases.token_of(item.run.id)
-            events = decide_ending(
-                item.run, token, item.ending, self._now(), self._app.clock.jitter(), item.evidence
-            )
+            self._leases.check(item.run.id, item.token)
+            item.commit = self._commit_of(item)
         except LeaseLost:
             log.warning("late outcome refused", extra={"run_id": item.run.id})
-            self._leases.drop(item.run.id)
+            self._leases.drop(item.token)
+            self._recorded.set()
             return False
-        item.commit = prepare_commit(item.run, events, self._app.ids.commit_id())
+        except Exception as error:  # one impossible ending must not keep the others
+            log.exception("cannot record how an attempt ended", extra={"run_id": item.run.id})
+            item.ending = not_executed(error)
+            item.commit = self._commit_of(item)
         return True
+
+    def _commit_of(self, item: Finished) -> Commit:
+        now, jitter = self._now(), self._app.clock.jitter()
+        events = decide_ending(item.run, item.token, item.ending, now, jitter, item.evidence)
+        return prepare_commit(item.run, events, self._app.ids.commit_id())
 
     async def _settle(self, finished: Sequence[Finished], outcomes: Iterable[Outcome]) -> None:
         again: list[Finished] = []
         for item, outcome in zip(finished, outcomes, strict=True):
             if isinstance(outcome, Committed):
-                self._leases.drop(item.run.id)
+                self._leases.drop(item.token)
             elif isinstance(outcome, SequenceConflict):
                 again.append(item)
             else:
                 log.error("outcome refused", extra={"run_id": item.run.id, "why": str(outcome)})
-                self._leases.drop(item.run.id)
-        self._hints.publish([hints.done(self._app.environment)] if finished else [])
+                self._leases.drop(item.token)
+        self._hints.publish(_news(finished))
         if again:
             await self._decide_again(again)
 
     async def _decide_again(self, items: Sequence[Finished]) -> None:
         """Somebody wrote to these runs meanwhile, e.g. asked for a cancellation."""
-        found = await self._storage.get([item.run.id for item in items])
+        try:
+            found = await self._storage.get([item.run.id for item in items])
+        except StorageUnavailable:
+            self._finished += items  # will conflict again, and be decided then
+            return
         for item in items:
             if item.run.id in found:
-                self._finished.append(Finished(found[item.run.id], item.ending, item.evidence))
+                run = found[item.run.id]
+                self._finished.append(Finished(run, item.token, item.ending, item.evidence))
             else:
-                self._leases.drop(item.run.id)
+                self._leases.drop(item.token)
         self._wake.set()
 
     async def _settle_doubt(self) -> None:
-        """A claim's answer was lost: leases we do not know of are given back."""
-        self._doubtful = False
+        """Claims whose answer was lost: what they got is given back. By their tokens, since other
+        claims may be under way. The doubt ends only when all of it is given back."""
+        doubted = set(self._doubted)
         for run in await self._storage.leases(self.id):
-            if run.id in self._leases.held or run.lease is None:
+            if run.lease is None or run.lease.token not in doubted:
                 continue
             events = decide_shutdown(run, run.lease.token, self._now())
             await self._storage.commit([prepare_commit(run, events, self._app.ids.commit_id())])
+        self._doubted -= doubted
+        self._recorded.set()
 
     # Reports from the handlers, and news about leases
 
@@ -296,20 +325,30 @@ class Worker:
                 self._free += 1
                 continue
             self._free += not report.is_stuck
-            run = self._leases.held.get(report.run_id)
+            run = self._leases.held.get(report.token)
             if run is None or report.ending is None:
-                self._leases.drop(report.run_id)
+                log.warning("late outcome refused", extra={"run_id": report.run_id})
+                self._leases.drop(report.token)
                 continue
-            trace = {"total_ms": round(report.milliseconds, 3)}
-            self._finished.append(Finished(run, report.ending, Evidence(execution_trace=trace)))
+            evidence = Evidence(execution_trace=report.trace)
+            self._finished.append(Finished(run, report.token, report.ending, evidence))
         self._recorded.set()
         self._wake.set()
 
-    def _on_lost(self, run_id: str) -> None:
-        self._handlers.stop(run_id, StopReason.LEASE_LOST)
+    def _on_lost(self, token: str) -> None:
+        self._handlers.stop(token, StopReason.LEASE_LOST)
+        self._recorded.set()
 
-    def _on_cancel(self, run_id: str) -> None:
-        self._handlers.stop(run_id, StopReason.CANCELLED)
+    def _on_cancel(self, token: str) -> None:
+        self._handlers.stop(token, StopReason.CANCELLED)
 
     def _now(self) -> datetime:
         return self._app.clock.now() + self._offset
+
+
+def _news(finished: Sequence[Finished]) -> set[str]:
+    """Who should look: those who wait for results, and workers if something is due again."""
+    runs = [item.commit.run for item in finished if item.commit is not None]
+    topics = {hints.done(run.environment) for run in runs}
+    due = [run for run in runs if run.claimable_at and run.claimable_at <= run.updated_at]
+    return topics | {hints.work(run.environment, run.queue) for run in due}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
@@ -29,12 +31,15 @@ class WorkerHost:
         *,
         drain: Duration | None = None,
         same_loop: bool = False,
+        run_ids: Sequence[str] | None = None,
     ) -> None:
         self._app = app
+        self._run_ids = run_ids
         self._concurrency = concurrency
         self._queues = queues
         self._drain = app.defaults.drain_deadline if drain is None else duration(drain, "drain")
         self._same_loop = same_loop
+        self._stopping: Future[None] | None = None
 
     @property
     def id(self) -> str:
@@ -45,8 +50,6 @@ class WorkerHost:
         defaults = self._app.defaults
         self._handlers = Handlers(
             self._app.tasks,
-            self._app.clock,
-            concurrency=self._concurrency,
             ladder=Ladder(defaults.cancel_grace, defaults.abandon_after),
             result_limit=defaults.result_limit,
         )
@@ -57,10 +60,21 @@ class WorkerHost:
     async def __aexit__(self, *exception: object) -> None:
         await self.stop(self._drain)
 
+    def begin_stop(self) -> Future[None]:
+        """Begin to stop, from any thread and even while a handler blocks the loop. Leaving the
+        block, or `stop`, then waits for the end of it."""
+        assert isinstance(self._io, IoThread), "on one loop there is no other thread to stop it"
+        if self._stopping is None:
+            self._stopping = self._io.submit(self._stop(self._drain))
+        return self._stopping
+
     async def stop(self, drain: timedelta) -> None:
-        await self._io.call(self._stop(drain))
+        if self._stopping is None:
+            await self._io.call(self._stop(drain))
+        else:
+            await asyncio.wrap_future(self._stopping)
         await self._io.close()
-        self._handlers.close()
+        await self._handlers.close()
         await self._app.__aexit__()
 
     async def _start(self) -> None:
@@ -74,6 +88,7 @@ class WorkerHost:
             self._handlers,
             concurrency=self._concurrency,
             queues=self._queues,
+            run_ids=self._run_ids,
         )
         await self._worker.start()
 

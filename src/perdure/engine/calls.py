@@ -1,0 +1,276 @@
+"""A handler under way: on its loop, in a thread, or in a process.
+
+Every call can be asked to stop (the flag in its context is set already), pressed to, and
+given up. When it has really ended, it says so on the I/O loop, whatever was done to it before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import Context as Variables
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from perdure.engine.context import TASK_LOG, AttemptStopped, Context, enter
+from perdure.engine.handler import Handler
+from perdure.engine.importable import locate
+from perdure.engine.mailbox import Mailbox
+from perdure.engine.outcome import (
+    Ending,
+    Stopped,
+    crashed,
+    ending_of,
+    not_executed,
+    rejected,
+)
+from perdure.engine.processes import Process, ProcessDied, Processes
+from perdure.engine.threads import Threads
+from perdure.engine.wire import Request
+from perdure.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all calls of a worker share: the handlers' loop, threads and processes; mail to the
+    I/O loop, and its time; and the context variables handlers find."""
+
+    loop: asyncio.AbstractEventLoop
+    to_loop: Mailbox
+    threads: Threads
+    processes: Processes
+    mail: Mailbox
+    time: Callable[[], float]
+    variables: Variables
+
+
+class Call(ABC):
+    """What an attempt supervises. `on_began` and `on_over` are called on the I/O loop."""
+
+    def __init__(self, handler: Handler, context: Context, around: Surroundings) -> None:
+        self.handler = handler
+        self.context = context
+        self.began_at: float | None = None
+        self.over_at: float | None = None
+        self.on_began: Callable[[], None] | None = None
+        self.on_over: Callable[[Ending], None]
+        self._around = around
+        self._variables = around.variables.copy()
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Have the handler called."""
+
+    @abstractmethod
+    def ask(self) -> None:
+        """The first rung."""
+
+    @abstractmethod
+    def press(self) -> None:
+        """The second rung, after the grace."""
+
+    @abstractmethod
+    def give_up(self) -> None:
+        """The last rung: nobody waits for it any more. Whatever may still end it."""
+
+    def _began(self) -> None:
+        self.began_at = self._around.time()
+        if self.on_began is not None:
+            self._around.mail.post(self.on_began)
+
+    def _over(self, ending: Ending) -> None:
+        self.over_at = self._around.time()
+        self._around.mail.post(self.on_over, ending)
+
+
+class LoopCall(Call):
+    """An `async def` handler: a task on the handlers' loop."""
+
+    def __init__(self, handler: Handler, context: Context, around: Surroundings) -> None:
+        super().__init__(handler, context, around)
+        self._task: asyncio.Task[Ending] | None = None
+        self._coroutine: Coroutine[Any, Any, Any] | None = None
+
+    def begin(self) -> None:
+        self._around.to_loop.post(self._begin)
+
+    def ask(self) -> None:
+        self._around.to_loop.post(self._cancel)
+
+    def press(self) -> None:
+        self._around.to_loop.post(self._cancel)
+
+    def give_up(self) -> None:
+        self._around.to_loop.post(self._close)
+
+    def _begin(self) -> None:
+        self._began()
+        self._task = self._around.loop.create_task(self._perform(), context=self._variables)
+        self._task.add_done_callback(self._on_done)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _close(self) -> None:
+        """End a coroutine that swallows every cancellation."""
+        if self._coroutine is not None:
+            with suppress(RuntimeError, ValueError):  # it even swallows GeneratorExit
+                self._coroutine.close()
+        self._cancel()
+
+    async def _perform(self) -> Ending:
+        try:
+            arguments = self.handler.arguments(self.context)
+        except InvalidInput as error:
+            return rejected(error)
+        enter(self.context)
+        try:
+            self._coroutine = self.handler.function(**arguments)
+            value = await self._coroutine
+        except asyncio.CancelledError as error:
+            return Stopped() if self.context.cancelled else ending_of(error)
+        except BaseException as error:  # noqa: BLE001  # an attempt's failure is data
+            return ending_of(error)
+        return self.handler.returned(value)
+
+    def _on_done(self, task: asyncio.Task[Ending]) -> None:
+        self._over(Stopped() if task.cancelled() else task.result())
+
+
+class ThreadCall(Call):
+    """A `def` handler in a thread. It can be interrupted between two bytecodes, not inside C."""
+
+    def __init__(self, handler: Handler, context: Context, around: Surroundings) -> None:
+        super().__init__(handler, context, around)
+        self._lock = threading.Lock()
+        self._thread_id: int | None = None
+        self._interrupted = False
+
+    def begin(self) -> None:
+        self._around.threads.submit(self._run)
+
+    def ask(self) -> None:
+        """The flag is all there is to see."""
+
+    def press(self) -> None:
+        """Once: whoever catches this one would catch the next one too."""
+        with self._lock:
+            if self._thread_id is not None and not self._interrupted:
+                self._interrupted = True
+                _raise_in(self._thread_id, AttemptStopped)
+
+    def give_up(self) -> None:
+        self.press()
+
+    def _run(self) -> Callable[[], None]:
+        ending: Ending = Stopped()
+        with self._lock:
+            self._thread_id = threading.get_ident()
+        try:
+            self._began()
+            if not self.context.cancelled:
+                ending = self._variables.run(self.handler.call, self.context)
+            self._disarm()
+        except AttemptStopped:  # between two of our own lines; there is only one
+            self._disarm()
+        return partial(self._over, ending)
+
+    def _disarm(self) -> None:
+        """From here on the exception cannot hit whatever this thread does next."""
+        with self._lock:
+            thread_id, self._thread_id = self._thread_id, None
+        if thread_id is not None:
+            _raise_in(thread_id, None)
+
+
+class ProcessCall(Call):
+    """A `def` handler in a process of its own. A thread waits for it."""
+
+    def __init__(self, handler: Handler, context: Context, around: Surroundings) -> None:
+        super().__init__(handler, context, around)
+        self._lock = threading.Lock()
+        self._process: Process | None = None
+
+    def begin(self) -> None:
+        self._around.threads.submit(self._run)
+
+    def ask(self) -> None:
+        with self._lock:
+            if self._process is not None:
+                self._process.terminate()
+
+    def press(self) -> None:
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+
+    def give_up(self) -> None:
+        self.press()
+
+    def _run(self) -> Callable[[], None]:
+        return partial(self._over, self._variables.run(self._perform))
+
+    def _perform(self) -> Ending:
+        enter(self.context)  # for what the handler logs
+        try:
+            return self._perform_in(self._around.processes.take())
+        except ProcessDied as died:
+            return Stopped() if self.context.cancelled else crashed(str(died))
+        except InvalidInput as error:
+            return rejected(error)
+        except Exception as error:  # noqa: BLE001  # no process to be had, or no sense in it
+            return not_executed(error)
+
+    def _perform_in(self, process: Process) -> Ending:
+        try:
+            return self._supervised(process)
+        except ProcessDied as died:
+            if died.began or self.context.cancelled or process.is_new:
+                raise
+        # It had died of boredom: killed while idle. The handler was not called.
+        return self._supervised(self._around.processes.start())
+
+    def _supervised(self, process: Process) -> Ending:
+        with self._lock:
+            self._process = process
+        try:
+            ending = Stopped() if self.context.cancelled else self._ask_to_perform(process)
+        except BaseException:
+            self._leave()
+            self._around.processes.discard(process)
+            raise
+        if self._leave():
+            self._around.processes.give_back(process)
+        else:
+            self._around.processes.discard(process)
+        return ending
+
+    def _ask_to_perform(self, process: Process) -> Ending:
+        run = self.context.run
+        log = logging.getLogger(f"{TASK_LOG}.{run.task}")
+        request = Request(
+            run=run,
+            location=locate(self.handler.function),
+            result_limit=self.handler.result_limit,
+            log_level=log.getEffectiveLevel(),
+        )
+        return process.perform(request, self._began)
+
+    def _leave(self) -> bool:
+        """Let go of the process; whether it was left alone, and can be used again."""
+        with self._lock:
+            self._process = None
+            return not self.context.cancelled
+
+
+def _raise_in(thread_id: int, error: type[BaseException] | None) -> None:
+    """None: take back what has not been raised yet."""
+    value = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), value)

@@ -1,0 +1,143 @@
+"""A worker process from inside: perform one attempt after the other, until the pipe closes.
+
+Handlers run on the main thread, because there a signal can reach them: SIGTERM raises
+`AttemptStopped` in the handler, so that its `finally` blocks run. Another thread reads the pipe;
+if it closes during an attempt, the worker is dead, and so must be this process and all it began.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+import msgspec
+
+from perdure.engine.context import TASK_LOG, AttemptStopped, Context
+from perdure.engine.handler import Handler
+from perdure.engine.importable import Location, find
+from perdure.engine.outcome import Ending, Stopped, rejected
+from perdure.engine.signature import Signature
+from perdure.engine.task import Task
+from perdure.engine.wire import REQUESTS, Began, Channel, LogLine, Over, Request
+from perdure.errors import InvalidInput
+
+_PR_SET_PDEATHSIG = 1
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Serve the worker at the other end of `descriptor`."""
+    die_with(parent)
+    os.set_inheritable(descriptor, False)
+    channel = Channel(socket.socket(fileno=descriptor))
+    task_log = logging.getLogger(TASK_LOG)
+    task_log.addHandler(_Forward(channel))
+    task_log.propagate = False
+    Child(channel).serve()
+
+
+def die_with(parent: int) -> None:
+    """Be killed when the worker's process ends, where the kernel can do that."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+class Child:
+    """The process's life."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._handlers: dict[Location, Handler] = {}
+        self._busy = False
+        self._asked = False
+        self._context: Context | None = None
+
+    def serve(self) -> None:
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        threading.Thread(target=self._read, name="perdure-pipe", daemon=True).start()
+        while (request := self._requests.get()) is not None:
+            ending = self._perform(request)
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError, AttributeError):  # closed, or never there
+                    stream.flush()
+            self._busy = False
+            self._channel.send(Over(ending))
+
+    def _read(self) -> None:
+        while (body := self._channel.receive()) is not None:
+            self._busy = True
+            self._requests.put(REQUESTS.decode(body))
+        if self._busy:
+            os.killpg(os.getpgrp(), signal.SIGKILL)
+        self._requests.put(None)
+
+    def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
+        self._asked = True
+        context, self._context = self._context, None
+        if context is not None:
+            context.ask_to_stop()
+            raise AttemptStopped
+
+    def _perform(self, request: Request) -> Ending:
+        logging.getLogger(TASK_LOG).setLevel(request.log_level)
+        try:
+            ending = self._call(Context(request.run), request)
+            self._context = None
+        except AttemptStopped:  # while importing, or between two of our own lines
+            ending = Stopped()
+        return ending
+
+    def _call(self, context: Context, request: Request) -> Ending:
+        self._context = context
+        if self._asked:
+            return Stopped()
+        try:
+            handler = self._handler(request)
+        except InvalidInput as error:
+            return rejected(error)
+        self._channel.send(Began())
+        return handler.call(context)
+
+    def _handler(self, request: Request) -> Handler:
+        known = self._handlers.get(request.location)
+        if known is None:
+            known = make_handler(request.location, request.result_limit)
+            self._handlers[request.location] = known
+        return known
+
+
+def make_handler(location: Location, result_limit: int) -> Handler:
+    """Raises InvalidTask if there is no such handler here."""
+    found = find(location)
+    if isinstance(found, Task):
+        return Handler(found.function, found.signature, result_limit)
+    return Handler(found, Signature(found, Context), result_limit)
+
+
+class _Forward(logging.Handler):
+    """Sends what the handler logs to the worker, whose logging is the one that is set up."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            fields = {key: value for key, value in vars(record).items() if key not in _STANDARD}
+            plain: dict[str, Any] = msgspec.to_builtins(fields, enc_hook=repr, str_keys=True)
+            line = LogLine(record.name, record.levelno, self.format(record), plain)
+            self._channel.send(line)
+        except Exception:  # noqa: BLE001  # as `logging` does: a line is not worth an attempt
+            self.handleError(record)

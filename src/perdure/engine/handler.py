@@ -1,0 +1,68 @@
+"""Calling a function with a payload: arguments in, an ending out. Never raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from perdure.engine.context import AttemptStopped, Context, enter
+from perdure.engine.outcome import Ending, Returned, Stopped, ending_of, rejected
+from perdure.engine.signature import Signature
+from perdure.errors import InvalidInput, InvalidPayload
+
+
+class Handler:
+    """One task's function, and how its arguments and results travel."""
+
+    def __init__(
+        self, function: Callable[..., Any], signature: Signature, result_limit: int
+    ) -> None:
+        self.function = function
+        self.signature = signature
+        self.result_limit = result_limit
+
+    def call(self, context: Context) -> Ending:
+        """How a `def` handler ended, called here and now."""
+        try:
+            arguments = self.arguments(context)
+        except InvalidInput as error:
+            return rejected(error)
+        enter(context)
+        try:
+            value = self.function(**arguments)
+        except AttemptStopped as error:
+            return Stopped() if context.cancelled else ending_of(error)
+        except BaseException as error:  # noqa: BLE001  # an attempt's failure is data
+            return ending_of(error)
+        return self.returned(value)
+
+    def arguments(self, context: Context) -> dict[str, Any]:
+        """What to call it with. Raises InvalidInput."""
+        payload = context.run.payload_json
+        try:
+            arguments = self.signature.decode(payload)
+        except InvalidInput:
+            raise
+        except Exception as error:
+            problem = f"cannot be read: {type(error).__name__}: {error}"
+            raise InvalidPayload(self.function.__qualname__, "", problem) from error
+        if self.signature.context_name is not None:
+            arguments[self.signature.context_name] = context
+        return arguments
+
+    def returned(self, value: Any) -> Ending:
+        try:
+            return Returned(self._encoded(value))
+        except InvalidInput as error:
+            return rejected(error)
+
+    def _encoded(self, value: Any) -> msgspec.Raw:
+        try:
+            return self.signature.encode_result(value, self.result_limit)
+        except InvalidInput:
+            raise
+        except Exception as error:
+            problem = f"cannot be kept as JSON: {type(error).__name__}: {error}"
+            raise InvalidInput("result", problem) from error

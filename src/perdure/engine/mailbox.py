@@ -1,0 +1,47 @@
+"""Calls from one loop or thread to another loop, in order and in batches: one wake-up a batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+
+class Mailbox:
+    """Where calls for `loop` are put, from anywhere."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._waking = False
+
+    def post(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Never waits. From a loop, the wake-up is sent at the end of its turn, so that the
+        whole turn's calls go together."""
+        self._calls.append((function, arguments))
+        if self._waking:
+            return
+        self._waking = True
+        here = asyncio._get_running_loop()
+        if here is None:
+            self._wake()
+        elif here is self._loop:
+            here.call_soon(self._deliver)
+        else:
+            here.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # that loop has been closed: nobody wants to know any more
+            self._loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._waking = False
+        try:
+            while self._calls:
+                function, arguments = self._calls.popleft()
+                function(*arguments)
+        finally:
+            if self._calls:  # one of them raised; the others are not to blame
+                self._loop.call_soon(self._deliver)
