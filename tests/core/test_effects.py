@@ -26,6 +26,7 @@ from builders import (
     then,
 )
 from perdure.core.effects import (
+    AT_ONCE,
     NO_EFFECTS,
     DeadLetter,
     DeadLetterClosed,
@@ -80,7 +81,7 @@ def test_a_later_commit_takes_no_keys() -> None:
 def test_an_ended_run_frees_its_singleton_at_once_and_its_occurrence_never(status: Status) -> None:
     freed = {item.key: item.free_at for item in last_step(status, **KEYS).keys_freed}
 
-    assert freed[ALONE] == T0
+    assert freed[ALONE] == AT_ONCE
     assert NIGHTLY not in freed
 
 
@@ -91,7 +92,7 @@ def test_a_run_that_did_its_work_keeps_its_idempotency_key_for_its_time(status: 
 
     effects = last_step(status, policy=policy, idempotency_key="once")
 
-    free_at = T0 + timedelta(days=7) if kept else T0
+    free_at = T0 + timedelta(days=7) if kept else AT_ONCE
     assert effects.keys_freed == (KeyFreed(ONCE, free_at),)
 
 

@@ -10,7 +10,7 @@ from perdure.core.effects import NO_EFFECTS, DeadLetterClosed, Effects, conseque
 from perdure.core.events import Event
 from perdure.core.lifecycle import EventType
 from perdure.core.reducer import project
-from perdure.core.run import ActorType, Run
+from perdure.core.run import ActorType, Lease, Run
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +65,12 @@ _TAKES_OVER = (EventType.DELIVERY_REQUESTED, EventType.LEASE_CLAIMED)
 
 def rests_on_expiry(run: Run, events: Sequence[Event]) -> bool:
     """Whether somebody else than the holder ends this run's lease, which only expiry allows."""
-    first = events[0]
-    if run.lease is None or first.type is EventType.CANCELLATION_REQUESTED:
+    lease = run.lease
+    return lease is not None and any(_needs_its_end(event, lease) for event in events)
+
+
+def _needs_its_end(event: Event, lease: Lease) -> bool:
+    if event.type is EventType.CANCELLATION_REQUESTED:
         return False
-    is_holder = (first.actor.type, first.actor.id) == (ActorType.WORKER, run.lease.worker_id)
-    return first.type in _TAKES_OVER or not is_holder
+    is_holder = (event.actor.type, event.actor.id) == (ActorType.WORKER, lease.worker_id)
+    return event.type in _TAKES_OVER or not is_holder

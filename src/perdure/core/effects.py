@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import assert_never
 
@@ -16,6 +16,7 @@ import msgspec
 from perdure.core import events as e
 from perdure.core.failure import FailureKind
 from perdure.core.lifecycle import Status
+from perdure.core.retry import LONGEST
 from perdure.core.run import Actor, Run
 
 
@@ -89,6 +90,7 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 NO_EFFECTS = Effects()
+AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
 
 _FREES_IDEMPOTENCY = frozenset(
     {Status.FAILED, Status.DEAD_LETTERED, Status.EXPIRED, Status.SKIPPED}
@@ -145,14 +147,14 @@ def _freed(run: Run) -> tuple[KeyFreed, ...]:
 
 
 def _free_at(run: Run, kind: KeyKind) -> datetime | None:
-    """`created_at` means at once: it has passed on every clock that can see the run."""
+    """The beginning of time means at once, whatever anybody's clock says."""
     match kind:
         case KeyKind.SINGLETON:
-            return run.created_at
+            return AT_ONCE
         case KeyKind.IDEMPOTENCY if run.status in _FREES_IDEMPOTENCY:
-            return run.created_at
+            return AT_ONCE
         case KeyKind.IDEMPOTENCY:
-            return run.created_at + run.policy.idempotency_ttl
+            return run.created_at + min(run.policy.idempotency_ttl, LONGEST)
         case KeyKind.OCCURRENCE:
             return None
         case _:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
+from perdure.core.values import encode_value
+from perdure.errors import InvalidInput
+
 CRASH_MESSAGE = "worker lease expired during execution"
 MAX_MESSAGE = 16 * 1024
+MAX_DETAILS = 64 * 1024
 
-# What differs between two occurrences of one fault: addresses, ids, numbers, quoted values.
+# What differs between two occurrences of one fault: addresses, ids, numbers.
 _NOISE = re.compile(
     r"0x[0-9a-fA-F]+"
     r"|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
@@ -61,8 +66,19 @@ def make_failure(
         fingerprint=fingerprint(kind, type, message),
         traceback=None if traceback is None else clean_text(traceback),
         retryable=retryable,
-        details=details,
+        details=_kept(details),
     )
+
+
+def _kept(details: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Details come from anywhere too; what JSON cannot keep must not cost the failure itself."""
+    if details is None:
+        return None
+    try:
+        kept: dict[str, Any] = json.loads(bytes(encode_value(details, limit=MAX_DETAILS)))
+    except InvalidInput as error:
+        return {"dropped": str(error)}
+    return kept
 
 
 def fingerprint(kind: FailureKind, type: str, message: str) -> str:

@@ -11,6 +11,8 @@ import msgspec
 from perdure.errors import InvalidInput
 
 SECOND = timedelta(seconds=1)
+LONGEST = timedelta(days=3650)
+"""However long somebody asks to wait: instants must stay instants."""
 
 
 class BackoffKind(StrEnum):
@@ -48,7 +50,8 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 def retry_delay(backoff: Backoff, failures: int, jitter: float = 0.0) -> timedelta:
     """How long to wait after `failures` failures (at least 1); never beyond `maximum` by more
     than the spread."""
-    seconds = min(_raw_seconds(backoff, max(failures, 1)), backoff.maximum.total_seconds())
+    most = min(backoff.maximum, LONGEST).total_seconds()
+    seconds = min(_raw_seconds(backoff, max(failures, 1)), most)
     return timedelta(seconds=seconds * (1.0 + backoff.spread * jitter))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -18,6 +19,13 @@ PRIORITY_STEP = timedelta(hours=1)
 """One step of priority is worth this much waiting, so that nothing starves."""
 
 DEFAULT_ENVIRONMENT = "default"
+
+
+_RUN_ID = re.compile(r"run_[0-9a-f]{32}")
+
+
+def is_run_id(text: str) -> bool:
+    return _RUN_ID.fullmatch(text) is not None
 
 
 class ActorType(StrEnum):

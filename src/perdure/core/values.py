@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from perdure.errors import InvalidValue, PayloadTooLarge
+from perdure.errors import InvalidInput, InvalidValue, PayloadTooLarge
 
 MAX_DEPTH = 64
 DEFAULT_LIMIT = 1024 * 1024
@@ -21,8 +22,6 @@ MAX_LABEL = 256
 NULL = msgspec.Raw(b"null")
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-# What JSON sees as nesting, once the strings are gone; a string cannot span these.
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
 def encode_value(value: Any, *, field: str = "payload", limit: int = DEFAULT_LIMIT) -> msgspec.Raw:
@@ -35,11 +34,11 @@ def encode_value(value: Any, *, field: str = "payload", limit: int = DEFAULT_LIM
 def check_text(body: bytes, *, field: str = "payload", limit: int = DEFAULT_LIMIT) -> msgspec.Raw:
     """JSON text from outside, kept exactly as it is (but for white space around it)."""
     _check_size(body, field, limit)
-    if nesting(body) > MAX_DEPTH:
-        raise _too_deep(field)
     try:
         # Decoded here, because `json` would also take UTF-16 and byte order marks.
         value = json.loads(body.decode(), parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise _too_deep(field) from error
     except ValueError as error:
         raise InvalidValue(field, f"is not JSON: {error}") from error
     # Writing the parsed value finds what parsing alone lets through: surrogates, 1e999.
@@ -53,26 +52,24 @@ def decode_value(body: msgspec.Raw) -> Any:
 
 
 def check_label(text: str, field: str, *, limit: int = MAX_LABEL) -> str:
-    """A key, tag or name: one to `limit` characters, no control characters or surrogates."""
+    """A key, tag or name: 1 to `limit` bytes of UTF-8, no control characters or surrogates."""
     if not isinstance(text, str):
         raise InvalidValue(field, f"must be text, not {type(text).__name__}")
-    if not 1 <= len(text) <= limit:
-        raise InvalidValue(field, f"must have 1 to {limit} characters, not {len(text)}")
     if _CONTROL.search(text):
         raise InvalidValue(field, "must not hold control characters or lone surrogates")
+    if not 1 <= len(text.encode()) <= limit:
+        raise InvalidValue(field, f"must have 1 to {limit} bytes, not {len(text.encode())}")
     return text
 
 
-def nesting(body: bytes) -> int:
-    """How deep the arrays and objects of a JSON text lie in one another."""
-    depth = deepest = 0
-    for byte in _STRING.sub(b"", body):
-        if byte in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif byte in b"]}":
-            depth -= 1
-    return deepest
+def in_utc(instant: datetime, field: str) -> datetime:
+    """The same moment in UTC, in which instants are kept. Raises InvalidInput if it is none."""
+    if instant.utcoffset() is None:
+        raise InvalidInput(field, f"must be an instant that says its time zone, not {instant!r}")
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidInput(field, "lies beyond the calendar") from error
 
 
 def _dump(value: Any, field: str) -> bytes:

@@ -99,3 +99,4 @@ class Maintenance(Service):
         for status in sorted(TERMINAL):
             kept = defaults.failure_retention if status in FAILURES else defaults.retention
             await self._app.storage.prune(status, now - kept, defaults.maintenance_batch)
+        await self._app.storage.prune_keys(defaults.maintenance_batch)

@@ -12,7 +12,7 @@ from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import Claim, decide_claim
 from perdure.core.limits import Admission, Gate, LimitScope, admit, gates_of
 from perdure.core.run import Run
-from perdure.errors import StorageError, UnreadableHistory
+from perdure.errors import PerdureError, StorageError, UnreadableHistory
 from perdure.storage import rows
 from perdure.storage.committing import judge_batch, writes_of
 from perdure.storage.protocol import Claimed, ClaimRequest, Outcome
@@ -40,20 +40,21 @@ class Candidates(msgspec.Struct, frozen=True):
 
 
 def claim_runs(
-    request: ClaimRequest, batch: Sequence[Commit], dialect: Dialect
+    request: ClaimRequest, batch: Sequence[Commit], dialect: Dialect, *, look_at: int = 0
 ) -> Operation[Round]:
     """Outcomes first, a savepoint, then the claim: if that half fails the outcomes stay.
 
     Limits are locked once a transaction, in order of name: whoever looks again, after having
-    parked what it found behind full limits, must do so in another one.
+    parked what it found behind full limits, must do so in another one. It should `look_at` more
+    runs then than it has tokens for, to get past what else stands behind those limits.
     """
     if not batch:
-        return (yield from _claim(request, dialect, ()))
+        return (yield from _claim(request, dialect, (), look_at))
     outcomes, writes = yield from judge_batch(batch, dialect)
     yield Trip((*writes.steps, Step("savepoint")))
     try:
-        return (yield from _claim(request, dialect, tuple(outcomes)))
-    except StorageError:
+        return (yield from _claim(request, dialect, tuple(outcomes), look_at))
+    except (StorageError, OverflowError):
         _, [[now]] = yield Trip((Step("rollback_to_savepoint"), Step("read_time")), last=True)
         moment = dialect.moment(now)
         assert moment is not None
@@ -61,13 +62,15 @@ def claim_runs(
 
 
 def _claim(
-    request: ClaimRequest, dialect: Dialect, outcomes: tuple[Outcome, ...]
+    request: ClaimRequest, dialect: Dialect, outcomes: tuple[Outcome, ...], look_at: int
 ) -> Operation[Round]:
-    found = yield from _candidates(request, dialect)
+    wanted = max(len(request.tokens), look_at)
+    found = yield from _candidates(request, wanted, dialect)
     admission, now = yield from _admit(request, found, dialect)
     parked = [(run.id, str(gate)) for run, gate in admission.parked]
     parked += [(run_id, UNREADABLE) for run_id in found.unreadable]
-    commits = _decide(request, admission.admitted, now)
+    commits, impossible = _decide(request, admission.admitted, now)
+    parked += [(run_id, UNREADABLE) for run_id in impossible]
     writes = trip(_park(parked, dialect), *writes_of(commits, dialect, any_parked=False).steps)
     results = yield Trip((*writes.steps, Step("next_claimable", _scope(request))), last=True)
     claimed = Claimed(
@@ -87,8 +90,8 @@ def _scope(request: ClaimRequest) -> dict[str, Any]:
     }
 
 
-def _candidates(request: ClaimRequest, dialect: Dialect) -> Operation[Candidates]:
-    due, [[now]] = yield trip(_search(request, dialect), Step("read_time"))
+def _candidates(request: ClaimRequest, wanted: int, dialect: Dialect) -> Operation[Candidates]:
+    due, [[now]] = yield trip(_search(request, wanted, dialect), Step("read_time"))
     runs: list[Run] = []
     unreadable: list[str] = []
     for row in due:
@@ -102,11 +105,12 @@ def _candidates(request: ClaimRequest, dialect: Dialect) -> Operation[Candidates
     return Candidates(tuple(runs), tuple(unreadable), limited, moment)
 
 
-def _search(request: ClaimRequest, dialect: Dialect) -> Step:
+def _search(request: ClaimRequest, wanted: int, dialect: Dialect) -> Step:
+    scope = _scope(request) | {"wanted": wanted}
     if request.run_ids is None:
-        return Step("claim_candidates", _scope(request) | {"wanted": len(request.tokens)})
+        return Step("claim_candidates", scope)
     ids = rows.json_list([dialect.key(run_id) for run_id in request.run_ids])
-    return Step("claim_named", _scope(request) | {"ids": ids, "wanted": len(request.tokens)})
+    return Step("claim_named", scope | {"ids": ids})
 
 
 def _admit(
@@ -147,17 +151,27 @@ def _park(parked: Sequence[tuple[str, str]], dialect: Dialect) -> Many:
     return Many("park_runs", [{"id": dialect.key(run_id), "gate": gate} for run_id, gate in parked])
 
 
-def _decide(request: ClaimRequest, runs: Sequence[Run], now: datetime) -> list[Commit]:
+def _decide(
+    request: ClaimRequest, runs: Sequence[Run], now: datetime
+) -> tuple[list[Commit], list[str]]:
+    """The claims, and the runs that nobody can claim as they are."""
     commits: list[Commit] = []
+    impossible: list[str] = []
     claimed = 0
     for run in runs:
+        if claimed == len(request.tokens):
+            break
         offer = Claim(
             token=request.tokens[claimed],
             worker_id=request.worker_id,
             lease_ttl=request.lease_ttl,
             start=claimed < request.start,
         )
-        commit = prepare_commit(run, decide_claim(run, offer, now), request.commit_id)
+        try:
+            commit = prepare_commit(run, decide_claim(run, offer, now), request.commit_id)
+        except (PerdureError, OverflowError):
+            impossible.append(run.id)
+            continue
         commits.append(commit)
         claimed += commit.run.lease is not None
-    return commits
+    return commits, impossible

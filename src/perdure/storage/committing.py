@@ -61,8 +61,8 @@ def judge_batch(
         seen.add(item.run.id)
         if verdict is not None:
             outcomes[index] = verdict
-    yield from _close_dead_letters(batch, outcomes, dialect)
     yield from _take_keys(batch, outcomes, dialect)
+    yield from _close_dead_letters(batch, outcomes, dialect)
     winners = [item for index, item in enumerate(batch) if index not in outcomes]
     for index, item in enumerate(batch):
         outcomes.setdefault(index, Committed(item.run.id, item.run.sequence))
@@ -108,7 +108,7 @@ def _find(batch: Sequence[Commit], dialect: Dialect, settling: bool) -> Operatio
 
 def _needs_a_look(item: Commit) -> bool:
     guarded = bool(item.effects.keys_taken) or item.effects.dead_letter_closed is not None
-    return item.expected_sequence > 0 or guarded or _contradiction(item, None) is not None
+    return item.expected_sequence != 0 or guarded or _contradiction(item, None) is not None
 
 
 def _is_stale(item: Commit, runs: dict[str, Stored]) -> bool:
@@ -132,6 +132,8 @@ def _read_commit_ids(
 def _judge(item: Commit, found: Found, *, repeated: bool) -> Outcome | None:
     """The verdict on one item, or none if nothing is wrong with it. The order is the contract."""
     stored, run, expected = found.runs.get(item.run.id), item.run, item.expected_sequence
+    if type(expected) is not int or expected < 0:
+        return InvariantViolation(run.id, f"{expected!r} is not a sequence")
     if stored is not None and stored.sequence != expected:
         if found.commit_ids.get((run.id, expected + 1)) == item.commit_id:
             return Committed(run.id, run.sequence)
@@ -149,8 +151,9 @@ def _judge(item: Commit, found: Found, *, repeated: bool) -> Outcome | None:
 def _contradiction(item: Commit, stored: Stored | None) -> str | None:
     if stored is not None and stored.environment != item.run.environment:
         return f"it belongs to environment {stored.environment}, not {item.run.environment}"
-    if any(event.run_id != item.run.id for event in item.events):
-        return "its commit holds events of another run"
+    target = (item.run.id, item.run.environment)
+    if any((event.run_id, event.environment) != target for event in item.events):
+        return "its commit holds events of another run or environment"
     if item.run.sequence != item.expected_sequence + len(item.events) or not item.events:
         last = item.expected_sequence + len(item.events)
         return f"its {len(item.events)} events end at {last}, its projection at {item.run.sequence}"
@@ -180,6 +183,7 @@ def _close_dead_letters(
             outcomes[index] = SequenceConflict(
                 item.run.id, item.expected_sequence, item.expected_sequence, why
             )
+            yield trip(Many("drop_keys", rows.taken_key_fields(item, dialect)))
 
 
 def close_step(closed: DeadLetterClosed, dialect: Dialect) -> Step:

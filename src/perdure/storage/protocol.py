@@ -19,7 +19,8 @@ from perdure.core.events import Delivery, Event
 from perdure.core.lifecycle import EventType, Status
 from perdure.core.limits import Limit
 from perdure.core.run import DEFAULT_ENVIRONMENT, Actor, Run
-from perdure.errors import PerdureError
+from perdure.core.values import check_label
+from perdure.errors import InvalidInput, PerdureError
 
 
 class Clock(Protocol):
@@ -69,6 +70,11 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     lease_ttl: timedelta = timedelta(seconds=30)
     environment: str = DEFAULT_ENVIRONMENT
     commit_id: str
+
+    def __post_init__(self) -> None:
+        check_label(self.worker_id, "worker_id")
+        if self.lease_ttl <= timedelta(0):
+            raise InvalidInput("lease_ttl", f"must be more than nothing, not {self.lease_ttl}")
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,6 +299,10 @@ class Storage(Protocol):
 
     async def prune(self, status: Status, before: datetime, limit: int) -> int:
         """Forget runs that ended so before then, history and all; how many. Keys stay."""
+        ...
+
+    async def prune_keys(self, limit: int) -> None:
+        """Forget keys that are free to be taken anyway."""
         ...
 
     async def started_at(self) -> datetime | None:

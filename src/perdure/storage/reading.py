@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -11,8 +12,9 @@ import msgspec
 from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus
 from perdure.core.events import Delivery
 from perdure.core.lifecycle import Status
-from perdure.core.run import Run
-from perdure.errors import InvalidInput
+from perdure.core.run import Run, is_run_id
+from perdure.core.values import in_utc
+from perdure.errors import InvalidInput, UnreadableHistory
 from perdure.storage import rows
 from perdure.storage.committing import close_step
 from perdure.storage.protocol import (
@@ -23,7 +25,9 @@ from perdure.storage.protocol import (
     RunFilter,
 )
 from perdure.storage.rows import Dialect
-from perdure.storage.steps import Operation, Rows, Step, Trip, last_trip
+from perdure.storage.steps import Operation, Row, Rows, Step, Trip, last_trip
+
+log = logging.getLogger("perdure.storage")
 
 
 def read_time(dialect: Dialect) -> Operation[datetime]:
@@ -42,6 +46,8 @@ def leases_of(worker_id: str, dialect: Dialect) -> Operation[list[Run]]:
 
 
 def read_events(run_id: str, after: int, dialect: Dialect) -> Operation[list[RecordedEvent]]:
+    if not is_run_id(run_id):
+        return []
     [found] = yield last_trip(Step("read_history", {"run_id": dialect.key(run_id)}))
     return [event for event in rows.recorded(found) if event.sequence > after]
 
@@ -50,13 +56,15 @@ def find_runs(
     filter: RunFilter, limit: int, cursor: str | None, dialect: Dialect
 ) -> Operation[Page]:
     """One more than asked for tells whether there is another page."""
+    if limit < 1:
+        raise InvalidInput("limit", f"must be 1 or more, not {limit}")
     conditions = dict(_conditions(filter, cursor, dialect))
     parameters = {"environment": filter.environment, "limit": limit + 1}
     for values in conditions.values():
         parameters |= values
     [found] = yield Trip((Step("find_runs", parameters, tuple(conditions)),), last=True)
-    runs = runs_of(found[:limit], dialect)
-    return Page(tuple(runs), runs[-1].id if len(found) > limit else None)
+    last = dialect.run_id(found[limit - 1][0]) if len(found) > limit else None
+    return Page(tuple(runs_of(found[:limit], dialect)), last)
 
 
 def _conditions(
@@ -75,15 +83,14 @@ def _conditions(
         yield "where_parent_id", {"parent_id": dialect.key(_checked(filter.parent_id))}
     for name in ("created_after", "created_before"):
         if getattr(filter, name) is not None:
-            yield f"where_{name}", {name: dialect.instant(getattr(filter, name))}
+            yield f"where_{name}", {name: dialect.instant(in_utc(getattr(filter, name), name))}
     for name in ("task", "queue", "batch_id", "schedule_id", "failure_kind", "fingerprint", "text"):
         if getattr(filter, name) is not None:
             yield f"where_{name}", {name: getattr(filter, name)}
 
 
 def _checked(run_id: str) -> str:
-    digits = run_id.removeprefix("run_")
-    if len(digits) != 32 or not set(digits) <= set("0123456789abcdef") or digits == run_id:
+    if not is_run_id(run_id):
         raise InvalidInput("cursor", f"{run_id!r} is not the id of a run")
     return run_id
 
@@ -94,6 +101,8 @@ def count_runs(environment: str, dialect: Dialect) -> Operation[dict[tuple[str, 
 
 
 def read_changes(cursor: str | None, limit: int, dialect: Dialect) -> Operation[list[Change]]:
+    if cursor is not None and not dialect.is_cursor(cursor):
+        raise InvalidInput("cursor", f"{cursor!r} does not come from the change feed")
     after = {"cursor": cursor or dialect.first_cursor, "limit": limit}
     [found] = yield last_trip(Step("read_changes", after))
     return [
@@ -134,11 +143,21 @@ def server_started(dialect: Dialect) -> Operation[datetime | None]:
 
 
 def runs_of(found: Rows, dialect: Dialect) -> list[Run]:
-    return [rows.run_of(row, dialect) for row in found]
+    """The runs this code can read: one that it cannot must not hide the others."""
+    return [run for row in found if (run := run_or_none(row, dialect)) is not None]
+
+
+def run_or_none(row: Row, dialect: Dialect) -> Run | None:
+    try:
+        return rows.run_of(row, dialect)
+    except UnreadableHistory as error:
+        log.error("unreadable run", extra={"run_id": dialect.run_id(row[0]), "why": str(error)})
+        return None
 
 
 def keys_of(run_ids: Sequence[str], dialect: Dialect) -> str:
-    return rows.json_list([dialect.key(run_id) for run_id in run_ids])
+    """What is not the id of a run is nobody's."""
+    return rows.json_list([dialect.key(run_id) for run_id in run_ids if is_run_id(run_id)])
 
 
 def moment_of(stored: Any, dialect: Dialect) -> datetime:

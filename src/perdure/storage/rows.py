@@ -24,6 +24,10 @@ class Dialect(Protocol):
 
     first_cursor: str
 
+    def is_cursor(self, text: str) -> bool:
+        """Whether `text` is a place in the change feed."""
+        ...
+
     def instant(self, at: datetime | None) -> Any:
         """An instant as a parameter."""
         ...
@@ -97,6 +101,11 @@ def key_fields(key: Key) -> Fields:
 def owned_key_fields(commit: Commit, key: Key, dialect: Dialect) -> Fields:
     owner = {"run_id": dialect.key(commit.run.id), "payload_hash": payload_hash(commit.run)}
     return key_fields(key) | owner
+
+
+def taken_key_fields(commit: Commit, dialect: Dialect) -> list[Fields]:
+    owner = {"run_id": dialect.key(commit.run.id)}
+    return [key_fields(key) | owner for key in commit.effects.keys_taken]
 
 
 def freed_key_fields(commit: Commit, dialect: Dialect) -> list[Fields]:

@@ -14,8 +14,9 @@ from perdure.storage.steps import Many, Operation, Step, last_trip
 
 
 def set_limits(limits: Sequence[Limit]) -> Operation[None]:
-    kept = [limit for limit in limits if limit.max_leases >= 0]
-    gone = [limit for limit in limits if limit.max_leases < 0]
+    last = {(limit.environment, limit.scope, limit.name): limit for limit in limits}.values()
+    kept = [limit for limit in last if limit.max_leases >= 0]
+    gone = [limit for limit in last if limit.max_leases < 0]
     yield last_trip(
         Many("set_limits", [msgspec.to_builtins(limit) for limit in kept]),
         Many("delete_limits", [msgspec.to_builtins(limit) for limit in gone]),

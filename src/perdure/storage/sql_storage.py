@@ -41,8 +41,8 @@ from perdure.storage.steps import Operation
 T = TypeVar("T")
 Make = Callable[[], Operation[T]]
 
-MORE_ROUNDS = 3
-"""How often one claim looks again because full limits took the places of what it found."""
+LOOK_AT = (500, 1000, 2000)
+"""How many runs a claim looks at, again and again, while full limits take its places."""
 
 
 class AlreadyStored(StorageError):
@@ -81,10 +81,10 @@ class SqlStorage(ABC):
     async def claim(self, request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
         first = await self._first_round(request, outcomes)
         claimed, parked = first.claimed, first.parked
-        for _ in range(MORE_ROUNDS):
+        for look_at in LOOK_AT:
             if not parked or len(claimed.runs) == len(request.tokens):
                 break
-            following = await self._round(_rest(request, len(claimed.runs)), ())
+            following = await self._round(_rest(request, len(claimed.runs)), (), look_at)
             parked = following.parked
             claimed = replace(
                 following.claimed,
@@ -104,8 +104,12 @@ class SqlStorage(ABC):
         alone = await self._round(request, ())
         return Round(replace(alone.claimed, outcomes=settled), alone.parked)
 
-    async def _round(self, request: ClaimRequest, outcomes: Sequence[Commit]) -> Round:
-        return await self._write_once(lambda: claim_runs(request, outcomes, self.dialect))
+    async def _round(
+        self, request: ClaimRequest, outcomes: Sequence[Commit], look_at: int = 0
+    ) -> Round:
+        return await self._write_once(
+            lambda: claim_runs(request, outcomes, self.dialect, look_at=look_at)
+        )
 
     async def renew(self, renewals: Sequence[Renewal]) -> Renewed:
         return await self._write(lambda: upkeep.renew_leases(renewals, self.dialect))
@@ -172,6 +176,12 @@ class SqlStorage(ABC):
 
     async def forget(self, environment: str, kind: str, before: datetime) -> None:
         await self._write(lambda: settings.forget_records(environment, kind, before, self.dialect))
+
+    async def prune_keys(self, limit: int) -> None:
+        await self._write(lambda: upkeep.prune_keys(limit))
+
+    async def _reopen_unreadable(self) -> None:
+        await self._write(upkeep.reopen_unreadable)
 
     async def prune(self, status: Status, before: datetime, limit: int) -> int:
         return await self._write(lambda: upkeep.prune_runs(status, before, limit, self.dialect))

@@ -11,7 +11,7 @@ import msgspec
 
 from perdure.core.lifecycle import Status
 from perdure.core.limits import Gate, LimitScope
-from perdure.core.run import Run
+from perdure.core.run import Run, is_run_id
 from perdure.storage import rows
 from perdure.storage.claiming import UNREADABLE, gate_fields, holders_of
 from perdure.storage.protocol import Renewal, Renewed
@@ -23,11 +23,14 @@ from perdure.storage.steps import Many, Operation, Rows, Step, last_trip, trip
 def renew_leases(renewals: Sequence[Renewal], dialect: Dialect) -> Operation[Renewed]:
     """Lock what is free, renew it, then read what became of all of them."""
     wanted = [
-        {"id": dialect.key(r.run_id), "token": r.token, "ttl": _microseconds(r)} for r in renewals
+        {"id": dialect.key(r.run_id), "token": r.token, "ttl": _microseconds(r)}
+        for r in renewals
+        if is_run_id(r.run_id)
     ]
     [locked] = yield trip(Step("lock_leases", {"wanted": rows.json_list(wanted)}))
     free = {dialect.run_id(row[0]) for row in locked}
-    renewable = [w for r, w in zip(renewals, wanted, strict=True) if r.run_id in free]
+    mine = {dialect.key(run_id) for run_id in free}
+    renewable = [row for row in wanted if row["id"] in mine]
     ids = keys_of([renewal.run_id for renewal in renewals], dialect)
     writes = (Many("renew_leases", renewable),) if renewable else ()
     *_, found, [[now]] = yield last_trip(
@@ -68,8 +71,16 @@ def _renewed(
 
 def due_for_attention(limit: int, dialect: Dialect) -> Operation[list[Run]]:
     bound = {"limit": limit}
-    _, found = yield last_trip(Step("put_off_attention", bound), Step("due_for_attention", bound))
-    return runs_of(found, dialect)
+    _, found = yield trip(Step("put_off_attention", bound), Step("due_for_attention", bound))
+    runs = runs_of(found, dialect)
+    readable = {run.id for run in runs}
+    aside = [
+        {"id": dialect.key(run_id)}
+        for run_id in (dialect.run_id(row[0]) for row in found)
+        if run_id not in readable
+    ]
+    yield last_trip(Many("put_off_unreadable", aside))
+    return runs
 
 
 class GatesOpened(msgspec.Struct, frozen=True):
@@ -123,3 +134,12 @@ def prune_runs(status: Status, before: datetime, limit: int, dialect: Dialect) -
     forget = ("delete_history", "delete_tags", "delete_dead_letters", "delete_runs")
     yield last_trip(*(Step(query, ids) for query in forget if found))
     return len(found)
+
+
+def prune_keys(limit: int) -> Operation[None]:
+    yield last_trip(Step("delete_free_keys", {"limit": limit}))
+
+
+def reopen_unreadable() -> Operation[None]:
+    """Newer code may read what older code could not."""
+    yield last_trip(Step("reopen_unreadable"))

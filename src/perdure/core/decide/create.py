@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.decide.fact import Events
 from perdure.core.events import Delivery, RunCreated, RunDeliveryRequested
 from perdure.core.failure import clean_text
 from perdure.core.lifecycle import Status
+from perdure.core.retry import LONGEST
 from perdure.core.run import (
     DEFAULT_ENVIRONMENT,
     Actor,
@@ -19,15 +20,15 @@ from perdure.core.run import (
     Run,
     Source,
     SourceType,
+    is_run_id,
 )
-from perdure.core.values import NULL, check_label, encode_value
+from perdure.core.values import NULL, check_label, encode_value, in_utc
 from perdure.errors import InvalidInput, NotAllowed
 
 PRIORITIES = range(11)
 MAX_TAGS = 64
 MAX_META = 64 * 1024
-
-_RUN_ID = re.compile(r"run_[0-9a-f]{32}")
+MOST_TRIES = 1_000_000
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +67,8 @@ def decide_create(
     Raises InvalidInput, naming the field, if anything about it cannot be kept.
     """
     _check(new, run_id)
+    if new.run_at is not None:
+        new = replace(new, run_at=in_utc(new.run_at, "run_at"))
     created = RunCreated(
         run_id=run_id,
         environment=new.environment,
@@ -75,9 +78,19 @@ def decide_create(
         expires_at=_expiry(new, now),
         **{name: getattr(new, name) for name in _COPIED},
     )
-    if dispatch or (new.run_at is not None and new.run_at > now):
+    created = _as_it_will_be_read(created)
+    if dispatch or (created.run_at is not None and created.run_at > now):
         return [created, _first_delivery(created)]
     return [created]
+
+
+def _as_it_will_be_read(created: RunCreated) -> RunCreated:
+    """Written and read once, here, so that what cannot be read back is never stored."""
+    try:
+        read = msgspec.json.decode(msgspec.json.encode(created), type=RunCreated)
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        raise InvalidInput("run", f"cannot be kept: {error}") from error
+    return read
 
 
 _COPIED = tuple(
@@ -182,14 +195,8 @@ def check_priority(priority: int) -> None:
         raise InvalidInput("priority", f"must be a whole number from 0 to 10, not {priority!r}")
 
 
-def check_instant(instant: datetime, field: str) -> None:
-    """Raises InvalidInput unless `instant` is one moment, wherever it is read."""
-    if instant.utcoffset() is None:
-        raise InvalidInput(field, "must say its time zone")
-
-
 def _check(new: NewRun, run_id: str) -> None:
-    if not _RUN_ID.fullmatch(run_id):
+    if not is_run_id(run_id):
         raise InvalidInput("run_id", f"{run_id!r} is not run_ and 32 hexadecimal digits")
     for field in ("environment", "task", "queue"):
         check_label(getattr(new, field), field)
@@ -201,9 +208,33 @@ def _check(new: NewRun, run_id: str) -> None:
     check_priority(new.priority)
     if new.ttl is not None and new.ttl <= timedelta(0):
         raise InvalidInput("ttl", "must be longer than nothing")
-    if new.run_at is not None:
-        check_instant(new.run_at, "run_at")
+    _check_links(new)
+    _check_policy(new.policy)
     _check_annotations(new)
+
+
+def _check_links(new: NewRun) -> None:
+    for field in ("parent_id", "root_id", "continuation_of"):
+        linked = getattr(new, field)
+        if linked is not None and not is_run_id(linked):
+            raise InvalidInput(field, f"{linked!r} is not the id of a run")
+    for field in ("schedule_id", "rule_id"):
+        if getattr(new.source, field) is not None:
+            check_label(getattr(new.source, field), f"source.{field}")
+
+
+def _check_policy(policy: Policy) -> None:
+    """At the door, not in the value itself: a history that was accepted must stay readable."""
+    for field in ("max_attempts", "max_abandons", "max_returns"):
+        count = getattr(policy, field)
+        if type(count) is not int or not 0 <= count <= MOST_TRIES:
+            raise InvalidInput(f"policy.{field}", f"must lie between 0 and {MOST_TRIES}")
+    if policy.poison_threshold is not None and policy.poison_threshold < 1:
+        raise InvalidInput("policy.poison_threshold", "must be 1 or more")
+    for field in ("timeout", "lease_ttl", "idempotency_ttl"):
+        length = getattr(policy, field)
+        if length is not None and not timedelta(0) < length <= LONGEST:
+            raise InvalidInput(f"policy.{field}", f"must be more than nothing, up to {LONGEST}")
 
 
 def _check_annotations(new: NewRun) -> None:

@@ -17,18 +17,15 @@ from perdure.core.decide.fact import Events, fact
 from perdure.core.failure import Failure, FailureKind, make_failure
 from perdure.core.lifecycle import Status
 from perdure.core.reducer import apply
-from perdure.core.retry import retry_delay
+from perdure.core.retry import LONGEST, retry_delay
 from perdure.core.run import SYSTEM, Actor, ActorType, Awaiting, Lease, OnExhausted, Run
-from perdure.core.values import encode_value
+from perdure.core.values import check_label, encode_value, in_utc
 from perdure.errors import LeaseLost, NotAllowed
 
 RETURNED_TOO_OFTEN = "returned_too_often"
 EXHAUSTED = "exhausted"
 NEVER_BEGAN = "never_began"
 POISON = "poison"
-
-MAX_DELAY = timedelta(days=3650)
-"""However long somebody asks to wait: instants must stay instants."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +60,8 @@ def decide_claim(run: Run, claim: Claim, now: datetime) -> Events:
     if run.claimable_at is None or run.claimable_at > now:
         raise NotAllowed(run.id, "claim", run.status, "it is not due, or not free")
     worker = Actor(ActorType.WORKER, claim.worker_id)
-    expires_at = now + (run.policy.lease_ttl or claim.lease_ttl)
+    ttl = claim.lease_ttl if run.policy.lease_ttl is None else run.policy.lease_ttl
+    expires_at = now + min(ttl, LONGEST)
     claimed = fact(
         e.RunLeaseClaimed,
         run,
@@ -93,7 +91,8 @@ def decide_start(run: Run, token: str, now: datetime) -> Events:
 def decide_renewal(run: Run, token: str, now: datetime, ttl: timedelta) -> Events:
     """A recorded heartbeat. Renewing an expired lease that nobody has taken is allowed."""
     lease = _owned(run, token)
-    expires_at = max(lease.expires_at, max(now, run.updated_at) + (run.policy.lease_ttl or ttl))
+    ttl = ttl if run.policy.lease_ttl is None else run.policy.lease_ttl
+    expires_at = max(lease.expires_at, max(now, run.updated_at) + min(ttl, LONGEST))
     return [
         fact(
             e.RunLeaseHeartbeat,
@@ -117,6 +116,7 @@ def decide_return(
 ) -> Events:
     """Give an unstarted claim back. A run that nobody ever wants to start ends at some point."""
     lease = _owned(run, token)
+    run_at = None if run_at is None else in_utc(run_at, "run_at")
     if run.status is Status.CANCELLATION_REQUESTED and lease.attempt is None:
         return [fact(e.RunCancelled, run, _worker(lease), now)]
     _only_claimed(run, "return")
@@ -196,8 +196,11 @@ def decide_release(
     lease = _attempting(run, token)
     if run.status is Status.CANCELLATION_REQUESTED:
         return decide_stop(run, token, now, evidence=evidence)
+    resume_at = None if resume_at is None else in_utc(resume_at, "resume_at")
     if awaiting is None and resume_at is None:
         resume_at = max(now, run.updated_at)
+    if awaiting is not None:
+        check_label(awaiting.key, "awaiting.key")
     return [
         fact(
             e.RunReleased,
@@ -265,7 +268,7 @@ def failed(
         delay = retry_after
         if delay is None:
             delay = retry_delay(run.policy.backoff, failures, jitter)
-        retry_at = max(now, run.updated_at) + min(delay, MAX_DELAY)
+        retry_at = max(now, run.updated_at) + min(delay, LONGEST)
         return [fact(e.RunRetryScheduled, run, actor, now, retry_at=retry_at, **ending)]
     if failure.retryable and run.policy.exhausted_to is OnExhausted.DEAD_LETTER:
         reason = NEVER_BEGAN if run.lease.attempt is None else EXHAUSTED

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 
 from perdure.core import events as e
-from perdure.core.decide.create import check_instant, check_priority
+from perdure.core.decide.create import check_priority
 from perdure.core.decide.fact import Events, delivery, fact, refuse_ended
 from perdure.core.lifecycle import Status
 from perdure.core.run import Actor, Run
-from perdure.core.values import check_label
+from perdure.core.values import check_label, in_utc
 from perdure.errors import InvalidInput, NotAllowed
 
 _HELD = "a worker holds it; cancel it, or wait until the attempt ends"
@@ -56,7 +56,7 @@ def decide_reschedule(
     if run_at is None and priority is None and queue is None:
         raise InvalidInput("run_at", "give a new run_at, priority or queue")
     if run_at is not None:
-        check_instant(run_at, "run_at")
+        run_at = in_utc(run_at, "run_at")
     if priority is not None:
         check_priority(priority)
     if queue is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 import psycopg
@@ -18,6 +19,8 @@ QUERIES = {
     for name, query in load_queries("perdure.storage.postgres").items()
 }
 
+_CURSOR = re.compile(r"\d{1,19}\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.\d{1,9}")
+
 # The transaction was rolled back, or never began: doing it all again is right.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57P")
 _TRANSIENT = ("55P03", "57014", "25P03", "25006")
@@ -27,6 +30,9 @@ class PostgresDialect:
     """Instants are aware datetimes; a run's id is the UUID after its prefix."""
 
     first_cursor = "0.00000000-0000-0000-0000-000000000000.0"
+
+    def is_cursor(self, text: str) -> bool:
+        return _CURSOR.fullmatch(text) is not None
 
     def instant(self, at: datetime | None) -> datetime | None:
         return at
@@ -64,4 +70,5 @@ def translation(error: psycopg.Error) -> StorageError:
         return (StorageUnavailable if gone else StorageRefused)(f"PostgreSQL: {error}")
     if state.startswith(_TRANSIENT_CLASSES) or state in _TRANSIENT:
         return StorageUnavailable(f"PostgreSQL: {error}")
-    return StorageRefused(f"PostgreSQL: {error}")
+    # Not all of its text, which may quote the row, and so somebody's payload.
+    return StorageRefused(f"PostgreSQL: {error.diag.message_primary} ({state})")

@@ -38,7 +38,7 @@ SELECT runs.id, runs.sequence, runs.environment, runs.lease_token, runs.lease_ex
    FOR UPDATE OF runs;
 
 -- name: read_commit_ids
-SELECT history.run_id, history.first_sequence, replace(history.commit_id::text, '-', '')
+SELECT history.run_id, history.first_sequence, history.commit_id
   FROM history
   JOIN jsonb_to_recordset(:wanted::jsonb) AS wanted (run_id uuid, first_sequence integer)
     ON wanted.run_id = history.run_id AND wanted.first_sequence = history.first_sequence;
@@ -83,7 +83,7 @@ UPDATE runs
 INSERT INTO history (run_id, first_sequence, commit_id, events)
 SELECT run_id, first_sequence, commit_id, events
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
-       run_id uuid, first_sequence integer, commit_id uuid, events text);
+       run_id uuid, first_sequence integer, commit_id text, events text);
 
 -- name: insert_tags
 INSERT INTO run_tags (environment, key, value, run_id)
@@ -220,7 +220,8 @@ WITH RECURSIVE lane AS (
               AND queue = due.queue AND task = due.task AND priority = due.priority
               AND claimable_at <= statement_timestamp()
             ORDER BY claimable_at, id
-            LIMIT least(:wanted::bigint, (4 * :wanted::bigint + due.lanes - 1) / due.lanes)
+            LIMIT least(:wanted::bigint,
+                        greatest(5000, 4 * :wanted::bigint) / due.lanes + 1)
            ) AS first
      ORDER BY turn, claim_rank
      LIMIT :wanted
@@ -427,6 +428,13 @@ UPDATE runs
         LIMIT :limit
           FOR UPDATE SKIP LOCKED);
 
+-- name: put_off_unreadable
+-- Runs this code cannot read: look again in an hour, perhaps it has been upgraded.
+UPDATE runs
+   SET attention_at = statement_timestamp() + interval '1 hour'
+  FROM jsonb_to_recordset(:rows::jsonb) AS aside (id uuid)
+ WHERE runs.id = aside.id;
+
 -- name: due_for_attention
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM runs
@@ -502,7 +510,7 @@ runs.failure_kind = :failure_kind;
 runs.fingerprint = :fingerprint;
 
 -- name: where_text
-(strpos(runs.task, :text) > 0 OR strpos(replace(runs.id::text, '-', ''), :text) > 0
+(strpos(runs.task, :text) > 0 OR strpos('run_' || replace(runs.id::text, '-', ''), :text) > 0
     OR strpos(runs.state, :text) > 0);
 
 -- name: read_history
@@ -574,3 +582,18 @@ SELECT environment, kind, name, version, seen_at, body
 -- name: forget_records
 DELETE FROM records
  WHERE environment = :environment AND kind = :kind AND seen_at <= :before;
+
+-- name: delete_free_keys
+DELETE FROM keys
+ WHERE (environment, kind, scope, name) IN (
+       SELECT environment, kind, scope, name
+         FROM keys
+        WHERE free_at <= statement_timestamp()
+        ORDER BY environment, kind, scope, name
+        LIMIT :limit
+          FOR UPDATE SKIP LOCKED);
+
+-- name: reopen_unreadable
+UPDATE runs
+   SET gate = NULL
+ WHERE gate = 'unreadable';

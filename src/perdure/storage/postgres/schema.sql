@@ -23,7 +23,7 @@ CREATE TABLE history (
     run_id uuid NOT NULL,
     first_sequence integer NOT NULL,
     xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
-    commit_id uuid NOT NULL,
+    commit_id text COLLATE "C" NOT NULL,
     events text NOT NULL,
     CONSTRAINT history_pkey PRIMARY KEY (run_id, first_sequence),
     CONSTRAINT history_first_sequence_check CHECK (first_sequence >= 1)
@@ -40,6 +40,7 @@ CREATE TABLE keys (
     free_at timestamp with time zone,
     CONSTRAINT keys_pkey PRIMARY KEY (environment, kind, scope, name)
 );
+CREATE INDEX keys_free ON keys USING btree (free_at) WHERE (free_at IS NOT NULL);
 
 CREATE TABLE limits (
     environment text COLLATE "C" NOT NULL,

@@ -86,6 +86,7 @@ class PostgresStorage(SqlStorage):
             )
             await connection.execute("DELETE FROM perdure_schema")
             await connection.execute("INSERT INTO perdure_schema VALUES (%s)", (version,))
+        await self._reopen_unreadable()
         return version
 
     async def _version(self, connection: Connection) -> int:

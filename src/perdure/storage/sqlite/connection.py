@@ -31,6 +31,9 @@ class SqliteDialect:
 
     first_cursor = "0"
 
+    def is_cursor(self, text: str) -> bool:
+        return text.isascii() and text.isdigit() and len(text) < 19
+
     def instant(self, at: datetime | None) -> int | None:
         return None if at is None else (at - _EPOCH) // _MICROSECOND
 

@@ -169,7 +169,7 @@ WITH RECURSIVE lane (head) AS (
               AND first.queue = due.queue AND first.task = due.task
               AND first.priority = due.priority AND first.claimable_at <= now()
             ORDER BY first.claimable_at, first.id
-            LIMIT (SELECT min(:wanted, (4 * :wanted + count(*) - 1) / count(*)) FROM due))
+            LIMIT (SELECT min(:wanted, max(5000, 4 * :wanted) / count(*) + 1) FROM due))
      ORDER BY turn, claim_rank
      LIMIT :wanted
 )
@@ -336,6 +336,12 @@ UPDATE runs
         ORDER BY attention_at
         LIMIT :limit);
 
+-- name: put_off_unreadable
+-- Runs this code cannot read: look again in an hour, perhaps it has been upgraded.
+UPDATE runs
+   SET attention_at = now() + 3600000000
+ WHERE id = :id;
+
 -- name: due_for_attention
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM runs
@@ -467,3 +473,16 @@ SELECT environment, kind, name, version, seen_at, body
 -- name: forget_records
 DELETE FROM records
  WHERE environment = :environment AND kind = :kind AND seen_at <= :before;
+
+-- name: delete_free_keys
+DELETE FROM keys
+ WHERE (environment, kind, scope, name) IN (
+       SELECT environment, kind, scope, name
+         FROM keys
+        WHERE free_at <= now()
+        LIMIT :limit);
+
+-- name: reopen_unreadable
+UPDATE runs
+   SET gate = NULL
+ WHERE gate = 'unreadable';

@@ -37,6 +37,7 @@ CREATE TABLE keys (
     free_at       INTEGER,
     PRIMARY KEY (environment, kind, scope, name)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX keys_free ON keys (free_at) WHERE free_at IS NOT NULL;
 
 CREATE TABLE limits (
     environment  TEXT NOT NULL,

@@ -55,7 +55,9 @@ class SqliteStorage(SqlStorage):
         self._hints = self._make_hints(clock) if hints and not inline else None
 
     async def migrate(self) -> int:
-        return await self._call(lambda: self._writer.alone(self._migrate))
+        version = await self._call(lambda: self._writer.alone(self._migrate))
+        await self._reopen_unreadable()
+        return version
 
     def _migrate(self) -> int:
         raw = self._connection.raw

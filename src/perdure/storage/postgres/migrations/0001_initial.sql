@@ -6,7 +6,7 @@ CREATE TABLE history (
     run_id          uuid NOT NULL,
     first_sequence  integer NOT NULL CHECK (first_sequence >= 1),
     xid             xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    commit_id       uuid NOT NULL,
+    commit_id       text COLLATE "C" NOT NULL,
     events          text NOT NULL,
     PRIMARY KEY (run_id, first_sequence)
 );
@@ -82,6 +82,8 @@ CREATE TABLE keys (
     free_at       timestamptz,
     PRIMARY KEY (environment, kind, scope, name)
 );
+
+CREATE INDEX keys_free ON keys (free_at) WHERE free_at IS NOT NULL;
 
 CREATE TABLE dead_letters (
     run_id          uuid PRIMARY KEY,

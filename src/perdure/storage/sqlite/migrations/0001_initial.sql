@@ -79,6 +79,8 @@ CREATE TABLE keys (
     PRIMARY KEY (environment, kind, scope, name)
 ) STRICT, WITHOUT ROWID;
 
+CREATE INDEX keys_free ON keys (free_at) WHERE free_at IS NOT NULL;
+
 CREATE TABLE dead_letters (
     run_id          TEXT PRIMARY KEY,
     environment     TEXT NOT NULL,

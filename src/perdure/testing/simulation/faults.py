@@ -1,0 +1,315 @@
+"""What can go wrong between a process and its storage, or between two processes.
+
+The server is nobody's process: what reached it is done, whatever became of the sender.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Sequence
+from random import Random  # noqa: TID251  # seeded
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.commit import Commit
+from perdure.errors import PerdureError, SequenceConflict, StorageUnavailable
+from perdure.storage.protocol import Claimed, ClaimRequest, Committed, HintTransport, Outcome
+from perdure.storage.sql_storage import Make, SqlStorage
+from perdure.testing.simulation.database import Database, finish
+from perdure.testing.simulation.loop import Process, SimulationLoop
+from perdure.testing.simulation.notes import Notes
+
+if TYPE_CHECKING:
+    from perdure.testing.simulation.oracle import Oracle
+
+T = TypeVar("T")
+
+UNWATCHED = frozenset({"put", "forget", "set_limits"})
+"""Calls that touch no run."""
+
+
+class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How likely what is, a storage call or a hint; a scenario's subset of all faults."""
+
+    before: float = 0.0
+    after: float = 0.0
+    slow: float = 0.0
+    hang: float = 0.0
+    die: float = 0.0
+    latency: float = 0.004
+    pensive: float = 0.0
+    """How long an operator thinks before each call."""
+    refusal: float = 0.02
+    holds: bool = False
+    """Whether a server that is down keeps what reaches it until it is back."""
+    hints: bool = True
+    hint_lost: float = 0.0
+    hint_twice: float = 0.0
+    hint_delay: float = 0.01
+
+
+NO_FAULTS = FaultPlan()
+SLOW = 0.3
+"""Longer than this, a call counts as a disturbance of its caller."""
+
+
+class Fate(msgspec.Struct, frozen=True):
+    """What becomes of one call: how long it takes there and back, and whether it fails."""
+
+    there: float
+    back: float
+    fails_before: bool = False
+    fails_after: bool = False
+    kills: bool = False
+
+
+class Faults:
+    """Draws fates, until everything heals."""
+
+    def __init__(self, plan: FaultPlan, chance: Random) -> None:
+        self.plan = plan
+        self._chance = chance
+
+    def heal(self) -> None:
+        self.plan = replace(NO_FAULTS, hints=self.plan.hints)
+
+    def fate(self) -> Fate:
+        plan, chance = self.plan, self._chance
+        there = chance.random() * 2 * plan.latency
+        back = chance.random() * 2 * plan.latency
+        lot = chance.random()
+        if lot >= plan.before + plan.after + plan.slow + plan.hang + plan.die:
+            return Fate(there, back)
+        if (lot := lot - plan.before) < 0:
+            return Fate(there, back, fails_before=True)
+        if (lot := lot - plan.after) < 0:
+            return Fate(there, back, fails_after=True)
+        if (lot := lot - plan.slow) < 0:
+            return Fate(there + chance.uniform(0.1, 2.0), back + chance.uniform(0.1, 2.0))
+        if (lot := lot - plan.hang) < 0:
+            before = chance.random() < 0.4
+            long = chance.uniform(1.0, 8.0)
+            return Fate(there, back + long, fails_before=before, fails_after=not before)
+        return Fate(there, back, kills=True)
+
+    def pondering(self) -> float:
+        return self._chance.random() * self.plan.pensive
+
+    def hint_delays(self) -> list[float]:
+        """When a hint arrives: never, once or twice."""
+        plan, chance = self.plan, self._chance
+        if not plan.hints or chance.random() < plan.hint_lost:
+            return []
+        times = 2 if chance.random() < plan.hint_twice else 1
+        return [chance.random() * plan.hint_delay for _ in range(times)]
+
+
+class Server:
+    """The database server: does what reaches it, unless it is down."""
+
+    def __init__(
+        self, loop: SimulationLoop, database: Database, faults: Faults, notes: Notes
+    ) -> None:
+        self.database = database
+        self.faults = faults
+        self.notes = notes
+        self.loop = loop
+        self.oracle: Oracle
+        self.kill: Callable[[Process], None]
+        self.on_served: Callable[[str], None] = lambda name: None
+        self.is_down = False
+        self.last_outage = -1.0
+        self._kept: list[tuple[Process, str, Callable[[], Any], Fate, asyncio.Future[Any]]] = []
+        self._context = contextvars.copy_context()
+
+    def recover(self) -> None:
+        """The outage is over."""
+        if self.is_down:
+            self.notes.say("server", "is back")
+            self.last_outage = self.loop.time()
+        self.is_down = False
+        kept, self._kept = self._kept, []
+        for call in kept:
+            self._serve(*call)
+
+    async def call(self, process: Process, name: str, operation: Callable[[], Any]) -> Any:
+        """Send it there, wait for what comes back."""
+        if process.is_dead:
+            raise asyncio.CancelledError
+        fate = self.faults.fate()
+        if name == "renew" and process.is_forgetful:
+            fate = replace(fate, fails_before=True)
+        if process.name.startswith("operator"):
+            await asyncio.sleep(self.faults.pondering())
+        if fate.there + fate.back > SLOW or fate.fails_before or fate.fails_after:
+            process.disturb(self.loop.time() + fate.there + fate.back)
+        answer: asyncio.Future[Any] = self.loop.create_future()
+        self.loop.call_later(
+            fate.there, self._serve, process, name, operation, fate, answer, context=self._context
+        )
+        return await answer
+
+    def _serve(
+        self,
+        process: Process,
+        name: str,
+        operation: Callable[[], Any],
+        fate: Fate,
+        answer: asyncio.Future[Any],
+    ) -> None:
+        if self.is_down and self.faults.plan.holds:
+            self._kept.append((process, name, operation, fate, answer))
+            return
+        if self.is_down or fate.fails_before:
+            delay = self.faults.plan.refusal if self.is_down else fate.back
+            self.notes.say(process.name, f"{name}: {'down' if self.is_down else 'failed before'}")
+            self._answer(delay, answer, None, StorageUnavailable("simulated"))
+            return
+        value, error = self._do(process, name, operation)
+        if fate.kills:
+            self.notes.sometimes("crashed after a commit")
+            self.kill(process)
+        elif fate.fails_after:
+            self.notes.say(process.name, f"{name}: failed after")
+            error = StorageUnavailable("simulated, after the commit")
+        self._answer(fate.back, answer, value, error)
+
+    def _do(
+        self, process: Process, name: str, operation: Callable[[], Any]
+    ) -> tuple[Any, Exception | None]:
+        before = self.database.changes
+        value, error = None, None
+        try:
+            value = finish(operation())
+        except PerdureError as problem:
+            error = problem
+        if self.database.changes != before and name not in UNWATCHED:
+            self.notes.say(process.name, f"{name}: {'refused' if error else 'done'}")
+            self.oracle.look(process)
+        self.on_served(name)
+        return value, error
+
+    def _answer(
+        self, delay: float, answer: asyncio.Future[Any], value: Any, error: Exception | None
+    ) -> None:
+        def arrive() -> None:
+            if answer.done():
+                return
+            if error is None:
+                answer.set_result(value)
+            else:
+                answer.set_exception(error)
+
+        self.loop.call_later(delay, arrive, context=self._context)
+
+
+class FaultyStorage(SqlStorage):
+    """One process's way to the server. Every transaction may fail by itself."""
+
+    loop_bound = False
+
+    def __init__(self, server: Server, process: Process, hints: HintTransport | None) -> None:
+        self._server = server
+        self._inner = server.database.storage
+        self._process = process
+        self._hints = hints
+        self.dialect = self._inner.dialect
+
+    async def migrate(self) -> int:
+        await self.now()
+        return 1
+
+    async def check_schema(self) -> None:
+        await self.now()
+
+    async def close(self) -> None:
+        pass
+
+    def hint_transport(self) -> HintTransport | None:
+        return self._hints
+
+    async def _write(self, make: Make[T]) -> T:
+        return await self._call(make, lambda: self._inner._write(make))
+
+    async def _write_once(self, make: Make[T]) -> T:
+        return await self._call(make, lambda: self._inner._write_once(make))
+
+    async def _read(self, make: Make[T]) -> T:
+        return await self._call(make, lambda: self._inner._read(make))
+
+    async def _call(self, make: Make[T], operation: Callable[[], Any]) -> T:
+        name = make.__qualname__.split(".")[1]
+        value: T = await self._server.call(self._process, name, operation)
+        return value
+
+    async def commit(self, batch: Sequence[Commit]) -> list[Outcome]:
+        oracle = self._server.oracle
+        try:
+            outcomes = await super().commit(batch)
+        except StorageUnavailable:
+            oracle.answer_lost(batch)
+            raise
+        self._watch(batch, outcomes)
+        return outcomes
+
+    async def claim(self, request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
+        oracle = self._server.oracle
+        oracle.workers[request.worker_id] = self._process
+        try:
+            claimed = await super().claim(request, outcomes)
+        except StorageUnavailable:
+            oracle.answer_lost(outcomes)
+            oracle.claim_lost(request.tokens)
+            raise
+        self._watch(outcomes, claimed.outcomes)
+        return claimed
+
+    def _watch(self, batch: Sequence[Commit], outcomes: Sequence[Outcome]) -> None:
+        for item, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Committed):
+                self._server.oracle.settled(item)
+            elif isinstance(outcome, SequenceConflict):
+                self._server.oracle.refused(item, outcome)
+
+
+class Network:
+    """Carries hints between processes, badly."""
+
+    def __init__(self, loop: SimulationLoop, faults: Faults, notes: Notes) -> None:
+        self._loop = loop
+        self._faults = faults
+        self._notes = notes
+        self._listeners: list[tuple[Process, Callable[[frozenset[str] | None], None]]] = []
+
+    def transport(self, process: Process) -> HintTransport | None:
+        return _Transport(self, process) if self._faults.plan.hints else None
+
+    def send(self, sender: Process, topics: frozenset[str]) -> None:
+        for process, tell in self._listeners:
+            if process is sender or process.is_dead:
+                continue
+            delays = self._faults.hint_delays()
+            if len(delays) > 1:
+                self._notes.sometimes("duplicate hint")
+            for delay in delays:
+                self._loop.call_later(delay, tell, topics, context=process.context)
+
+    async def listen(self, process: Process, tell: Callable[[frozenset[str] | None], None]) -> None:
+        self._listeners.append((process, tell))
+        tell(None)
+        await self._loop.create_future()
+
+
+class _Transport:
+    def __init__(self, network: Network, process: Process) -> None:
+        self._network = network
+        self._process = process
+
+    async def notify(self, topics: frozenset[str]) -> None:
+        self._network.send(self._process, topics)
+
+    async def listen(self, on_topics: Callable[[frozenset[str] | None], None]) -> None:
+        await self._network.listen(self._process, on_topics)

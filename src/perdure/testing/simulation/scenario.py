@@ -1,0 +1,123 @@
+"""What one seed stands for. Swarm testing: each enables another subset of faults and features."""
+
+from __future__ import annotations
+
+from random import Random  # noqa: TID251  # seeded
+
+import msgspec
+
+from perdure.testing.simulation.faults import FaultPlan
+from perdure.testing.simulation.workload import FEATURES, Item, make_items
+
+TROUBLES = (
+    "before",
+    "after",
+    "slow",
+    "hang",
+    "die",
+    "outage",
+    "crash",
+    "pause",
+    "forget",
+    "shutdown",
+    "skew",
+    "jump",
+    "no hints",
+    "bad hints",
+)
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything about a simulation that chance decides before it begins."""
+
+    seed: int
+    mode: str
+    troubles: frozenset[str]
+    features: frozenset[str]
+    faults: FaultPlan
+    span: float
+    workers: int
+    keepers: int
+    places: int
+    clients: tuple[tuple[Item, ...], ...]
+    meddles: bool
+    prunes: bool
+    clocks: dict[str, tuple[float, float]]
+    queue_limits: dict[str, int]
+    haste: float
+    calm: float
+
+    def __str__(self) -> str:
+        items = sum(len(items) for items in self.clients)
+        return (
+            f"seed {self.seed}: {self.mode}, {self.workers} workers of {self.places} places, "
+            f"{self.keepers} keepers, {items} triggers, {self.span:.0f} s; "
+            f"troubles: {', '.join(sorted(self.troubles)) or 'none'}; "
+            f"features: {', '.join(sorted(self.features)) or 'none'}"
+        )
+
+
+def make_scenario(seed: int) -> Scenario:
+    chance = Random(f"{seed} scenario")
+    most = chance.choice((0.0, 0.2, 0.4, 0.6))
+    troubles = {name for name in TROUBLES if chance.random() < most}
+    features = {name for name in FEATURES if chance.random() < 0.4}
+    if chance.random() < 0.3:
+        # Long attempts and whatever may part them from their owner.
+        features |= {"long"}
+        only = {chance.choice(("pause", "outage", "outage", "crash", "shutdown", "hang", "after"))}
+        troubles = only if chance.random() < 0.6 else troubles | only
+    workers, keepers = chance.randint(1, 3), chance.choice((1, 1, 2))
+    span = chance.uniform(4.0, 11.0)
+    clients = tuple(
+        tuple(make_items(chance, features, span * 0.6)) for _ in range(chance.randint(1, 2))
+    )
+    return Scenario(
+        seed=seed,
+        mode="safety" if chance.random() < 0.25 else "liveness",
+        troubles=frozenset(troubles),
+        features=frozenset(features),
+        faults=_plan(chance, troubles),
+        span=span,
+        workers=workers,
+        keepers=keepers,
+        places=chance.choice((1, 2, 5)),
+        clients=clients,
+        meddles="meddle" in features,
+        prunes="prune" in features,
+        clocks=_clocks(chance, troubles),
+        queue_limits={"busy": chance.randint(1, 2)} if "queue" in features else {},
+        haste=chance.choice((0.0, 0.01, 0.1)),
+        calm=chance.choice((0.0, 0.0, 0.0, 4.0)),
+    )
+
+
+def _plan(chance: Random, troubles: set[str]) -> FaultPlan:
+    def rate(name: str, most: float) -> float:
+        return chance.uniform(0.1, 1.0) * most if name in troubles else 0.0
+
+    return FaultPlan(
+        before=rate("before", 0.15),
+        after=rate("after", 0.15),
+        slow=rate("slow", 0.08),
+        hang=rate("hang", 0.03),
+        die=rate("die", 0.02),
+        latency=chance.choice((0.0, 0.001, 0.01, 0.05)),
+        pensive=chance.choice((0.0, 0.0, 0.3, 1.0)),
+        refusal=chance.choice((0.0, 0.02, 0.5)),
+        holds=chance.random() < 0.3,
+        hints="no hints" not in troubles,
+        hint_lost=rate("bad hints", 0.5),
+        hint_twice=rate("bad hints", 0.5),
+        hint_delay=2.0 if "bad hints" in troubles else 0.01,
+    )
+
+
+def _clocks(chance: Random, troubles: set[str]) -> dict[str, tuple[float, float]]:
+    if "skew" not in troubles:
+        return {}
+    names = [f"{kind}{i}" for kind in ("worker", "keeper", "client") for i in range(3)]
+    return {
+        name: (chance.uniform(-120.0, 120.0), chance.uniform(-0.01, 0.01))
+        for name in [*names, "operator"]
+    }

@@ -1,0 +1,364 @@
+"""Tasks of every kind, clients that ask for them, and an operator who meddles."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from datetime import timedelta
+from random import Random  # noqa: TID251  # seeded
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from perdure.core.run import OnLeaseExpired
+from perdure.engine.app import task_settings
+from perdure.engine.context import Context, Fail, Released, RetryAfter
+from perdure.engine.defaults import Defaults
+from perdure.engine.handle import RunHandle
+from perdure.engine.options import Retry, TaskSettings
+from perdure.engine.signature import Signature
+from perdure.engine.task import Task
+from perdure.errors import (
+    IdempotencyConflict,
+    PerdureError,
+    ResultTimeout,
+    RunNotFound,
+    RunUnsuccessful,
+    StorageUnavailable,
+)
+from perdure.testing.simulation.ledger import RAISED, RELEASED, RETURNED, STOPPED
+from perdure.testing.simulation.loop import Process, current_process
+
+if TYPE_CHECKING:
+    from perdure.testing.simulation.world import World
+
+DEFAULTS = Defaults(
+    url="sqlite:///:memory:",
+    lease_ttl=timedelta(seconds=3),
+    poll=timedelta(seconds=1.5),
+    cancel_grace=timedelta(seconds=0.5),
+    abandon_after=timedelta(seconds=1.5),
+    drain_deadline=timedelta(seconds=1),
+    maintenance_tick=timedelta(seconds=1),
+)
+TTL = DEFAULTS.lease_ttl.total_seconds()
+
+
+class Script(msgspec.Struct, frozen=True):
+    """What the handler does in its n-th attempt; the last act is repeated."""
+
+    acts: tuple[str, ...]
+    seconds: float
+
+    def act(self, attempt: int) -> str:
+        return self.acts[min(attempt, len(self.acts)) - 1]
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True):
+    """One trigger."""
+
+    at: float
+    task: str
+    script: Script
+    options: dict[str, Any]
+    awaits: bool
+    repeats: bool
+
+
+async def perform(ctx: Context, script: Script) -> dict[str, str]:
+    """The handler of every task."""
+    process = current_process()
+    world: World = process.world  # type: ignore[attr-defined]  # set where it was made
+    act = script.act(ctx.attempt)
+    performance = world.ledger.begin(process, ctx.run, is_stubborn=act == "stubborn")
+    ending = RAISED
+    try:
+        await _play(ctx, script, act)
+        ending = RETURNED
+    except asyncio.CancelledError:
+        ending = STOPPED
+        raise
+    except Released:
+        ending = RELEASED
+        raise
+    except Exception:
+        raise
+    except BaseException:
+        ending = STOPPED
+        raise
+    finally:
+        world.ledger.end(ctx.run, performance, ending, was_asked=ctx.cancelled)
+    assert ctx.run.lease is not None
+    return {"token": ctx.run.lease.token}
+
+
+async def _play(ctx: Context, script: Script, act: str) -> None:
+    await asyncio.sleep(script.seconds)
+    match act:
+        case "fail":
+            raise ValueError(f"attempt {ctx.attempt}")
+        case "give_up":
+            raise Fail("no use")
+        case "later":
+            raise RetryAfter(1.5)
+        case "long":
+            await asyncio.sleep(2.2 * TTL)
+        case "stubborn":
+            await _stubbornly(1.6 * TTL)
+        case "spawn":
+            world: World = current_process().world  # type: ignore[attr-defined]  # as above
+            await world.spawn_child()
+        case _:
+            _leave(ctx, act)
+
+
+def _leave(ctx: Context, act: str) -> None:
+    match act:
+        case "release":
+            ctx.release(delay=1.0)
+        case "yield":
+            ctx.release(delay=0.0)
+        case "wait":
+            ctx.wait_for("signal", deadline=ctx.run.updated_at + timedelta(seconds=3))
+        case "wait_long":
+            ctx.wait_for("signal")
+
+
+async def _stubbornly(seconds: float) -> None:
+    """Does not stop when asked for the first time, and takes its time at the second."""
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        try:
+            await asyncio.sleep(2.0)
+        except asyncio.CancelledError:
+            await asyncio.sleep(1.5)
+
+
+_QUICK = Retry(max_attempts=3, initial=0.5, maximum=3.0)
+_KINDS: dict[str, dict[str, Any]] = {
+    "plain": {"retry": _QUICK},
+    "once": {"retry": Retry(max_attempts=1)},
+    "brief": {"retry": _QUICK, "lease_ttl": 1.5},
+    "fragile": {"retry": _QUICK, "on_lease_expired": OnLeaseExpired.FAIL},
+    "again": {"retry": _QUICK, "on_lease_expired": OnLeaseExpired.REDELIVER},
+    "timed": {"retry": _QUICK, "timeout": 1.2},
+    "narrow": {"retry": _QUICK, "concurrency": 1},
+    "keyed": {"retry": _QUICK, "concurrency_per_key": 1},
+    "busy": {"retry": _QUICK, "queue": "busy"},
+}
+SETTINGS: dict[str, TaskSettings] = {
+    name: task_settings(perform, DEFAULTS, name=name, **settings)
+    for name, settings in _KINDS.items()
+}
+
+
+class _Signature(Signature):
+    """Asked for its schema with every start of every node; making it is what costs."""
+
+    @functools.cached_property
+    def _schema(self) -> dict[str, Any]:
+        return super().schema()
+
+    def schema(self) -> dict[str, Any]:
+        return self._schema
+
+
+_SIGNATURE = _Signature(perform, Context)
+
+
+def tasks_of(app: Any) -> dict[str, Task[..., Any]]:
+    """All tasks, on `app`. Made without the decorator: signatures are costly, and all equal."""
+    return {name: Task(app, perform, made, _SIGNATURE) for name, made in SETTINGS.items()}
+
+
+FEATURES = (
+    "fail",
+    "release",
+    "wait",
+    "long",
+    "stubborn",
+    "spawn",
+    "ttl",
+    "delay",
+    "priority",
+    "idempotency",
+    "singleton",
+    "limits",
+    "timed",
+    "expiry",
+    "meddle",
+    "prune",
+    "queue",
+    "burst",
+)
+
+
+def make_items(chance: Random, features: set[str], span: float) -> list[Item]:
+    kinds = ["plain"]
+    kinds += ["narrow", "narrow", "keyed"] if "limits" in features else []
+    kinds += ["fragile", "again", "once", "brief"] if "expiry" in features else []
+    kinds += ["timed"] if "timed" in features else []
+    kinds += ["busy", "busy"] if "queue" in features else []
+    items = [
+        _item(chance, features, chance.choice(kinds), span) for _ in range(chance.randint(3, 9))
+    ]
+    if "burst" in features:
+        began = chance.uniform(0.0, span / 2)
+        items += [_quick(chance, began) for _ in range(chance.randint(6, 12))]
+    return sorted(items, key=lambda item: item.at)
+
+
+def _item(chance: Random, features: set[str], task: str, span: float) -> Item:
+    return Item(
+        at=chance.uniform(0.0, span),
+        task=task,
+        script=_script(chance, features),
+        options=_options(chance, features, task),
+        awaits=chance.random() < 0.3,
+        repeats=chance.random() < 0.5,
+    )
+
+
+def _quick(chance: Random, began: float) -> Item:
+    """One of many that come at once and end at once: claims overlap all the time."""
+    return Item(
+        at=began + chance.uniform(0.0, 1.0),
+        task="plain",
+        script=Script(("ok",), chance.choice((0.0, 0.02, 0.1))),
+        options={},
+        awaits=False,
+        repeats=False,
+    )
+
+
+def _script(chance: Random, features: set[str]) -> Script:
+    acts = ["ok", "ok"]
+    acts += ["fail", "fail", "later", "give_up"] if "fail" in features else []
+    acts += ["release", "yield", "yield"] if "release" in features else []
+    acts += ["wait", "wait_long"] if "wait" in features else []
+    acts += [name for name in ("long", "stubborn", "spawn") if name in features]
+    played = [chance.choice(acts) for _ in range(chance.randint(0, 2))]
+    last = ["ok", "ok", "ok", *(name for name in ("long", "stubborn") if name in features)]
+    last += ["fail", "give_up"] if "fail" in features else []
+    seconds = chance.choice((0.0, 0.01, 0.5, 1.5, 3.5))
+    return Script(acts=(*played, chance.choice(last)), seconds=seconds)
+
+
+def _options(chance: Random, features: set[str], task: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if "ttl" in features and chance.random() < 0.4:
+        options["ttl"] = chance.uniform(0.5, 6.0)
+    if "delay" in features and chance.random() < 0.4:
+        options["delay"] = chance.uniform(0.1, 5.0)
+    if "priority" in features:
+        options["priority"] = chance.randint(0, 10)
+    if "idempotency" in features and chance.random() < 0.6:
+        options["idempotency_key"] = chance.choice("ab")
+        options["idempotency_ttl"] = chance.choice((3.0, 3600.0))
+    elif "singleton" in features and chance.random() < 0.6:
+        options["singleton_key"] = "one"
+    if task == "keyed":
+        options["concurrency_key"] = chance.choice("xy")
+    return options
+
+
+class ClientNode:
+    """Triggers items in their time, and waits for some of them."""
+
+    def __init__(self, world: World, process: Process, app: Any, items: list[Item]) -> None:
+        self._world = world
+        self._process = process
+        self._app = app
+        self._items = items
+
+    async def run(self) -> None:
+        async with self._app:
+            waiting = []
+            while self._items:
+                await asyncio.sleep(max(self._items[0].at - self._world.loop.time(), 0.0))
+                item = self._items.pop(0)
+                handle = await self._trigger(item)
+                if handle is not None and item.awaits:
+                    waiting.append(asyncio.create_task(self._wait(handle)))
+            await asyncio.gather(*waiting)
+
+    async def _trigger(self, item: Item) -> RunHandle[Any] | None:
+        task = self._app.tasks[item.task].options(**item.options)
+        for _ in range(5 if item.repeats else 1):
+            try:
+                handle: RunHandle[Any] = await task.trigger(script=item.script)
+            except IdempotencyConflict:
+                self._world.notes.sometimes("idempotency conflict")
+                return None
+            except StorageUnavailable:
+                self._world.notes.sometimes("trigger answered late")
+                await asyncio.sleep(0.5)
+            else:
+                self._world.acknowledged(handle, item)
+                return handle
+        return None
+
+    async def _wait(self, handle: RunHandle[Any]) -> None:
+        try:
+            result = await handle.result(timeout=8.0)
+        except RunUnsuccessful as ending:
+            self._world.told(handle.id, ending.status, None)
+        except RunNotFound:
+            if handle.id not in self._world.oracle.pruned:
+                self._world.notes.fail(f"run {handle.id}: a waiter was told that it does not exist")
+        except ResultTimeout:
+            pass
+        else:
+            self._world.told(handle.id, "succeeded", result)
+
+
+ACTIONS: dict[str, tuple[str, ...]] = {
+    "paused": ("resume", "resume", "cancel", "reschedule"),
+    "waiting": ("wake", "wake", "cancel", "pause"),
+    "dead_lettered": ("retry", "discard"),
+    "succeeded": ("rerun", "cancel"),
+    "running": ("cancel", "cancel", "pause"),
+}
+
+
+class Operator:
+    """Does something to some run now and then."""
+
+    def __init__(self, world: World, app: Any, chance: Random, pace: float) -> None:
+        self._world = world
+        self._app = app
+        self._chance = chance
+        self._pace = pace
+
+    async def run(self) -> None:
+        async with self._app:
+            while not self._world.is_healed:
+                await asyncio.sleep(self._chance.uniform(0.2, 2.0) * self._pace)
+                runs = list(self._world.oracle.runs.values())
+                if runs:
+                    run = self._chance.choice(runs)
+                    fitting = ACTIONS.get(run.status, ("cancel", "cancel", "pause", "reschedule"))
+                    await self._act(self._chance.choice(fitting), run.id)
+
+    async def _act(self, action: str, run_id: str) -> None:
+        runs = self._app.runs
+        try:
+            match action:
+                case "cancel":
+                    run = await runs.cancel(run_id)
+                    self._world.cancel_acknowledged(run)
+                case "reschedule":
+                    await runs.reschedule(run_id, priority=self._chance.randint(0, 10))
+                case "discard":
+                    await self._app.dead_letters.discard(run_id)
+                    self._world.notes.sometimes("dead letter closed")
+                case "retry":
+                    await runs.retry(run_id)
+                    self._world.notes.sometimes("dead letter closed")
+                case _:
+                    await getattr(runs, action)(run_id)
+        except PerdureError as error:
+            self._world.notes.say("operator", f"{action} {run_id[-6:]}: {type(error).__name__}")
+        else:
+            self._world.notes.say("operator", f"{action} {run_id[-6:]}")
