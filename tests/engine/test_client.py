@@ -45,7 +45,7 @@ async def test_called_directly_a_task_is_the_function_it_was(app: App) -> None:
         return 2 * n
 
     assert double(4) == 8
-    assert double.__name__ == "double"
+    assert double.name == "double"
 
 
 async def test_an_app_must_be_open(app: App) -> None:

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from builders import a_policy
-from perdure import App
+from perdure import App, Context
 from perdure.core.retry import Backoff
 from perdure.core.run import Run
 from perdure.engine.leases import Leases
@@ -81,3 +81,19 @@ async def test_an_answer_about_a_former_lease_says_nothing_of_the_new_one(
     await question
 
     assert list(told.leases.held) == [token_of(second)]
+
+
+async def test_heartbeats_are_recorded_where_the_policy_asks_for_it(app: App) -> None:
+    @app.task(record_heartbeats=True)
+    async def long(ctx: Context) -> str:
+        await asyncio.sleep(2 * app.defaults.renewal_interval.total_seconds())
+        return "done"
+
+    async with app.run_all():
+        run = await long.trigger()
+        assert await run.result(10) == "done"
+        types = [event.type for event in await app.runs.events(run.id)]
+
+    assert types[:3] == ["run.created", "run.lease_claimed", "run.started"]
+    assert "run.lease_heartbeat" in types
+    assert types[-1] == "run.succeeded"

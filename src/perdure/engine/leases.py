@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from perdure.core.commit import prepare_commit
+from perdure.core.decide import decide_renewal
 from perdure.core.run import Run
 from perdure.errors import LeaseLost, StorageError
-from perdure.storage.protocol import Renewal, Renewed, Storage
+from perdure.storage.protocol import Committed, Renewal, Renewed, Storage
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -85,6 +87,22 @@ class Leases:
         renewals = [Renewal(run.id, token, self._ttl(run)) for token, run in self.held.items()]
         answer = await self._storage.renew(renewals)
         self._act_on(answer, {renewal.run_id: renewal.token for renewal in renewals})
+        await self._record(answer.now)
+
+    async def _record(self, now: datetime) -> None:
+        """Heartbeats as events, for the runs whose policy asks for that."""
+        recording = {t: run for t, run in self.held.items() if run.policy.record_heartbeats}
+        commits = [
+            prepare_commit(
+                run, decide_renewal(run, token, now, self._ttl(run)), self._app.ids.commit_id()
+            )
+            for token, run in recording.items()
+        ]
+        outcomes = await self._storage.commit(commits)
+        for token, commit, outcome in zip(recording, commits, outcomes, strict=True):
+            # Whoever was faster wrote something that the next answer or the outcome will meet.
+            if isinstance(outcome, Committed) and token in self.held:
+                self.held[token] = commit.run
 
     def _act_on(self, answer: Renewed, asked: Mapping[str, str]) -> None:
         """`asked`: each run's token in the question. Only of that one does the answer speak."""

@@ -42,7 +42,7 @@ class Checkpointer:
 
 
 def has_wal_reset_fault(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> bool:
-    """Whether this SQLite needs the care described above; `perdure doctor` reports it."""
+    """Whether this SQLite needs the care described above."""
     if version >= (3, 51, 3):
         return False
     return not any(fixed[:2] == version[:2] and version >= fixed for fixed in FIXED_FROM)
