@@ -101,10 +101,9 @@ async def test_an_unreadable_run_hides_nobody_and_comes_back_when_it_can_be_read
     storage = open_storage(storage_url, SystemClock())
     bad = await create(storage, ttl=timedelta(milliseconds=1))
     good = await create(storage, ttl=timedelta(milliseconds=1))
-    [[[state]]] = raw.execute(
-        storage_url, f"SELECT state FROM runs WHERE {_is(bad.id, storage_url)}"
-    )
-    raw.execute(storage_url, f"UPDATE runs SET state = '[]' WHERE {_is(bad.id, storage_url)}")
+    its_row = _is(bad.id, storage_url)
+    [[[state]]] = raw.execute(storage_url, f"SELECT state FROM runs WHERE {its_row}")
+    raw.execute(storage_url, f"UPDATE runs SET state = '[]' WHERE {its_row}")
     await wait_until(storage, now() + timedelta(milliseconds=5))
 
     assert list(await storage.get([bad.id, good.id])) == [good.id]
