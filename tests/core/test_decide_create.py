@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
@@ -26,7 +26,7 @@ from perdure.core.decide import NewRun, decide_create, decide_rerun, decide_retr
 from perdure.core.decide.create import MAX_META, MAX_TAGS
 from perdure.core.lifecycle import TERMINAL, Status
 from perdure.core.reducer import replay
-from perdure.core.run import Run, Source, SourceType
+from perdure.core.run import Policy, Run, Source, SourceType
 from perdure.errors import InvalidInput, NotAllowed
 
 AGAIN = run_id(2)
@@ -279,3 +279,43 @@ def test_a_reason_of_any_text_can_be_kept() -> None:
     [event] = decide_rerun(a_run(Status.FAILED), AGAIN, OPERATOR, after(5), reason="because \ud800")
 
     assert replay([event]).source.reason == "because ?"
+
+
+def test_what_could_not_be_read_back_is_never_stored() -> None:
+    with pytest.raises(InvalidInput, match="cannot be kept"):
+        decide_create(NewRun(task=TASK, trace_carrier={"a": 1}), RUN_ID, CLIENT, T0)  # type: ignore[dict-item]  # the point
+
+
+@pytest.mark.parametrize("field", ["parent_id", "root_id", "continuation_of"])
+def test_links_must_be_run_ids(field: str) -> None:
+    with pytest.raises(InvalidInput, match="not the id of a run") as refused:
+        decide_create(NewRun(task=TASK, **{field: "mom"}), RUN_ID, CLIENT, T0)  # type: ignore[arg-type]  # by name
+
+    assert refused.value.field == field
+
+
+def test_a_schedule_id_must_be_a_label() -> None:
+    source = Source(type=SourceType.SCHEDULE, schedule_id="night\x00ly")
+
+    with pytest.raises(InvalidInput, match=r"source\.schedule_id"):
+        decide_create(NewRun(task=TASK, source=source), RUN_ID, CLIENT, T0)
+
+
+def test_an_instant_beyond_the_calendar_is_refused() -> None:
+    late = datetime(9999, 12, 31, 23, 59, tzinfo=timezone(timedelta(hours=-12)))
+
+    with pytest.raises(InvalidInput, match="beyond the calendar"):
+        decide_create(NewRun(task=TASK, run_at=late), RUN_ID, CLIENT, T0)
+
+
+@pytest.mark.parametrize("policy", [a_policy(max_attempts=-1), a_policy(poison_threshold=0)])
+def test_a_policy_is_checked_at_the_door(policy: Policy) -> None:
+    with pytest.raises(InvalidInput, match="policy"):
+        decide_create(NewRun(task=TASK, policy=policy), RUN_ID, CLIENT, T0)
+
+
+def test_a_policys_durations_are_bounded() -> None:
+    with pytest.raises(InvalidInput, match=r"policy\.lease_ttl"):
+        decide_create(
+            NewRun(task=TASK, policy=a_policy(lease_ttl=timedelta.max)), RUN_ID, CLIENT, T0
+        )

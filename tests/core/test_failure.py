@@ -86,3 +86,10 @@ def test_every_text_of_a_failure_is_made_safe() -> None:
 
 def test_a_failure_needs_no_traceback() -> None:
     assert a_failure().traceback is None
+
+
+def test_details_that_json_cannot_keep_do_not_cost_the_failure() -> None:
+    failure = make_failure(FailureKind.ERROR, type="E", message="m", details={"x": float("nan")})
+
+    assert failure.details is not None
+    assert "cannot be kept as JSON" in failure.details["dropped"]
