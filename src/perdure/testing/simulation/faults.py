@@ -52,7 +52,7 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NO_FAULTS = FaultPlan()
-SLOW = 0.3
+SLOW = 0.7
 """Longer than this, a call counts as a disturbance of its caller."""
 
 

@@ -125,7 +125,7 @@ class Ledger:
                 yield from self._handed_over(step, performance, holder)
             case e.RunReleased() if ending != RELEASED:
                 yield f"released, but its handler {ending or 'has not ended'}"
-            case e.RunCancelled() if ending in (RETURNED, RAISED):
+            case e.RunCancelled() if self._ended_by_itself(performance):
                 yield f"cancelled, but its handler {ending}"
             case _:
                 pass
@@ -140,11 +140,16 @@ class Ledger:
                 self._notes.sometimes("ambiguous claim settled")
             elif not stopping:
                 yield "given back, but its claim was answered"
-        elif performance.ending in (RETURNED, RAISED, RELEASED):
-            if self._is_brisk and not performance.was_asked:
-                yield f"handed over, but its handler {performance.ending}"
+        elif self._ended_by_itself(performance):
+            yield f"handed over, but its handler {performance.ending}"
         elif not stopping:
             yield "handed over by a worker that does not stop"
+
+    def _ended_by_itself(self, performance: Performance | None) -> bool:
+        """Whether its handler had ended before anybody asked it to, and its worker knew."""
+        if performance is None or performance.was_asked or not self._is_brisk:
+            return False
+        return performance.ending in (RETURNED, RAISED, RELEASED)
 
     def _budget(self, step: CommittedStep) -> Iterator[str]:
         event, after = step.events[0], step.after

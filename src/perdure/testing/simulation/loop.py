@@ -164,6 +164,8 @@ class SimulationLoop(asyncio.BaseEventLoop):
     def _step(self, handle: asyncio.Handle) -> None:
         if handle.cancelled():
             return
+        self.steps += 1
+        self.on_step(self.steps)
         process = handle._context.get(_process)  # type: ignore[attr-defined]  # in every handle
         if process is not None:
             if process.is_dead:
@@ -172,8 +174,6 @@ class SimulationLoop(asyncio.BaseEventLoop):
             if process.is_paused:
                 process.parked.append(handle)
                 return
-        self.steps += 1
-        self.on_step(self.steps)
         handle._run()
 
     def _on_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -102,7 +102,7 @@ def _plan(chance: Random, troubles: set[str]) -> FaultPlan:
         slow=rate("slow", 0.08),
         hang=rate("hang", 0.03),
         die=rate("die", 0.02),
-        latency=chance.choice((0.0, 0.001, 0.01, 0.05)),
+        latency=chance.choice((0.0, 0.001, 0.01, 0.05, 0.15)),
         pensive=chance.choice((0.0, 0.0, 0.3, 1.0)),
         refusal=chance.choice((0.0, 0.02, 0.5)),
         holds=chance.random() < 0.3,

@@ -205,7 +205,7 @@ def make_items(chance: Random, features: set[str], span: float) -> list[Item]:
     ]
     if "burst" in features:
         began = chance.uniform(0.0, span / 2)
-        items += [_quick(chance, began) for _ in range(chance.randint(6, 12))]
+        items += [_quick(chance, began) for _ in range(chance.randint(8, 14))]
     return sorted(items, key=lambda item: item.at)
 
 
@@ -223,9 +223,9 @@ def _item(chance: Random, features: set[str], task: str, span: float) -> Item:
 def _quick(chance: Random, began: float) -> Item:
     """One of many that come at once and end at once: claims overlap all the time."""
     return Item(
-        at=began + chance.uniform(0.0, 1.0),
+        at=began + chance.uniform(0.0, 2.5),
         task="plain",
-        script=Script(("ok",), chance.choice((0.0, 0.02, 0.1))),
+        script=Script(("ok",), chance.choice((0.0, 0.1, 0.3))),
         options={},
         awaits=False,
         repeats=False,
@@ -322,6 +322,9 @@ ACTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
+HELD_UP = ("paused", "waiting", "dead_lettered")
+
+
 class Operator:
     """Does something to some run now and then."""
 
@@ -337,7 +340,9 @@ class Operator:
                 await asyncio.sleep(self._chance.uniform(0.2, 2.0) * self._pace)
                 runs = list(self._world.oracle.runs.values())
                 if runs:
-                    run = self._chance.choice(runs)
+                    held_up = [run for run in runs if run.status in HELD_UP]
+                    prefer = held_up and self._chance.random() < 0.5
+                    run = self._chance.choice(held_up if prefer else runs)
                     fitting = ACTIONS.get(run.status, ("cancel", "cancel", "pause", "reschedule"))
                     await self._act(self._chance.choice(fitting), run.id)
 

@@ -1,0 +1,358 @@
+"""The bank of seeded bugs: small mutations of the protocol, each of which somebody might write.
+
+They prove the simulator, not the engine: whoever cannot find these finds nothing. Patched by
+name, so a bug whose place is gone breaks its test instead of silently finding nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core import commit as core_commit
+from perdure.core import effects
+from perdure.core.commit import Commit, prepare_commit
+from perdure.core.decide import decide_shutdown, decide_start, lease
+from perdure.core.limits import Admission
+from perdure.core.reducer import project
+from perdure.core.run import Run
+from perdure.engine import calls, handler, outcome
+from perdure.engine.client import CommitBatcher
+from perdure.engine.context import Released
+from perdure.engine.leases import Leases
+from perdure.engine.maintenance import Maintenance
+from perdure.engine.outcome import GaveBack, HandedOver, Raised
+from perdure.engine.results import Results
+from perdure.engine.worker import Worker
+from perdure.errors import LeaseLost, StorageUnavailable
+from perdure.storage import claiming, committing
+from perdure.storage.protocol import Committed
+from perdure.storage.sql_storage import SqlStorage
+from perdure.storage.sqlite import connection
+
+Patch = Callable[[Any, str, Any], None]
+"""`monkeypatch.setattr`: object, name, new value."""
+
+
+class Bug(msgspec.Struct, frozen=True):
+    name: str
+    apply: Callable[[Patch], None]
+
+
+BANK: list[Bug] = []
+
+
+def bug(name: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    def keep(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        BANK.append(Bug(name, apply))
+        return apply
+
+    return keep
+
+
+def _in_query(patch: Patch, query: str, old: str, new: str) -> None:
+    text = connection.QUERIES[query].text
+    assert old in text, f"{query} has changed: {old!r} is not in it"
+    mutated = replace(connection.QUERIES[query], text=text.replace(old, new))
+    patch(connection, "QUERIES", connection.QUERIES | {query: mutated})
+
+
+# Fencing
+
+
+@bug("an outcome is written whoever holds the lease now")
+def _(patch: Patch) -> None:
+    patch(lease, "_owned", lambda run, token: run.lease or _raise(LeaseLost(run.id)))
+    patch(Leases, "check", lambda self, run_id, token: None)
+    patch(Leases, "_act_on", lambda self, answer, asked: None)
+
+
+@bug("a stale commit is not refused")
+def _(patch: Patch) -> None:
+    judge = committing._judge
+
+    def lenient(item: Commit, found: Any, *, repeated: bool) -> Any:
+        stored = found.runs.get(item.run.id)
+        if stored is not None and stored.sequence != item.expected_sequence:
+            return None
+        return judge(item, found, repeated=repeated)
+
+    patch(committing, "_judge", lenient)
+
+
+@bug("a conflict is taken for success")
+def _(patch: Patch) -> None:
+    judge = committing._judge
+
+    def deaf(item: Commit, found: Any, *, repeated: bool) -> Any:
+        stored = found.runs.get(item.run.id)
+        if stored is not None and stored.sequence != item.expected_sequence:
+            return Committed(item.run.id, item.run.sequence)
+        return judge(item, found, repeated=repeated)
+
+    patch(committing, "_judge", deaf)
+
+
+@bug("a worker uses the same tokens again")
+def _(patch: Patch) -> None:
+    make = Worker._request
+
+    def request(self: Worker, places: int) -> Any:
+        made = make(self, places)
+        tokens = tuple(f"{self.id} {index}" for index in range(places))
+        return replace(made, tokens=tokens)
+
+    patch(Worker, "_request", request)
+
+
+# Leases
+
+
+@bug("recovery does not look at the stored expiry")
+def _(patch: Patch) -> None:
+    patch(core_commit, "rests_on_expiry", lambda run, events: False)
+
+
+@bug("a commit undoes a renewal")
+def _(patch: Patch) -> None:
+    text = connection.QUERIES["update_runs"].text
+    case = text[text.index("CASE WHEN") : text.index("END,") + 3]
+    _in_query(patch, "update_runs", case, ":lease_expires_at")
+
+
+@bug("renewals come too late")
+def _(patch: Patch) -> None:
+    patch(Leases, "_interval", lambda self: self._app.defaults.lease_ttl * 1.1)
+
+
+@bug("the worker's own clock decides whether it still has a lease")
+def _(patch: Patch) -> None:
+    renew = Leases.renew
+
+    async def renew_what_looks_alive(self: Leases) -> None:
+        now = self._app.clock.now()
+        for token, run in list(self.held.items()):
+            if run.lease is not None and run.lease.expires_at < now:
+                self.drop(token)
+        await renew(self)
+
+    patch(Leases, "renew", renew_what_looks_alive)
+
+
+@bug("a cancellation is not heard")
+def _(patch: Patch) -> None:
+    act = Leases._act_on
+
+    def deaf(self: Leases, answer: Any, asked: Any) -> None:
+        act(self, replace(answer, cancelling=frozenset()), asked)
+
+    patch(Leases, "_act_on", deaf)
+
+
+@bug("leases are told apart by their run alone")
+def _(patch: Patch) -> None:
+    def hold(self: Leases, runs: Iterable[Run]) -> None:
+        self.held |= {run.lease.token: run for run in runs if run.lease is not None}
+
+    def drop(self: Leases, token: str) -> None:
+        dropped = self.held.pop(token, None)
+        for other, run in list(self.held.items()):
+            if dropped is not None and run.id == dropped.id:
+                self.held.pop(other)
+
+    patch(Leases, "hold", hold)
+    patch(Leases, "drop", drop)
+
+
+@bug("recovery does not wait after an outage")
+def _(patch: Patch) -> None:
+    async def at_once(self: Maintenance, *arguments: Any) -> bool:
+        return True
+
+    patch(Maintenance, "_may_recover", at_once)
+
+
+@bug("maintenance puts a renewed lease off for ever")
+def _(patch: Patch) -> None:
+    _in_query(
+        patch, "put_off_attention", "SET attention_at = lease_expires_at", "SET attention_at = NULL"
+    )
+
+
+# Claiming
+
+
+@bug("a handler is begun before its start is durable")
+def _(patch: Patch) -> None:
+    claim = SqlStorage.claim
+
+    async def claim_only(self: Any, request: Any, outcomes: Sequence[Commit] = ()) -> Any:
+        claimed = await claim(self, replace(request, start=0), outcomes)
+        runs = tuple(
+            project(run, decide_start(run, run.lease.token, run.updated_at), run.sequence)
+            for run in claimed.runs
+            if run.lease is not None
+        )
+        return replace(claimed, runs=runs)
+
+    patch(SqlStorage, "claim", claim_only)
+
+
+@bug("limits are not looked at")
+def _(patch: Patch) -> None:
+    def admit_all(request: Any, found: Any, dialect: Any) -> Any:
+        yield from ()
+        return Admission(found.runs, ()), found.now
+
+    patch(claiming, "_admit", admit_all)
+
+
+@bug("who holds a limit is not counted")
+def _(patch: Patch) -> None:
+    patch(claiming, "holders_of", lambda counted: {})
+
+
+@bug("gates stay shut")
+def _(patch: Patch) -> None:
+    async def none(self: Any, limit: int) -> int:
+        return 0
+
+    patch(committing, "_opened", lambda items: [])
+    patch(SqlStorage, "open_gates", none)
+
+
+@bug("a claim in doubt gives back whatever is not held yet")
+def _(patch: Patch) -> None:
+    async def settle(self: Worker) -> None:
+        for run in await self._storage.leases(self.id):
+            if run.lease is not None and run.lease.token not in self._leases.held:
+                events = decide_shutdown(run, run.lease.token, self._now())
+                commit = prepare_commit(run, events, self._app.ids.commit_id())
+                await self._storage.commit([commit])
+        self._doubted.clear()
+
+    patch(Worker, "_settle_doubt", settle)
+
+
+@bug("a failed claim keeps its places")
+def _(patch: Patch) -> None:
+    record = Worker._record_and_claim
+
+    async def leak(self: Worker, finished: Any, places: int) -> Any:
+        try:
+            return await record(self, finished, places)
+        except StorageUnavailable:
+            self._free -= places
+            raise
+
+    patch(Worker, "_record_and_claim", leak)
+
+
+# Outcomes
+
+
+@bug("an outcome is dropped when storage does not answer")
+def _(patch: Patch) -> None:
+    record = Worker._record_and_claim
+
+    async def drop(self: Worker, finished: Any, places: int) -> Any:
+        try:
+            return await record(self, finished, places)
+        except StorageUnavailable:
+            finished.clear()
+            raise
+
+    patch(Worker, "_record_and_claim", drop)
+
+
+@bug("a failure is retried without being recorded as one")
+def _(patch: Patch) -> None:
+    _endings(patch, lambda ending: GaveBack(timedelta(1)) if isinstance(ending, Raised) else ending)
+
+
+@bug("a release counts as a failure")
+def _(patch: Patch) -> None:
+    ending_of = outcome.ending_of
+
+    def failing(error: BaseException) -> Any:
+        return ending_of(ValueError("released") if isinstance(error, Released) else error)
+
+    for module in (outcome, calls, handler):
+        if hasattr(module, "ending_of"):
+            patch(module, "ending_of", failing)
+
+
+@bug("shutdown hands over what has already ended")
+def _(patch: Patch) -> None:
+    take = Worker._take_finished
+
+    def hand_over(self: Worker) -> Any:
+        if self._stopping:
+            for item in self._finished:
+                item.ending = HandedOver()
+        return take(self)
+
+    patch(Worker, "_take_finished", hand_over)
+
+
+@bug("the budget is not counted")
+def _(patch: Patch) -> None:
+    failed = lease.failed
+
+    def for_ever(run: Any, *arguments: Any) -> Any:
+        return failed(replace(run, counters=replace(run.counters, failures=0)), *arguments)
+
+    patch(lease, "failed", for_ever)
+
+
+# Triggers
+
+
+@bug("an idempotency key is free as soon as its run has ended")
+def _(patch: Patch) -> None:
+    patch(effects, "_free_at", lambda run, kind: run.created_at)
+
+
+@bug("a key is taken from its owner")
+def _(patch: Patch) -> None:
+    _in_query(patch, "take_keys", "WHERE keys.free_at <= now()", "")
+
+
+@bug("a trigger is acknowledged when storage does not answer")
+def _(patch: Patch) -> None:
+    commit_all = CommitBatcher.commit_all
+
+    async def hopeful(self: CommitBatcher, commits: Sequence[Commit]) -> Any:
+        try:
+            return await commit_all(self, commits)
+        except StorageUnavailable:
+            return [Committed(commit.run.id, commit.run.sequence) for commit in commits]
+
+    patch(CommitBatcher, "commit_all", hopeful)
+
+
+@bug("a waiter who came meanwhile is judged by an older read")
+def _(patch: Patch) -> None:
+    settle = Results._settle
+    patch(Results, "_settle", lambda self, asked, found: settle(self, list(self._waiters), found))
+
+
+def _endings(patch: Patch, change: Callable[[Any], Any]) -> None:
+    on_reports = Worker._on_reports
+
+    def mutated(self: Worker, reports: Sequence[Any]) -> None:
+        changed = [
+            replace(report, ending=change(report.ending)) if hasattr(report, "ending") else report
+            for report in reports
+        ]
+        on_reports(self, changed)
+
+    patch(Worker, "_on_reports", mutated)
+
+
+def _raise(error: Exception) -> Any:
+    raise error

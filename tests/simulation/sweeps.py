@@ -1,0 +1,49 @@
+"""Simulations in processes of their own: two cores, and no coverage tracing to slow them down."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
+
+import msgspec
+import pytest
+
+from perdure.testing.simulation import replay
+from simulation.bugs import BANK
+
+PROCESSES = 2
+
+
+class Sweep(msgspec.Struct):
+    """What a range of seeds came to."""
+
+    seen: Counter[str]
+    seed: int | None = None
+    problem: str | None = None
+
+
+def sweep(first: int, last: int) -> Sweep:
+    """Run the seeds until one of them finds a problem."""
+    seen: Counter[str] = Counter()
+    for seed in range(first, last + 1):
+        notes = replay(seed)
+        seen += notes.seen
+        if notes.problem is not None:
+            return Sweep(seen, seed, notes.problem)
+    return Sweep(seen)
+
+
+def sweep_with_bug(name: str, last: int) -> Sweep:
+    """The same, with a bug of the bank in the engine."""
+    [bug] = [bug for bug in BANK if bug.name == name]
+    with pytest.MonkeyPatch.context() as patch:
+        bug.apply(patch.setattr)
+        return sweep(1, last)
+
+
+def fleet() -> Iterator[Executor]:
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
+        yield pool
+        pool.shutdown(cancel_futures=True)
