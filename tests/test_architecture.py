@@ -82,3 +82,10 @@ def test_the_demo_tells_its_story() -> None:
 
     assert "LeaseLost" in demo.stdout
     assert "10 events replay to exactly the stored run: succeeded" in demo.stdout
+
+
+def test_test_files_have_names_of_their_own() -> None:
+    """Without packages two of a name shadow each other, and pytest stops."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+
+    assert sorted(names) == sorted(set(names))

@@ -125,7 +125,7 @@ class Ledger:
                 yield from self._handed_over(step, performance, holder)
             case e.RunReleased() if ending != RELEASED:
                 yield f"released, but its handler {ending or 'has not ended'}"
-            case e.RunCancelled() if self._ended_by_itself(performance):
+            case e.RunCancelled() if self._ended_by_itself(performance) and ending != RELEASED:
                 yield f"cancelled, but its handler {ending}"
             case _:
                 pass
