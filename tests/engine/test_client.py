@@ -22,6 +22,7 @@ from perdure.errors import (
     RunExpired,
     RunFailed,
     RunNotFound,
+    SchemaMismatch,
 )
 
 
@@ -138,6 +139,19 @@ async def test_an_idempotency_key_answers_with_the_first_run(opened: App) -> Non
     assert second.id == first.id
     with pytest.raises(IdempotencyConflict, match="another payload"):
         await once.trigger(6)
+
+
+async def test_an_idempotency_key_can_be_reset(opened: App) -> None:
+    @opened.task
+    async def pay(amount: int) -> None: ...
+
+    once = pay.options(idempotency_key="order-1")
+    first = await once.trigger(5)
+    await opened.runs.reset_idempotency_key(first.id)
+    second = await once.trigger(6)
+
+    assert second.created
+    assert second.id != first.id
 
 
 async def test_fifty_at_once_with_one_key_make_one_run(opened: App) -> None:
@@ -286,3 +300,12 @@ async def test_a_run_can_be_executed_where_it_was_asked_for(app: App) -> None:
         assert (await other.get()).status is Status.QUEUED
         [run] = (await app.runs.list(status="succeeded")).runs
         assert run.counters.attempts == 2
+
+
+async def test_an_app_that_could_not_be_opened_is_not_open(postgres_url: str) -> None:
+    app = App(postgres_url)
+
+    with pytest.raises(SchemaMismatch, match="perdure migrate"):
+        await app.__aenter__()
+    with pytest.raises(AppNotOpen):
+        await app.runs.get("run_" + "0" * 32)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, TypedDict
 
 import msgspec
+import pydantic
 import pytest
 
 from perdure import Context
@@ -30,29 +31,8 @@ class Movie(TypedDict):
     year: int
 
 
-class Model:
-    """Looks like a Pydantic model: that is all we go by."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Model) and other.name == self.name
-
-    __hash__ = None  # type: ignore[assignment]  # mutable
-
-    def model_dump(self, *, mode: str) -> dict[str, Any]:
-        return {"name": self.name}
-
-    @classmethod
-    def model_validate(cls, value: dict[str, Any]) -> Model:
-        if not isinstance(value.get("name"), str):
-            raise ValueError("name must be text")
-        return cls(value["name"])
-
-    @classmethod
-    def model_json_schema(cls) -> dict[str, Any]:
-        return {"type": "object", "properties": {"name": {"type": "string"}}}
+class Model(pydantic.BaseModel):
+    name: str
 
 
 def rich(
@@ -80,7 +60,7 @@ def test_every_kind_of_argument_comes_back_as_itself() -> None:
         "address": Address("Main", 5),
         "point": Point(1),
         "movie": Movie(title="M", year=1931),
-        "model": Model("ada"),
+        "model": Model(name="ada"),
         "when": when,
     }
 
@@ -126,6 +106,16 @@ def test_a_nested_field_is_named_by_its_path() -> None:
         signature.decode(msgspec.Raw(payload))
 
     assert refused.value.field == "address.number"
+
+
+def test_a_pydantic_model_says_itself_what_is_wrong() -> None:
+    def greet(model: Model) -> None:
+        raise NotImplementedError
+
+    with pytest.raises(InvalidPayload, match="valid string") as refused:
+        Signature(greet, Context).decode(msgspec.Raw(b'{"model": {"name": 5}}'))
+
+    assert refused.value.field == "model"
 
 
 def test_unknown_fields_are_refused() -> None:

@@ -123,6 +123,12 @@ def close_dead_letter(
     )
 
 
+def freed_idempotency_key(run: Run) -> tuple[KeyFreed, ...]:
+    """The run's idempotency key, if it has one, free at once."""
+    keys = [key for key in _keys(run) if key.kind is KeyKind.IDEMPOTENCY]
+    return tuple(KeyFreed(key, AT_ONCE) for key in keys)
+
+
 def payload_hash(run: Run) -> str:
     """Tells whether a second trigger with the same key asks for the same thing."""
     return hashlib.sha256(bytes(run.payload_json)).hexdigest()

@@ -113,10 +113,15 @@ class App:
     # Opening
 
     async def __aenter__(self) -> Self:
-        self._times_opened += 1
         if self._opened is None:
             self._opened = await _Opened.open(self)
-            await self._introduce()
+            try:
+                await self._introduce()
+            except BaseException:
+                opened, self._opened = self._opened, None
+                await opened.close()
+                raise
+        self._times_opened += 1
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -311,11 +316,15 @@ class _Opened:
     @classmethod
     async def open(cls, app: App) -> _Opened:
         storage = app.open_storage()
-        if app.url.startswith("sqlite"):
-            await storage.migrate()
-        else:
-            await storage.check_schema()
-        opened = cls(app, storage, await storage.now() - app.clock.now())
+        try:
+            if app.url.startswith("sqlite"):
+                await storage.migrate()
+            else:
+                await storage.check_schema()
+            opened = cls(app, storage, await storage.now() - app.clock.now())
+        except BaseException:
+            await storage.close()
+            raise
         opened.hints.start()
         return opened
 

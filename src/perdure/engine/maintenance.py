@@ -23,6 +23,9 @@ from perdure.storage.protocol import Committed
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
+PRUNE_EVERY = 60
+"""Retention is counted in days: one pass in so many is enough."""
+
 FAILURES = (Status.FAILED, Status.DEAD_LETTERED)
 
 
@@ -33,6 +36,7 @@ class Maintenance(Service):
         super().__init__(app, app.defaults.maintenance_tick)
         self._patient = patient
         self._answers_since: datetime | None = None
+        self._passes = 0
         self._answered_at: datetime | None = None
 
     async def run_once(self) -> None:
@@ -41,7 +45,9 @@ class Maintenance(Service):
             self._note_answer(now)
             await self._attend(now)
             await self._app.storage.open_gates(self._app.defaults.maintenance_batch)
-            await self._prune(now)
+            if self._passes % PRUNE_EVERY == 0:
+                await self._prune(now)
+            self._passes += 1
         except StorageUnavailable:
             self._answers_since = None
             raise

@@ -23,6 +23,7 @@ from perdure.core.effects import (
     DeadLetterStatus,
     KeyKind,
     close_dead_letter,
+    freed_idempotency_key,
 )
 from perdure.core.events import Event
 from perdure.core.lifecycle import Status
@@ -97,6 +98,12 @@ class Runs:
         """What a waiting run waited for is there."""
         run = await self._advance(run_id, lambda run, now: decide_wake(run, by, now))
         return self._announce(run)
+
+    async def reset_idempotency_key(self, run_id: str) -> Run:
+        """Let the next trigger with this run's idempotency key make a new run."""
+        run = await self.get(run_id)
+        await self._app.storage.free_keys(run.id, freed_idempotency_key(run))
+        return run
 
     async def rerun(
         self, run_id: str, reason: str | None = None, by: Actor = OPERATOR, **arguments: Any

@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.core.alias import StatusFilter
 from perdure.core.commit import Commit
-from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus, Key
+from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus, Key, KeyFreed
 from perdure.core.events import Delivery, Event
 from perdure.core.lifecycle import EventType, Status
 from perdure.core.limits import Limit
@@ -299,6 +299,10 @@ class Storage(Protocol):
 
     async def prune(self, status: Status, before: datetime, limit: int) -> int:
         """Forget runs that ended so before then, history and all; how many. Keys stay."""
+        ...
+
+    async def free_keys(self, run_id: str, freed: Sequence[KeyFreed]) -> None:
+        """Free keys that this run still owns, before their time."""
         ...
 
     async def prune_keys(self, limit: int) -> None:

@@ -7,7 +7,9 @@ from datetime import datetime
 
 import msgspec
 
+from perdure.core.effects import KeyFreed
 from perdure.core.limits import Limit, LimitScope
+from perdure.storage import rows
 from perdure.storage.protocol import Record
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Many, Operation, Step, last_trip
@@ -72,3 +74,12 @@ def forget_records(
 ) -> Operation[None]:
     old = {"environment": environment, "kind": kind, "before": dialect.instant(before)}
     yield last_trip(Step("forget_records", old))
+
+
+def free_keys(run_id: str, freed: Sequence[KeyFreed], dialect: Dialect) -> Operation[None]:
+    fields = [
+        rows.key_fields(it.key)
+        | {"run_id": dialect.key(run_id), "free_at": dialect.instant(it.free_at)}
+        for it in freed
+    ]
+    yield last_trip(Many("free_keys", fields))

@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from perdure.core.commit import Commit
-from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus
+from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus, KeyFreed
 from perdure.core.lifecycle import Status
 from perdure.core.limits import Limit
 from perdure.core.run import Run
@@ -176,6 +176,9 @@ class SqlStorage(ABC):
 
     async def forget(self, environment: str, kind: str, before: datetime) -> None:
         await self._write(lambda: settings.forget_records(environment, kind, before, self.dialect))
+
+    async def free_keys(self, run_id: str, freed: Sequence[KeyFreed]) -> None:
+        await self._write(lambda: settings.free_keys(run_id, freed, self.dialect))
 
     async def prune_keys(self, limit: int) -> None:
         await self._write(lambda: upkeep.prune_keys(limit))
