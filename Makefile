@@ -18,7 +18,8 @@ help:
 	@echo "make clean    remove .venv and every cache"
 
 test: check
-	@$(PY) -m pytest -q --cov --cov-report=term
+	@$(PY) -m pytest -q --cov --cov-report=term tests/core
+	@$(PY) -m pytest -q --ignore=tests/core
 
 check: $(STAMP)
 	@$(PY) -m ruff format --check --quiet . || { echo "Not formatted. Run: make format"; exit 1; }

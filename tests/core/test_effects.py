@@ -37,6 +37,7 @@ from perdure.core.effects import (
     KeyKind,
     close_dead_letter,
     consequences,
+    freed_idempotency_key,
     payload_hash,
 )
 from perdure.core.failure import FailureKind
@@ -165,3 +166,10 @@ def test_equal_payloads_have_equal_hashes() -> None:
 
     assert payload_hash(a_run()) == payload_hash(a_run(run_id=run_id(2)))
     assert payload_hash(a_run()) != payload_hash(other)
+
+
+def test_an_idempotency_key_can_be_freed_before_its_time() -> None:
+    run = a_run(idempotency_key="once", singleton_key="alone")
+
+    assert [freed.key.name for freed in freed_idempotency_key(run)] == ["once"]
+    assert freed_idempotency_key(a_run()) == ()
