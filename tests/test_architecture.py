@@ -71,17 +71,32 @@ def test_the_core_imports_value_modules_and_our_errors_only(path: Path) -> None:
     assert all(name.startswith(("perdure.core", "perdure.errors")) for name in ours)
 
 
-def test_the_demo_tells_its_story() -> None:
-    demo = subprocess.run(
-        [sys.executable, ROOT / "examples" / "life_of_a_run.py"],
+def test_the_life_of_a_run_is_told() -> None:
+    story = _told("life_of_a_run.py")
+
+    assert "LeaseLost" in story
+    assert "10 events replay to exactly the stored run: succeeded" in story
+
+
+def test_the_demo_kills_a_worker_and_loses_nothing() -> None:
+    story = _told("demo.py")
+
+    assert "is gone (exit -9)" in story
+    assert "orders backed up by attempt 2" in story
+    assert "hands over and exits with 0" in story
+    assert " 0 mismatches" in story
+
+
+def _told(example: str) -> str:
+    """What an example prints; it must end well."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / example],
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=100,
     )
-
-    assert "LeaseLost" in demo.stdout
-    assert "10 events replay to exactly the stored run: succeeded" in demo.stdout
+    return done.stdout
 
 
 def test_test_files_have_names_of_their_own() -> None:

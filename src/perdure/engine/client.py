@@ -47,23 +47,21 @@ class Client:
         self, task: Task[..., R], items: Sequence[Mapping[str, Any]], options: TriggerOptions
     ) -> list[RunHandle[R] | Exception]:
         batch_id = f"batch_{self._app.ids.token()}"
-        results: list[RunHandle[R] | Exception] = []
+        results: dict[int, RunHandle[R] | Exception] = {}
         commits: dict[int, Commit] = {}
         for index, item in enumerate(items):
             try:
                 payload = task.signature.encode(dict(item), self._app.defaults.payload_limit)
                 commits[index] = self._commit(task, payload, options, batch_id=batch_id)
             except PerdureError as error:
-                results.append(error)
-            else:
-                results.append(NotImplementedError())  # replaced below
+                results[index] = error
         outcomes = await self._batches.commit_all(list(commits.values()))
         for (index, commit), outcome in zip(commits.items(), outcomes, strict=True):
             try:
                 results[index] = self._handle(task, commit, outcome)
             except PerdureError as error:
                 results[index] = error
-        return results
+        return [results[index] for index in range(len(items))]
 
     def _commit(
         self,
