@@ -46,6 +46,9 @@ class StoryClock:
     def now(self) -> datetime:
         return self._now
 
+    def elapsed(self) -> float:
+        return (self._now - NOON).total_seconds()
+
     def jitter(self) -> float:
         return 0.0
 

@@ -22,8 +22,8 @@ from builders import (
     run_id,
     then,
 )
-from perdure.core.decide import NewRun, decide_create, decide_rerun, decide_retry
-from perdure.core.decide.create import MAX_META, MAX_TAGS
+from perdure.core.decide import NewRun, continuing, decide_create, decide_rerun, decide_retry
+from perdure.core.decide.create import MAX_LINEAGE, MAX_META, MAX_TAGS
 from perdure.core.lifecycle import TERMINAL, Status
 from perdure.core.reducer import replay
 from perdure.core.run import Policy, Run, Source, SourceType
@@ -319,3 +319,20 @@ def test_a_policys_durations_are_bounded() -> None:
         decide_create(
             NewRun(task=TASK, policy=a_policy(lease_ttl=timedelta.max)), RUN_ID, CLIENT, T0
         )
+
+
+def test_a_continuation_is_one_deeper_and_keeps_the_root() -> None:
+    first = create(root_id=run_id(7))
+
+    events = decide_create(continuing(NewRun(task=TASK), first), AGAIN, CLIENT, T0)
+
+    run = replay(events)
+    assert (run.continuation_of, run.lineage_depth, run.root_id) == (first.id, 1, run_id(7))
+    assert (run.source.type, run.source.run_id) == (SourceType.CONTINUATION, first.id)
+
+
+def test_a_lineage_ends_somewhere() -> None:
+    deep = create(lineage_depth=MAX_LINEAGE)
+
+    with pytest.raises(InvalidInput, match="10 continuations deep"):
+        continuing(NewRun(task=TASK), deep)

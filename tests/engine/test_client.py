@@ -309,3 +309,32 @@ async def test_an_app_that_could_not_be_opened_is_not_open(postgres_url: str) ->
         await app.__aenter__()
     with pytest.raises(AppNotOpen):
         await app.runs.get("run_" + "0" * 32)
+
+
+async def test_a_handler_can_have_its_run_continued_by_another(app: App) -> None:
+    @app.task
+    async def page(ctx: Context, number: int) -> str | None:
+        if number == 3:
+            return None
+        return (await page.options(continuation_of=ctx.run.id).trigger(number + 1)).id
+
+    async with app.run_all():
+        first = await page.trigger(1)
+        second = await first.result(10)
+        assert second is not None
+        third = await app.runs.get(await app.runs.handle(second).result(10))
+
+    assert (third.continuation_of, third.lineage_depth, third.root_id) == (second, 2, first.id)
+
+
+async def test_an_ended_run_can_be_continued_from_outside(app: App) -> None:
+    @app.task
+    async def step() -> None: ...
+
+    async with app:
+        first = await step.trigger()
+        made = await step.options(continuation_of=first.id).trigger()
+
+        assert (await app.runs.get(made.id)).continuation_of == first.id
+        with pytest.raises(RunNotFound):
+            await step.options(continuation_of="run_" + "0" * 32).trigger()

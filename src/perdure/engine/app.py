@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 from perdure.core.limits import Limit, LimitScope
@@ -27,6 +27,7 @@ from perdure.engine.operators import DeadLetters, Runs, Workers
 from perdure.engine.options import Duration, Executor, Retry, TaskSettings, duration, make_policy
 from perdure.engine.results import Results
 from perdure.engine.signature import Signature
+from perdure.engine.storage_time import StorageTime
 from perdure.engine.task import Task
 from perdure.engine.worker_host import WorkerHost
 from perdure.errors import AppNotOpen, InvalidTask
@@ -204,7 +205,8 @@ class App:
 
     def time(self) -> datetime:
         """This process's estimate of the storage's time. It never judges a lease."""
-        return self.clock.now() + self._open.offset
+        self._open.time.keep_fresh(self.storage)
+        return self._open.time.now()
 
     # Running
 
@@ -303,9 +305,9 @@ def task_settings(
 class _Opened:
     """What exists only while an app is open, all on one loop."""
 
-    def __init__(self, app: App, storage: Storage, offset: timedelta) -> None:
+    def __init__(self, app: App, storage: Storage, now: datetime) -> None:
         self.storage = storage
-        self.offset = offset
+        self.time = StorageTime(app.clock, now)
         self.hints = Hints(app.hub, app.clock, storage.hint_transport())
         self.client = Client(app)
         self.results = Results(storage, app.hub, app.clock, app.defaults.poll)
@@ -321,7 +323,7 @@ class _Opened:
                 await storage.migrate()
             else:
                 await storage.check_schema()
-            opened = cls(app, storage, await storage.now() - app.clock.now())
+            opened = cls(app, storage, await storage.now())
         except BaseException:
             await storage.close()
             raise
@@ -331,4 +333,5 @@ class _Opened:
     async def close(self) -> None:
         await self.results.close()
         await self.hints.stop()
+        await self.time.close()
         await self.storage.close()

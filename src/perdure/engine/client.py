@@ -11,10 +11,10 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.commit import Commit, prepare_commit
-from perdure.core.decide import NewRun, decide_create
+from perdure.core.decide import NewRun, continuing, decide_create
 from perdure.core.effects import KeyKind
-from perdure.core.run import Policy, Source, SourceType
-from perdure.engine import hints
+from perdure.core.run import Policy, Run, Source, SourceType
+from perdure.engine import hints, write
 from perdure.engine.context import Context, current
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import TriggerOptions, duration
@@ -40,7 +40,7 @@ class Client:
     async def trigger(
         self, task: Task[..., R], payload: msgspec.Raw, options: TriggerOptions
     ) -> RunHandle[R]:
-        commit = self._commit(task, payload, options)
+        commit = self._commit(task, payload, options, await self._continued(options))
         return self._handle(task, commit, await self._batches.commit(commit))
 
     async def trigger_many(
@@ -49,10 +49,11 @@ class Client:
         batch_id = f"batch_{self._app.ids.token()}"
         results: dict[int, RunHandle[R] | Exception] = {}
         commits: dict[int, Commit] = {}
+        continued = await self._continued(options)
         for index, item in enumerate(items):
             try:
                 payload = task.signature.encode(dict(item), self._app.defaults.payload_limit)
-                commits[index] = self._commit(task, payload, options, batch_id=batch_id)
+                commits[index] = self._commit(task, payload, options, continued, batch_id=batch_id)
             except PerdureError as error:
                 results[index] = error
         outcomes = await self._batches.commit_all(list(commits.values()))
@@ -68,13 +69,26 @@ class Client:
         task: Task[..., Any],
         payload: msgspec.Raw,
         options: TriggerOptions,
+        continued: Run | None,
+        *,
         batch_id: str | None = None,
     ) -> Commit:
         now = self._app.time()
         wish = new_run(task, payload, options, now, _parent())
         wish = replace(wish, environment=self._app.environment, batch_id=batch_id)
+        if continued is not None:
+            wish = continuing(wish, continued)
         events = decide_create(wish, self._app.ids.run_id(now), self._app.actor, now)
         return prepare_commit(None, events, self._app.ids.commit_id())
+
+    async def _continued(self, options: TriggerOptions) -> Run | None:
+        """The run that the new one goes on with, if any."""
+        if options.continuation_of is None:
+            return None
+        parent = _parent()
+        if parent is not None and parent.run.id == options.continuation_of:
+            return parent.run
+        return await write.load(self._app.storage, options.continuation_of)
 
     def _handle(self, task: Task[..., R], commit: Commit, outcome: Outcome) -> RunHandle[R]:
         if isinstance(outcome, PerdureError):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from datetime import UTC, datetime, timedelta
+
+# The one that goes on while the machine sleeps, where there is one.
+_NEVER_STEPS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
@@ -15,6 +19,9 @@ class SystemClock:
 
     def now(self) -> datetime:
         return datetime.now(UTC)
+
+    def elapsed(self) -> float:
+        return time.clock_gettime(_NEVER_STEPS)
 
     def jitter(self) -> float:
         return self._random.uniform(-1.0, 1.0)

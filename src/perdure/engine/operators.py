@@ -50,6 +50,10 @@ class Runs:
         """Raises RunNotFound."""
         return await write.load(self._app.storage, run_id)
 
+    def handle(self, run_id: str) -> RunHandle[Any]:
+        """A run to wait for, known by its id only, e.g. from another process."""
+        return RunHandle(self._app, run_id, None, created=False)
+
     async def list(
         self,
         *,

@@ -119,6 +119,7 @@ class TriggerOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout: Duration | None = None
     parent_id: str | None = None
     root_id: str | None = None
+    continuation_of: str | None = None
 
     def __post_init__(self) -> None:
         if self.run_at is not None and self.delay is not None:

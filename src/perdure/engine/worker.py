@@ -25,6 +25,7 @@ from perdure.engine.catalogue import Registration
 from perdure.engine.handlers import Ended, Handlers, Report
 from perdure.engine.leases import Leases
 from perdure.engine.outcome import Ending, decide_ending, not_executed
+from perdure.engine.storage_time import StorageTime
 from perdure.errors import (
     LeaseLost,
     SequenceConflict,
@@ -87,7 +88,7 @@ class Worker:
         self._stopping = False
         self._recorded = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._offset = timedelta(0)
+        self._time = StorageTime(app.clock)
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -222,7 +223,7 @@ class Worker:
         except Exception:
             self._doubted |= set(request.tokens)
             raise
-        self._offset = claimed.now - self._app.clock.now()
+        self._time.learn(claimed.now)
         # Of runs known by name, what else is due says nothing.
         self._next_look = claimed.next_claimable_at if self._run_ids is None else None
         self._hold(claimed.runs)
@@ -343,7 +344,7 @@ class Worker:
         self._handlers.stop(token, StopReason.CANCELLED)
 
     def _now(self) -> datetime:
-        return self._app.clock.now() + self._offset
+        return self._time.now()
 
 
 def _news(finished: Sequence[Finished]) -> set[str]:

@@ -30,6 +30,10 @@ class Clock(Protocol):
         """Aware UTC."""
         ...
 
+    def elapsed(self) -> float:
+        """Seconds since some moment, by a clock that never steps."""
+        ...
+
     def jitter(self) -> float:
         """Evenly spread over [-1, 1]."""
         ...

@@ -11,6 +11,7 @@ append. An empty answer means that there is nothing to do. Who may call which:
 
 from perdure.core.decide.create import (
     NewRun,
+    continuing,
     decide_create,
     decide_rerun,
     decide_retry,
@@ -41,6 +42,7 @@ from perdure.core.decide.recovery import decide_attention, decide_expiry, decide
 __all__ = [
     "Claim",
     "NewRun",
+    "continuing",
     "decide_attention",
     "decide_cancel",
     "decide_claim",

@@ -29,6 +29,7 @@ PRIORITIES = range(11)
 MAX_TAGS = 64
 MAX_META = 64 * 1024
 MOST_TRIES = 1_000_000
+MAX_LINEAGE = 10
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +97,23 @@ def _as_it_will_be_read(created: RunCreated) -> RunCreated:
 _COPIED = tuple(
     name for name in NewRun.__struct_fields__ if name not in ("environment", "meta", "ttl")
 )
+
+
+def continuing(new: NewRun, run: Run) -> NewRun:
+    """`new` as what goes on where `run` leaves off, one deeper in its lineage.
+
+    Raises InvalidInput if that would be too deep: a chain without end is a mistake.
+    """
+    if run.lineage_depth >= MAX_LINEAGE:
+        deep = f"{run.id} is {run.lineage_depth} continuations deep, the most there may be"
+        raise InvalidInput("continuation_of", f"{deep}; trigger a run of its own instead")
+    return replace(
+        new,
+        continuation_of=run.id,
+        lineage_depth=run.lineage_depth + 1,
+        root_id=run.root_id,
+        source=Source(type=SourceType.CONTINUATION, run_id=run.id),
+    )
 
 
 def decide_rerun(

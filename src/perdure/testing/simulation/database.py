@@ -55,7 +55,10 @@ class Authority:
         self.loop: SimulationLoop | None = None
 
     def now(self) -> datetime:
-        return EPOCH + timedelta(seconds=0.0 if self.loop is None else self.loop.time())
+        return EPOCH + timedelta(seconds=self.elapsed())
+
+    def elapsed(self) -> float:
+        return 0.0 if self.loop is None else self.loop.time()
 
     def jitter(self) -> float:
         raise AssertionError("storage takes no chances")

@@ -189,7 +189,8 @@ class SimulationLoop(asyncio.BaseEventLoop):
 
 
 class VirtualClock:
-    """A node's clock: virtual time, wrong by `skew`, which may change at any time."""
+    """A node's clock: virtual time, wrong by `skew`, which may change at any time. What it says
+    has elapsed is never wrong by more than its drift."""
 
     def __init__(self, loop: SimulationLoop, chance: Random, skew: float = 0.0, drift: float = 0.0):
         self._loop = loop
@@ -198,8 +199,10 @@ class VirtualClock:
         self.skew = skew
 
     def now(self) -> datetime:
-        seconds = self._loop.time() * (1.0 + self._drift) + self.skew
-        return EPOCH + timedelta(seconds=seconds)
+        return EPOCH + timedelta(seconds=self.elapsed() + self.skew)
+
+    def elapsed(self) -> float:
+        return self._loop.time() * (1.0 + self._drift)
 
     def jitter(self) -> float:
         return self._chance.uniform(-1.0, 1.0)
