@@ -195,7 +195,6 @@ DAMAGED = [
     GOOD.replace("run.lease_claimed", "run.unheard_of"),
     GOOD.replace('"token"', '"tokem"'),
     GOOD.replace("2026-03-01", "2026-13-01"),
-    golden(EventType.CREATED).replace('"spread":0.1', '"spread":9'),
 ]
 
 

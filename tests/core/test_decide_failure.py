@@ -21,7 +21,7 @@ from builders import (
 )
 from perdure.core import events as e
 from perdure.core.decide import Claim, decide_claim, decide_failure, decide_release, decide_return
-from perdure.core.decide.lease import Evidence
+from perdure.core.decide.lease import Evidence, check_evidence
 from perdure.core.failure import Failure, FailureKind
 from perdure.core.lifecycle import Status
 from perdure.core.retry import Backoff
@@ -233,4 +233,4 @@ def test_however_long_the_wait_the_retry_stays_an_instant() -> None:
 @pytest.mark.parametrize("field", ["execution_trace", "output"])
 def test_evidence_must_be_json(field: str) -> None:
     with pytest.raises(InvalidValue, match=field):
-        Evidence(**{field: {"ms": float("nan")}})
+        check_evidence(Evidence(**{field: {"ms": float("nan")}}))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core.retry import Backoff, BackoffKind, retry_delay
+from perdure.core.retry import Backoff, BackoffKind, check_backoff, retry_delay
 from perdure.errors import InvalidInput
 
 
@@ -86,7 +86,7 @@ def test_no_failure_at_all_counts_as_the_first() -> None:
 )
 def test_a_backoff_that_makes_no_sense_is_refused(field: str, fields: Any) -> None:
     with pytest.raises(InvalidInput) as caught:
-        Backoff(**fields)
+        check_backoff(Backoff(**fields))
 
     assert caught.value.field == field
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.events import Event, RunCreated
-from perdure.core.reducer import create
+from perdure.core.reducer import creation
 from perdure.core.run import STATE_FIELDS, Run
 from perdure.core.values import NULL
 from perdure.errors import InvalidInput, UnreadableHistory
@@ -110,7 +110,7 @@ def restore(created: Event, state: str | bytes, lease_expires_at: datetime | Non
         values = _state_of(_decode_state(state))
     except ValueError as error:
         raise UnreadableHistory(created.run_id, f"its state is damaged: {error}") from error
-    run = replace(create(created), **dict(zip(STATE_FIELDS, values, strict=True)))
+    run = Run(*creation(created), *values)
     if run.lease is None or lease_expires_at is None:
         return run
     return replace(run, lease=replace(run.lease, expires_at=lease_expires_at))

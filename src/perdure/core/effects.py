@@ -101,14 +101,15 @@ def consequences(
     run: Run, events: Sequence[e.Event], *, pushed_queues: Collection[str] = ()
 ) -> Effects:
     """What follows from `events`, which led to `run`."""
-    first_commit = run.sequence == len(events)
     outbox = _outbox(events) if run.queue in pushed_queues else ()
-    if not (first_commit or run.is_terminal or outbox):
+    is_new, is_dead = run.sequence == len(events), run.status is Status.DEAD_LETTERED
+    has_keys = run.idempotency_key or run.singleton_key or run.occurrence_key
+    if not ((has_keys and (is_new or run.is_terminal)) or is_dead or outbox):
         return NO_EFFECTS
     return Effects(
-        keys_taken=_keys(run) if first_commit else (),
+        keys_taken=_keys(run) if is_new else (),
         keys_freed=_freed(run) if run.is_terminal else (),
-        dead_letter=_dead_letter(run) if run.status is Status.DEAD_LETTERED else None,
+        dead_letter=_dead_letter(run) if is_dead else None,
         outbox=outbox,
     )
 

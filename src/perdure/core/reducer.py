@@ -45,51 +45,56 @@ def create(event: e.Event) -> Run:
     """The run right after its first event."""
     if not isinstance(event, e.RunCreated):
         raise InvariantViolation(event.run_id, f"{event.type} cannot be the first event")
-    return Run(
-        id=event.run_id,
-        environment=event.environment,
-        task=event.task,
-        payload_json=event.payload_json,
-        source=event.source,
-        occurrence_key=event.occurrence_key,
-        parent_id=event.parent_id,
-        root_id=event.root_id or event.run_id,
-        continuation_of=event.continuation_of,
-        lineage_depth=event.lineage_depth,
-        batch_id=event.batch_id,
-        concurrency_key=event.concurrency_key,
-        idempotency_key=event.idempotency_key,
-        singleton_key=event.singleton_key,
-        tags=event.tags or {},
-        meta=event.meta or {},
-        expires_at=event.expires_at,
-        requested_at=event.run_at,
-        policy=event.policy,
-        task_version=event.task_version,
-        debug=event.debug,
-        created_by=event.actor,
-        created_at=event.occurred_at,
-        queue=event.queue,
-        priority=event.priority,
-        run_at=event.run_at,
-        trace_carrier=event.trace_carrier,
-        status=Status.QUEUED,
-        sequence=1,
-        updated_at=event.occurred_at,
+    start = (event.queue, event.priority, event.run_at, event.trace_carrier)
+    fields: tuple[Any, ...] = (*creation(event), *start, Status.QUEUED, 1, event.occurred_at)
+    return Run(*fields)
+
+
+def creation(event: e.RunCreated) -> tuple[Any, ...]:
+    """What no later event changes, in the order of `Run`'s fields."""
+    return (
+        event.run_id,
+        event.environment,
+        event.task,
+        event.payload_json,
+        event.source,
+        event.occurrence_key,
+        event.parent_id,
+        event.root_id or event.run_id,
+        event.continuation_of,
+        event.lineage_depth,
+        event.batch_id,
+        event.concurrency_key,
+        event.idempotency_key,
+        event.singleton_key,
+        event.tags or {},
+        event.meta or {},
+        event.expires_at,
+        event.run_at,
+        event.policy,
+        event.task_version,
+        event.debug,
+        event.actor,
+        event.occurred_at,
     )
 
 
 def apply(run: Run, event: e.Event) -> Run:
     """The run after one more event. Raises InvariantViolation if it cannot follow."""
-    _check_target(run, event)
-    arrow = ARROWS.get((run.status, event.type))
+    kind, occurred_at = event.type, event.occurred_at
+    if event.run_id != run.id or event.environment != run.environment:
+        target = f"{event.run_id} in {event.environment}"
+        raise InvariantViolation(run.id, f"{kind} targets run {target}")
+    if occurred_at < run.updated_at:
+        raise InvariantViolation(run.id, f"{kind} lies before the run's last event")
+    arrow = ARROWS.get((run.status, kind))
     if arrow is None:
         raise InvariantViolation(run.id, _refusal(run, event))
     run = _with_renewals(run, event)
     if not holds(arrow.guard, run, event):
-        raise InvariantViolation(run.id, f"{event.type} while {run.status} needs: {arrow.guard}")
+        raise InvariantViolation(run.id, f"{kind} while {run.status} needs: {arrow.guard}")
     changes = _EFFECTS[type(event)](run, event)
-    return replace(run, sequence=run.sequence + 1, updated_at=event.occurred_at, **changes)
+    return replace(run, sequence=run.sequence + 1, updated_at=occurred_at, **changes)
 
 
 def _check_sequence(run: Run | None, events: Sequence[e.Event], expected: int) -> None:
@@ -105,14 +110,6 @@ def _name(run: Run | None, events: Sequence[e.Event]) -> str:
     if run is not None:
         return run.id
     return events[0].run_id if events else "(new)"
-
-
-def _check_target(run: Run, event: e.Event) -> None:
-    if (event.run_id, event.environment) != (run.id, run.environment):
-        target = f"{event.run_id} in {event.environment}"
-        raise InvariantViolation(run.id, f"{event.type} targets run {target}")
-    if event.occurred_at < run.updated_at:
-        raise InvariantViolation(run.id, f"{event.type} lies before the run's last event")
 
 
 def _refusal(run: Run, event: e.Event) -> str:
@@ -132,9 +129,8 @@ def _by_time(run_at: datetime | None, now: datetime) -> Status:
     return Status.SCHEDULED if run_at is not None and run_at > now else Status.QUEUED
 
 
-def _count(run: Run, **steps: int) -> Counters:
-    counters = run.counters
-    return replace(counters, **{name: getattr(counters, name) + n for name, n in steps.items()})
+def _more(counters: Counters, name: str) -> Counters:
+    return replace(counters, **{name: getattr(counters, name) + 1})
 
 
 def _streak(run: Run, failure: Failure) -> Streak:
@@ -148,7 +144,7 @@ def _ended(event: e.Event, status: Status, **changes: Any) -> Changes:
 
 
 def _delivery_requested(run: Run, event: e.RunDeliveryRequested) -> Changes:
-    delivery = event.delivery
+    delivery, counters = event.delivery, run.counters
     reserved = delivery.dispatch_expires_at is not None
     carriers = (delivery.trace_carrier, event.trace_carrier, run.trace_carrier)
     return {
@@ -159,22 +155,27 @@ def _delivery_requested(run: Run, event: e.RunDeliveryRequested) -> Changes:
         "dispatched_at": event.occurred_at if reserved else None,
         "dispatch_expires_at": delivery.dispatch_expires_at,
         "trace_carrier": next((c for c in carriers if c is not None), None),
-        "counters": run.counters if run.lease is None else _count(run, abandons=1),
+        "counters": counters if run.lease is None else _more(counters, "abandons"),
     }
 
 
 def _lease_claimed(run: Run, event: e.RunLeaseClaimed) -> Changes:
-    counters = _count(run, claims=1)
-    lease = Lease(
-        token=event.token,
-        fence=counters.claims,
-        worker_id=event.worker_id,
-        claimed_at=event.occurred_at,
-        renewed_at=event.occurred_at,
-        expires_at=event.expires_at,
-    )
-    claimed: Changes = {"status": Status.CLAIMED, "counters": counters, "lease": lease}
-    return claimed | _NO_RESERVATION | {"awaiting": None}
+    fence, now = run.counters.claims + 1, event.occurred_at
+    return {
+        "status": Status.CLAIMED,
+        "counters": replace(run.counters, claims=fence),
+        "lease": Lease(
+            token=event.token,
+            fence=fence,
+            worker_id=event.worker_id,
+            claimed_at=now,
+            renewed_at=now,
+            expires_at=event.expires_at,
+        ),
+        "awaiting": None,
+        "dispatched_at": None,
+        "dispatch_expires_at": None,
+    }
 
 
 def _lease_heartbeat(run: Run, event: e.RunLeaseHeartbeat) -> Changes:
@@ -188,7 +189,7 @@ def _lease_returned(run: Run, event: e.RunLeaseReturned) -> Changes:
         "status": _by_time(event.run_at, event.occurred_at),
         "run_at": event.run_at or run.run_at,
         "lease": None,
-        "counters": _count(run, returns=1),
+        "counters": _more(run.counters, "returns"),
     }
 
 
@@ -196,7 +197,7 @@ def _started(run: Run, event: e.RunStarted) -> Changes:
     assert run.lease is not None
     return {
         "status": Status.RUNNING,
-        "counters": _count(run, attempts=1),
+        "counters": replace(run.counters, attempts=event.attempt),
         "lease": replace(run.lease, attempt=event.attempt),
         "failure": None,
         "started_at": event.occurred_at,
@@ -212,7 +213,7 @@ def _failed(run: Run, event: e.RunFailed | e.RunDeadLettered) -> Changes:
     return _ended(
         event,
         Status.DEAD_LETTERED if dead else Status.FAILED,
-        counters=_count(run, failures=1),
+        counters=_more(run.counters, "failures"),
         failure=event.failure,
         streak=_streak(run, event.failure),
         reason=event.reason,
@@ -222,7 +223,7 @@ def _failed(run: Run, event: e.RunFailed | e.RunDeadLettered) -> Changes:
 def _retry_scheduled(run: Run, event: e.RunRetryScheduled) -> Changes:
     retrying: Changes = {
         "status": Status.RETRYING,
-        "counters": _count(run, failures=1, retries=1),
+        "counters": _more(_more(run.counters, "failures"), "retries"),
         "failure": event.failure,
         "streak": _streak(run, event.failure),
         "run_at": event.retry_at,
@@ -237,7 +238,7 @@ def _released(run: Run, event: e.RunReleased) -> Changes:
     awaiting = event.awaiting
     released: Changes = {
         "status": Status.RELEASED if awaiting is None else Status.WAITING,
-        "counters": _count(run, releases=1),
+        "counters": _more(run.counters, "releases"),
         "run_at": event.resume_at if awaiting is None else awaiting.deadline,
         "awaiting": awaiting,
         "lease": None,

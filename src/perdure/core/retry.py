@@ -34,17 +34,19 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
     spread: float = 0.2
     delays: tuple[timedelta, ...] = ()
 
-    def __post_init__(self) -> None:
-        if self.initial < timedelta(0) or self.maximum < timedelta(0):
-            raise InvalidInput("backoff", "initial and maximum must not be negative")
-        if not 1.0 <= self.factor <= 1000.0:
-            raise InvalidInput("backoff.factor", f"must lie between 1 and 1000, not {self.factor}")
-        if not 0.0 <= self.spread <= 1.0:
-            raise InvalidInput("backoff.spread", f"must lie between 0 and 1, not {self.spread}")
-        if self.kind is BackoffKind.LIST and not self.delays:
-            raise InvalidInput("backoff.delays", "a list backoff needs at least one delay")
-        if any(delay < timedelta(0) for delay in self.delays):
-            raise InvalidInput("backoff.delays", "must not be negative")
+
+def check_backoff(backoff: Backoff) -> None:
+    """Raises InvalidInput. At the door, not in the value: what was accepted stays readable."""
+    if backoff.initial < timedelta(0) or backoff.maximum < timedelta(0):
+        raise InvalidInput("backoff", "initial and maximum must not be negative")
+    if not 1.0 <= backoff.factor <= 1000.0:
+        raise InvalidInput("backoff.factor", f"must lie between 1 and 1000, not {backoff.factor}")
+    if not 0.0 <= backoff.spread <= 1.0:
+        raise InvalidInput("backoff.spread", f"must lie between 0 and 1, not {backoff.spread}")
+    if backoff.kind is BackoffKind.LIST and not backoff.delays:
+        raise InvalidInput("backoff.delays", "a list backoff needs at least one delay")
+    if any(delay < timedelta(0) for delay in backoff.delays):
+        raise InvalidInput("backoff.delays", "must not be negative")
 
 
 def retry_delay(backoff: Backoff, failures: int, jitter: float = 0.0) -> timedelta:

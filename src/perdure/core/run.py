@@ -159,7 +159,7 @@ class Streak(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class Run(msgspec.Struct, frozen=True):
     """A run's projection. Made by the reducer only; equal to the replay of its events."""
 
     # From `run.created`, never rewritten.

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.retry import Backoff, BackoffKind
+from perdure.core.retry import Backoff, BackoffKind, check_backoff
 from perdure.core.run import OnExhausted, OnLeaseExpired, Policy
 from perdure.engine.defaults import DEFAULTS
 from perdure.errors import InvalidInput
@@ -48,7 +48,7 @@ class Retry(msgspec.Struct, frozen=True):
             raise InvalidInput("max_attempts", f"must be 0 or more, not {self.max_attempts!r}")
 
     def backoff(self) -> Backoff:
-        return Backoff(
+        backoff = Backoff(
             kind=BackoffKind.LIST if self.delays else self.kind,
             initial=duration(self.initial, "retry.initial"),
             maximum=duration(self.maximum, "retry.maximum"),
@@ -56,6 +56,8 @@ class Retry(msgspec.Struct, frozen=True):
             spread=self.jitter,
             delays=tuple(duration(delay, "retry.delays") for delay in self.delays),
         )
+        check_backoff(backoff)
+        return backoff
 
 
 class Executor(StrEnum):

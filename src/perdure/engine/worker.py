@@ -191,7 +191,7 @@ class Worker:
         """Record what has ended and claim for the free slots; whether there may be more."""
         if self._doubted:
             await self._settle_doubt()
-        places = 0 if self._stopping else self._free
+        places = 0 if self._stopping else min(self._free, max(self._concurrency // 2, 1))
         finished = self._take_finished()
         if not places and not finished:
             return False

@@ -12,7 +12,7 @@ from perdure.core.decide.fact import Events
 from perdure.core.events import Delivery, RunCreated, RunDeliveryRequested
 from perdure.core.failure import clean_text
 from perdure.core.lifecycle import Status
-from perdure.core.retry import LONGEST
+from perdure.core.retry import LONGEST, check_backoff
 from perdure.core.run import (
     DEFAULT_ENVIRONMENT,
     Actor,
@@ -243,6 +243,7 @@ def _check_links(new: NewRun) -> None:
 
 def _check_policy(policy: Policy) -> None:
     """At the door, not in the value itself: a history that was accepted must stay readable."""
+    check_backoff(policy.backoff)
     for field in ("max_attempts", "max_abandons", "max_returns"):
         count = getattr(policy, field)
         if type(count) is not int or not 0 <= count <= MOST_TRIES:

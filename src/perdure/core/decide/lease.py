@@ -16,7 +16,6 @@ from perdure.core import events as e
 from perdure.core.decide.fact import Events, fact
 from perdure.core.failure import Failure, FailureKind, make_failure
 from perdure.core.lifecycle import Status
-from perdure.core.reducer import apply
 from perdure.core.retry import LONGEST, retry_delay
 from perdure.core.run import SYSTEM, Actor, ActorType, Awaiting, Lease, OnExhausted, Run
 from perdure.core.values import check_label, encode_value, in_utc
@@ -38,18 +37,22 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What an executor saw of an attempt; carried by the event that ends it."""
+    """What an executor saw of an attempt; carried by the event that ends it. What comes from
+    outside must be checked first."""
 
     execution_trace: dict[str, Any] | None = None
     output: dict[str, Any] | None = None
 
-    def __post_init__(self) -> None:
-        for field in ("execution_trace", "output"):
-            if getattr(self, field) is not None:
-                encode_value(getattr(self, field), field=field)
-
 
 NO_EVIDENCE = Evidence()
+
+
+def check_evidence(evidence: Evidence) -> Evidence:
+    """Raises InvalidValue or PayloadTooLarge if it cannot be kept."""
+    for field in ("execution_trace", "output"):
+        if getattr(evidence, field) is not None:
+            encode_value(getattr(evidence, field), field=field)
+    return evidence
 
 
 def decide_claim(run: Run, claim: Claim, now: datetime) -> Events:
@@ -59,21 +62,29 @@ def decide_claim(run: Run, claim: Claim, now: datetime) -> Events:
         return [fact(e.RunExpired, run, SYSTEM, now)]
     if run.claimable_at is None or run.claimable_at > now:
         raise NotAllowed(run.id, "claim", run.status, "it is not due, or not free")
-    worker = Actor(ActorType.WORKER, claim.worker_id)
     ttl = claim.lease_ttl if run.policy.lease_ttl is None else run.policy.lease_ttl
-    expires_at = now + min(ttl, LONGEST)
-    claimed = fact(
-        e.RunLeaseClaimed,
-        run,
-        worker,
-        now,
+    claimed = e.RunLeaseClaimed(
+        run_id=run.id,
+        environment=run.environment,
+        occurred_at=now,
+        actor=Actor(ActorType.WORKER, claim.worker_id),
         token=claim.token,
         worker_id=claim.worker_id,
-        expires_at=expires_at,
+        expires_at=now + min(ttl, LONGEST),
     )
-    if not claim.start:
-        return [claimed]
-    return [claimed, *decide_start(apply(run, claimed), claim.token, now)]
+    return [claimed, _started_with(claimed, run)] if claim.start else [claimed]
+
+
+def _started_with(claimed: e.RunLeaseClaimed, run: Run) -> e.RunStarted:
+    """The attempt that begins in the very commit that claims its run."""
+    return e.RunStarted(
+        run_id=claimed.run_id,
+        environment=claimed.environment,
+        occurred_at=claimed.occurred_at,
+        actor=claimed.actor,
+        lease_expires_at=claimed.expires_at,
+        attempt=run.counters.attempts + 1,
+    )
 
 
 def decide_start(run: Run, token: str, now: datetime) -> Events:
