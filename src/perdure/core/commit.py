@@ -66,11 +66,14 @@ _TAKES_OVER = (EventType.DELIVERY_REQUESTED, EventType.LEASE_CLAIMED)
 def rests_on_expiry(run: Run, events: Sequence[Event]) -> bool:
     """Whether somebody else than the holder ends this run's lease, which only expiry allows."""
     lease = run.lease
-    return lease is not None and any(_needs_its_end(event, lease) for event in events)
+    if lease is None:
+        return False
+    return any(_needs_its_end(event, lease) for event in events)
 
 
 def _needs_its_end(event: Event, lease: Lease) -> bool:
-    if event.type is EventType.CANCELLATION_REQUESTED:
+    kind, actor = event.type, event.actor
+    if kind is EventType.CANCELLATION_REQUESTED:
         return False
-    is_holder = (event.actor.type, event.actor.id) == (ActorType.WORKER, lease.worker_id)
-    return event.type in _TAKES_OVER or not is_holder
+    is_holder = actor.id == lease.worker_id and actor.type is ActorType.WORKER
+    return kind in _TAKES_OVER or not is_holder

@@ -159,6 +159,10 @@ class Streak(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
+_CLAIMED_WHEN_DUE = frozenset({Status.SCHEDULED, Status.RETRYING, Status.RELEASED, Status.WAITING})
+_MAY_EXPIRE = frozenset({Status.QUEUED, Status.SCHEDULED, Status.PAUSED})
+
+
 class Run(msgspec.Struct, frozen=True):
     """A run's projection. Made by the reducer only; equal to the replay of its events."""
 
@@ -229,13 +233,9 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def claimable_at(self) -> datetime | None:
         """From when a worker may claim it; none if it may not be claimed as it is."""
-        match self.status:
-            case Status.QUEUED:
-                return self.run_at or self.updated_at
-            case Status.SCHEDULED | Status.RETRYING | Status.RELEASED | Status.WAITING:
-                return self.run_at
-            case _:
-                return None
+        if self.status in _CLAIMED_WHEN_DUE:
+            return self.run_at
+        return (self.run_at or self.updated_at) if self.status is Status.QUEUED else None
 
     @property
     def claim_rank(self) -> datetime | None:
@@ -248,14 +248,15 @@ class Run(msgspec.Struct, frozen=True):
         """When maintenance must look: never late, perhaps early (renewals do not move it)."""
         if self.lease is not None:
             return self.lease.expires_at
-        moments = [self.dispatch_expires_at, self.expires_at if self.may_expire else None]
-        return min((moment for moment in moments if moment is not None), default=None)
+        expires_at = self.expires_at if self.expires_at and self.may_expire else None
+        if self.dispatch_expires_at is None or expires_at is None:
+            return self.dispatch_expires_at or expires_at
+        return min(self.dispatch_expires_at, expires_at)
 
     @property
     def may_expire(self) -> bool:
         """Time to live counts only until the first attempt begins."""
-        waits = self.status in (Status.QUEUED, Status.SCHEDULED, Status.PAUSED)
-        return waits and self.counters.attempts == 0
+        return self.status in _MAY_EXPIRE and self.counters.attempts == 0
 
     @property
     def schedule_id(self) -> str | None:
