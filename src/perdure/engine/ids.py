@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import threading
 from collections.abc import Callable
 from datetime import datetime
 
 RandomBytes = Callable[[int], bytes]
 
+POOL = 8192
 
-def make_run_id(now: datetime, random_bytes: RandomBytes = secrets.token_bytes) -> str:
+
+class Entropy:
+    """The system's random bytes, fetched many at a time: a fetch gives up the interpreter lock,
+    which a busy worker would have to wait for, id by id."""
+
+    def __init__(self) -> None:
+        self.forget()
+        os.register_at_fork(after_in_child=self.forget)  # no two processes may share a pool
+
+    def forget(self) -> None:
+        self._lock = threading.Lock()
+        self._pool = b""
+        self._used = 0
+
+    def __call__(self, count: int) -> bytes:
+        with self._lock:
+            if self._used + count > len(self._pool):
+                self._pool, self._used = secrets.token_bytes(max(POOL, count)), 0
+            self._used += count
+            return self._pool[self._used - count : self._used]
+
+
+ENTROPY = Entropy()
+
+
+def make_run_id(now: datetime, random_bytes: RandomBytes = ENTROPY) -> str:
     """`run_` and the 32 hexadecimal digits of a UUIDv7 with microsecond order."""
     milliseconds, rest = divmod(round(now.timestamp() * 1_000_000), 1000)
     # The 12 bits after the version hold the fraction of the millisecond (RFC 9562, method 3).
@@ -19,7 +47,7 @@ def make_run_id(now: datetime, random_bytes: RandomBytes = secrets.token_bytes) 
     return f"run_{value:032x}"
 
 
-def make_token(random_bytes: RandomBytes = secrets.token_bytes) -> str:
+def make_token(random_bytes: RandomBytes = ENTROPY) -> str:
     """Unguessable: lease tokens, commit ids, worker ids."""
     return random_bytes(16).hex()
 
@@ -27,7 +55,7 @@ def make_token(random_bytes: RandomBytes = secrets.token_bytes) -> str:
 class Ids:
     """Where the runtime gets its ids; a simulator gives it seeded bytes."""
 
-    def __init__(self, random_bytes: RandomBytes = secrets.token_bytes) -> None:
+    def __init__(self, random_bytes: RandomBytes = ENTROPY) -> None:
         self._random_bytes = random_bytes
 
     def run_id(self, now: datetime) -> str:

@@ -1,0 +1,42 @@
+"""Ids that nobody else makes, not even a forked child."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+
+from perdure.core.run import is_run_id
+from perdure.engine.ids import POOL, Entropy, Ids, make_run_id
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def test_run_ids_sort_by_when_they_were_made() -> None:
+    made = [make_run_id(NOON + timedelta(microseconds=10 * n)) for n in range(1000)]
+
+    assert made == sorted(made)
+    assert all(is_run_id(run_id) for run_id in made)
+
+
+def test_no_id_is_made_twice_over_many_pools() -> None:
+    ids = Ids(Entropy())
+    made = [ids.token() for _ in range(3 * POOL // 16 + 1)]
+
+    assert len(set(made)) == len(made)
+
+
+def test_more_than_a_pool_can_be_asked_for() -> None:
+    assert len(Entropy()(3 * POOL)) == 3 * POOL
+
+
+def test_a_forked_child_makes_ids_of_its_own() -> None:
+    entropy = Entropy()
+    entropy(16)  # now there is a pool to be inherited
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, entropy(16))
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert os.read(read, 16) != entropy(16)
