@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from perdure.core.run import is_run_id
 from perdure.engine.ids import POOL, Entropy, Ids, make_run_id
 
@@ -29,6 +31,7 @@ def test_more_than_a_pool_can_be_asked_for() -> None:
     assert len(Entropy()(3 * POOL)) == 3 * POOL
 
 
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
 def test_a_forked_child_makes_ids_of_its_own() -> None:
     entropy = Entropy()
     entropy(16)  # now there is a pool to be inherited
