@@ -7,16 +7,23 @@ if TYPE_CHECKING:
     from perdure.engine.app import App
     from perdure.engine.context import Context, Fail, RetryAfter, current
     from perdure.engine.handle import RunHandle
+    from perdure.engine.log_handler import RunLogHandler
     from perdure.engine.options import Retry
+    from perdure.engine.redaction import Redaction
     from perdure.engine.task import Task
+    from perdure.storage.run_log import LogLine, Progress
 
 __all__ = [
     "App",
     "Context",
     "Fail",
+    "LogLine",
+    "Progress",
+    "Redaction",
     "Retry",
     "RetryAfter",
     "RunHandle",
+    "RunLogHandler",
     "Task",
     "current",
 ]
@@ -25,9 +32,13 @@ _HOMES = {
     "App": "perdure.engine.app",
     "Context": "perdure.engine.context",
     "Fail": "perdure.engine.context",
+    "LogLine": "perdure.storage.run_log",
+    "Progress": "perdure.storage.run_log",
+    "Redaction": "perdure.engine.redaction",
     "Retry": "perdure.engine.options",
     "RetryAfter": "perdure.engine.context",
     "RunHandle": "perdure.engine.handle",
+    "RunLogHandler": "perdure.engine.log_handler",
     "Task": "perdure.engine.task",
     "current": "perdure.engine.context",
 }

@@ -16,7 +16,9 @@ from perdure.errors import SchemaMismatch
 from perdure.storage import Storage, open_storage
 
 ROOT = Path(__file__).resolve().parents[2]
-VERSION = 1
+VERSION = max(
+    int(path.name[:4]) for path in ROOT.glob("src/perdure/storage/sqlite/migrations/*.sql")
+)
 
 
 class Checked(Storage, Protocol):

@@ -7,9 +7,8 @@ import logging
 import os
 import sys
 from datetime import UTC, datetime
-from typing import Any
 
-_PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+from perdure.telemetry.fields import fields_of
 
 
 def log_to_stderr(as_json: bool) -> None:
@@ -41,11 +40,6 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
-
-
-def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """What was given as `extra`."""
-    return {name: value for name, value in vars(record).items() if name not in _PLAIN}
 
 
 def _time(record: logging.LogRecord) -> str:

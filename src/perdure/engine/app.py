@@ -23,12 +23,16 @@ from perdure.engine.hints import Hints, Hub
 from perdure.engine.ids import Ids
 from perdure.engine.importable import locate
 from perdure.engine.maintenance import Maintenance
+from perdure.engine.metered import metered
+from perdure.engine.metrics import Metrics
 from perdure.engine.operators import DeadLetters, Runs, Workers
 from perdure.engine.options import Duration, Executor, Retry, TaskSettings, duration, make_policy
+from perdure.engine.redaction import Redact, Redaction
 from perdure.engine.results import Results
 from perdure.engine.signature import Signature
 from perdure.engine.storage_time import StorageTime
 from perdure.engine.task import Task
+from perdure.engine.tracing import tracing_of
 from perdure.engine.worker_host import WorkerHost
 from perdure.errors import AppNotOpen, InvalidTask
 from perdure.storage import Storage, open_storage
@@ -53,6 +57,8 @@ class App:
         clock: Clock | None = None,
         ids: Ids | None = None,
         actor: Actor | None = None,
+        redact: Redact | None = None,
+        tracing: Any = None,
         **storage_options: Any,
     ) -> None:
         self.defaults = configured().defaults if defaults is None else defaults
@@ -63,7 +69,10 @@ class App:
         self.actor = actor or Actor(ActorType.CLIENT)
         self.storage_options = storage_options
         self.tasks: dict[str, Task[..., Any]] = {}
-        self.hub = Hub(self.ids.token())
+        self.redact = redact or Redaction()
+        self.tracing = tracing_of(tracing)
+        self.metrics = Metrics(self)
+        self.hub: Hub = Hub(self.ids.token(), self.metrics.registry)
         self.sync = SyncFacade(self)
         self._queue_limits: list[Limit] = []
         self._opened: _Opened | None = None
@@ -158,14 +167,21 @@ class App:
             clock=self.clock,
             ids=self.ids,
             actor=self.actor,
+            redact=self.redact,
+            tracing=self.tracing,
             **self.storage_options,
         )
+        twin.metrics = Metrics(twin, like=self.metrics)
         twin.tasks, twin.hub, twin._queue_limits = self.tasks, self.hub, self._queue_limits
         return twin
 
     def open_storage(self) -> Storage:
         """Another way into the same storage, for another loop."""
         return open_storage(self.url, self.clock, **self.storage_options)
+
+    def connect(self) -> Storage:
+        """The same, and what happens there is counted."""
+        return metered(self.open_storage(), self.metrics.registry)
 
     # Using
 
@@ -317,7 +333,7 @@ class _Opened:
 
     @classmethod
     async def open(cls, app: App) -> _Opened:
-        storage = app.open_storage()
+        storage = app.connect()
         try:
             if app.url.startswith("sqlite"):
                 await storage.migrate()

@@ -12,7 +12,6 @@ Stopping climbs a ladder, one call method a rung::
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
@@ -25,8 +24,8 @@ from perdure.engine.calls import Call
 from perdure.engine.context import Context
 from perdure.engine.options import Executor
 from perdure.engine.outcome import Ending, HandedOver, Raised, Stopped, crashed, timed_out
-
-log = logging.getLogger("perdure.attempts")
+from perdure.engine.tracing import AttemptSpan
+from perdure.telemetry import table
 
 START_LIMIT = timedelta(seconds=60)
 """How long a worker process may take until it calls the handler."""
@@ -60,9 +59,11 @@ class Attempt:
         *,
         on_ended: Callable[[Attempt, Ending | None], None],
         on_freed: Callable[[Attempt], None],
+        span: AttemptSpan | None = None,
     ) -> None:
         self.is_stuck = False
         self.executor = executor
+        self.span = span
         self._call = call
         self._loop = loop
         self._ladder = ladder
@@ -100,7 +101,7 @@ class Attempt:
             return
         self._reason = reason
         self.context.ask_to_stop()
-        self._say("asked to stop")
+        self._say(table.ASKED_TO_STOP)
         self._call.ask()
         self._after(self._ladder.grace, self._press)
 
@@ -111,8 +112,10 @@ class Attempt:
         self.is_stuck = True
         self._end_timer()
         self._call.give_up()
-        fields = {"run_id": self.run.id, "task": self.run.task, "executor": self.executor}
-        log.error("handler is stuck", extra={**fields, "reason": self._reason})
+        run = self.run
+        table.HANDLER_STUCK.say(
+            run_id=run.id, task=run.task, executor=self.executor, reason=self._reason
+        )
         self._on_ended(self, self._meaning(Stopped()))
 
     def trace(self) -> dict[str, Any]:
@@ -136,7 +139,7 @@ class Attempt:
             self._after(self.run.policy.timeout, self.stop, StopReason.TIMEOUT)
 
     def _press(self) -> None:
-        self._say("pressed to stop")
+        self._say(table.PRESSED_TO_STOP)
         self._call.press()
         left = max(self._ladder.abandon_after - self._ladder.grace, timedelta(0))
         self._after(left, self.give_up)
@@ -167,9 +170,9 @@ class Attempt:
             case _:
                 return ending
 
-    def _say(self, line: str) -> None:
+    def _say(self, rung: table.Record) -> None:
         """A rung is a line in the run's log, not an event."""
-        self.context.log.info(line, extra={"reason": str(self._reason)})
+        rung.say_on(self.context.log, reason=str(self._reason))
 
     def _after(self, delay: timedelta, then: Callable[..., None], *arguments: Any) -> None:
         self._end_timer()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from perdure.engine.context import TASK_LOG, AttemptStopped, Context, enter
+from perdure.engine.context import AttemptStopped, Context, enter
 from perdure.engine.handler import Handler
 from perdure.engine.importable import locate
 from perdure.engine.mailbox import Mailbox
@@ -31,7 +31,9 @@ from perdure.engine.outcome import (
     rejected,
 )
 from perdure.engine.processes import Process, ProcessDied, Processes
+from perdure.engine.run_log import TASK_LOG
 from perdure.engine.threads import Threads
+from perdure.engine.tracing import AttemptSpan, Carrier, current_carrier
 from perdure.engine.wire import Request
 from perdure.errors import InvalidInput
 
@@ -62,6 +64,12 @@ class Call(ABC):
         self.on_over: Callable[[Ending], None]
         self._around = around
         self._variables = around.variables.copy()
+        self.is_traced = False
+
+    def trace(self, span: AttemptSpan) -> None:
+        """Before it begins: let the handler find its span."""
+        self.is_traced = True
+        self._variables.run(span.activate)
 
     @abstractmethod
     def begin(self) -> None:
@@ -260,8 +268,12 @@ class ProcessCall(Call):
             location=locate(self.handler.function),
             result_limit=self.handler.result_limit,
             log_level=log.getEffectiveLevel(),
+            trace_carrier=self._carrier(),
         )
-        return process.perform(request, self._began)
+        return process.perform(request, self._began, self.context.sink)
+
+    def _carrier(self) -> Carrier | None:
+        return current_carrier() if self.is_traced else None
 
     def _leave(self) -> bool:
         """Let go of the process; whether it was left alone, and can be used again."""

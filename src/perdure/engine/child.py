@@ -21,17 +21,28 @@ from typing import Any
 
 import msgspec
 
-from perdure.engine.context import TASK_LOG, AttemptStopped, Context
+from perdure.engine.context import AttemptStopped, Context
 from perdure.engine.handler import Handler
 from perdure.engine.importable import Location, find
 from perdure.engine.outcome import Ending, Stopped, rejected
+from perdure.engine.run_log import TASK_LOG, least_level
 from perdure.engine.signature import Signature
 from perdure.engine.task import Task
-from perdure.engine.wire import REQUESTS, Began, Channel, LogLine, Over, Request
+from perdure.engine.tracing import entered
+from perdure.engine.wire import (
+    REQUESTS,
+    Began,
+    Channel,
+    Kept,
+    LogLine,
+    Over,
+    Progressed,
+    Request,
+)
 from perdure.errors import InvalidInput
+from perdure.telemetry.fields import fields_of
 
 _PR_SET_PDEATHSIG = 1
-_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def main(descriptor: int, parent: int) -> None:
@@ -93,7 +104,8 @@ class Child:
     def _perform(self, request: Request) -> Ending:
         logging.getLogger(TASK_LOG).setLevel(request.log_level)
         try:
-            ending = self._call(Context(request.run), request)
+            sink = _ToWorker(self._channel, least_level(request.run))
+            ending = self._call(Context(request.run, sink), request)
             self._context = None
         except AttemptStopped:  # while importing, or between two of our own lines
             ending = Stopped()
@@ -108,7 +120,8 @@ class Child:
         except InvalidInput as error:
             return rejected(error)
         self._channel.send(Began())
-        return handler.call(context)
+        with entered(request.trace_carrier):
+            return handler.call(context)
 
     def _handler(self, request: Request) -> Handler:
         known = self._handlers.get(request.location)
@@ -135,9 +148,31 @@ class _Forward(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            fields = {key: value for key, value in vars(record).items() if key not in _STANDARD}
-            plain: dict[str, Any] = msgspec.to_builtins(fields, enc_hook=repr, str_keys=True)
-            line = LogLine(record.name, record.levelno, self.format(record), plain)
+            line = LogLine(
+                record.name, record.levelno, self.format(record), _plain(fields_of(record))
+            )
             self._channel.send(line)
         except Exception:  # noqa: BLE001  # as `logging` does: a line is not worth an attempt
             self.handleError(record)
+
+
+class _ToWorker:
+    """Sends what is to be kept with the run to the worker, who keeps it."""
+
+    def __init__(self, channel: Channel, least: int) -> None:
+        self._channel = channel
+        self._least = least
+
+    def line(self, level: int, logger: str, message: str, fields: dict[str, Any]) -> None:
+        if level >= self._least:
+            with suppress(Exception):  # a line is not worth an attempt
+                self._channel.send(Kept(level, logger, message, _plain(fields)))
+
+    def progress(self, fraction: float, message: str) -> None:
+        with suppress(Exception):
+            self._channel.send(Progressed(fraction, message))
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(fields, enc_hook=repr, str_keys=True)
+    return plain

@@ -18,6 +18,7 @@ from perdure.engine import hints, write
 from perdure.engine.context import Context, current
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import TriggerOptions, duration
+from perdure.engine.tracing import Carrier
 from perdure.errors import IdempotencyConflict, PerdureError
 from perdure.storage.protocol import Existing, Outcome
 
@@ -40,11 +41,25 @@ class Client:
     async def trigger(
         self, task: Task[..., R], payload: msgspec.Raw, options: TriggerOptions
     ) -> RunHandle[R]:
-        commit = self._commit(task, payload, options, await self._continued(options))
-        return self._handle(task, commit, await self._batches.commit(commit))
+        with self._app.tracing.trigger(task.name, options.queue or task.settings.queue) as span:
+            continued = await self._continued(options)
+            commit = self._commit(task, payload, options, continued, carrier=span.carrier)
+            span.about(commit.run.id)
+            return self._handle(task, commit, await self._batches.commit(commit))
 
     async def trigger_many(
         self, task: Task[..., R], items: Sequence[Mapping[str, Any]], options: TriggerOptions
+    ) -> list[RunHandle[R] | Exception]:
+        queue = options.queue or task.settings.queue
+        with self._app.tracing.trigger(task.name, queue) as span:
+            return await self._trigger_all(task, items, options, span.carrier)
+
+    async def _trigger_all(
+        self,
+        task: Task[..., R],
+        items: Sequence[Mapping[str, Any]],
+        options: TriggerOptions,
+        carrier: Carrier | None,
     ) -> list[RunHandle[R] | Exception]:
         batch_id = f"batch_{self._app.ids.token()}"
         results: dict[int, RunHandle[R] | Exception] = {}
@@ -53,7 +68,9 @@ class Client:
         for index, item in enumerate(items):
             try:
                 payload = task.signature.encode(dict(item), self._app.defaults.payload_limit)
-                commits[index] = self._commit(task, payload, options, continued, batch_id=batch_id)
+                commits[index] = self._commit(
+                    task, payload, options, continued, batch_id=batch_id, carrier=carrier
+                )
             except PerdureError as error:
                 results[index] = error
         outcomes = await self._batches.commit_all(list(commits.values()))
@@ -72,10 +89,12 @@ class Client:
         continued: Run | None,
         *,
         batch_id: str | None = None,
+        carrier: Carrier | None = None,
     ) -> Commit:
         now = self._app.time()
         wish = new_run(task, payload, options, now, _parent())
-        wish = replace(wish, environment=self._app.environment, batch_id=batch_id)
+        environment = self._app.environment
+        wish = replace(wish, environment=environment, batch_id=batch_id, trace_carrier=carrier)
         if continued is not None:
             wish = continuing(wish, continued)
         events = decide_create(wish, self._app.ids.run_id(now), self._app.actor, now)

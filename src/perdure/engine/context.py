@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Awaitable, MutableMapping
+import math
+from collections.abc import Awaitable
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -12,9 +12,9 @@ from typing import Any, Never
 
 from perdure.core.run import Awaiting, AwaitingKind, Run
 from perdure.engine.options import Duration, duration
+from perdure.engine.run_log import NOWHERE, RunLog, Sink
 from perdure.errors import InvalidInput, PerdureError
-
-TASK_LOG = "perdure.task"
+from perdure.telemetry import table
 
 
 class Fail(PerdureError):
@@ -53,34 +53,22 @@ class AttemptStopped(BaseException):
     `finally`, and let it pass."""
 
 
-class RunLog(logging.LoggerAdapter[logging.Logger]):
-    """Lines that say whose they are. The standard adapter would drop a line's own fields."""
-
-    def process(
-        self, msg: Any, kwargs: MutableMapping[str, Any]
-    ) -> tuple[Any, MutableMapping[str, Any]]:
-        kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
-        return msg, kwargs
-
-
 class Context:
     """One attempt, seen from inside. Ask for it by annotation: `def task(ctx: Context, …)`."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, sink: Sink = NOWHERE) -> None:
         assert run.lease is not None
         assert run.lease.attempt is not None
         self.run = run
+        self.sink = sink
         self.attempt: int = run.lease.attempt
         self.fence: int = run.lease.fence
         self._asked_to_stop = False
 
     @cached_property
     def log(self) -> RunLog:
-        """A logger whose lines carry the run's id, task and attempt."""
-        return RunLog(
-            logging.getLogger(f"{TASK_LOG}.{self.run.task}"),
-            {"run_id": self.run.id, "task": self.run.task, "attempt": self.attempt},
-        )
+        """A logger whose lines carry the run's id, task and attempt, and are kept with the run."""
+        return RunLog(self.run, self.attempt, self.sink)
 
     @property
     def run_id(self) -> str:
@@ -96,7 +84,10 @@ class Context:
         return hashlib.sha256(f"{self.run.id}:{name}".encode()).hexdigest()[:32]
 
     def progress(self, fraction: float, message: str = "") -> None:
-        self.log.info("progress", extra={"fraction": fraction, "progress": message})
+        """Say how far it is, from 0 to 1. As often as you like: the latest word is kept."""
+        done = _share(fraction)
+        self.sink.progress(done, message)
+        table.PROGRESS.say_on(self.log.aside, fraction=done, progress=message)
 
     def release(
         self, *, delay: Duration | None = None, until: datetime | None = None
@@ -125,6 +116,13 @@ def current() -> Context:
 
 def enter(context: Context) -> None:
     _current.set(context)
+
+
+def _share(fraction: Any) -> float:
+    """Rounding errors are no reason to fail a run; something that is no number is a mistake."""
+    if not isinstance(fraction, int | float) or math.isnan(fraction):
+        raise InvalidInput("fraction", f"must be a number from 0 to 1, not {fraction!r}")
+    return min(max(float(fraction), 0.0), 1.0)
 
 
 def _with_zone(instant: datetime | None, field: str) -> datetime | None:

@@ -22,8 +22,10 @@ from perdure.engine.mailbox import Mailbox
 from perdure.engine.options import Executor
 from perdure.engine.outcome import Ending, HandedOver
 from perdure.engine.processes import Processes
+from perdure.engine.run_logs import RunLogs
 from perdure.engine.task import Task
 from perdure.engine.threads import Threads
+from perdure.engine.tracing import Tracing
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -57,8 +59,14 @@ class Handlers:
     """Made on the handlers' loop; after `connect`, called on the I/O loop only."""
 
     def __init__(
-        self, tasks: dict[str, Task[..., Any]], *, ladder: Ladder, result_limit: int
+        self,
+        tasks: dict[str, Task[..., Any]],
+        *,
+        ladder: Ladder,
+        result_limit: int,
+        tracing: Tracing,
     ) -> None:
+        self._tracing = tracing
         self._tasks = tasks
         self._ladder = ladder
         self._result_limit = result_limit
@@ -71,9 +79,12 @@ class Handlers:
         self._reports: list[Report] = []
         self._is_leaving = False
 
-    def connect(self, loop: asyncio.AbstractEventLoop, on_reports: OnReports) -> None:
-        """Where to report, and on which loop."""
+    def connect(
+        self, loop: asyncio.AbstractEventLoop, on_reports: OnReports, logs: RunLogs
+    ) -> None:
+        """Where to report, and on which loop; and who keeps what handlers say."""
         self._io_loop = loop
+        self._logs = logs
         self._on_reports = on_reports
         self._around = Surroundings(
             loop=self._loop,
@@ -118,13 +129,19 @@ class Handlers:
 
     def _attempt(self, run: Run) -> Attempt:
         task = self._tasks[run.task]
+        context = Context(run, self._logs.open(run))
+        call = _CALLS[task.settings.executor](self._handler(task), context, self._around)
+        span = self._tracing.attempt(run)
+        if span is not None:
+            call.trace(span)
         return Attempt(
-            _CALLS[task.settings.executor](self._handler(task), Context(run), self._around),
+            call,
             task.settings.executor,
             self._io_loop,
             self._ladder,
             on_ended=self._on_ended,
             on_freed=self._on_freed,
+            span=span,
         )
 
     def _handler(self, task: Task[..., Any]) -> Handler:
@@ -135,6 +152,8 @@ class Handlers:
 
     def _on_ended(self, attempt: Attempt, ending: Ending | None) -> None:
         self._attempts.pop(attempt.token, None)
+        if attempt.span is not None:
+            attempt.span.end(ending)
         ended = Ended(attempt.run.id, attempt.token, ending, attempt.trace(), attempt.is_stuck)
         self._report(ended)
 

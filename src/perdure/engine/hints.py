@@ -11,7 +11,6 @@ block), and not before somebody wants to know: a process that only asks for runs
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -19,8 +18,8 @@ from datetime import timedelta
 
 from perdure.errors import PerdureError
 from perdure.storage.protocol import Clock, HintTransport
-
-log = logging.getLogger("perdure.hints")
+from perdure.telemetry import table
+from perdure.telemetry.registry import Registry
 
 Topics = frozenset[str]
 OnTopics = Callable[[Topics | None], None]
@@ -44,11 +43,19 @@ def cancel(worker_id: str) -> str:
     return f"cancel:{worker_id}"
 
 
+def log(run_id: str) -> str:
+    """Whoever follows a run's log."""
+    return f"log:{run_id}"
+
+
 class Hub:
     """One a process: whoever listens, on whatever loop. By its name it knows its own hints when
     a transport brings them back."""
 
-    def __init__(self, name: str | None = None) -> None:
+    def __init__(self, name: str | None = None, registry: Registry | None = None) -> None:
+        registry = registry or Registry()
+        self.sent = registry.counter(table.HINTS_SENT)
+        self._received = registry.counter(table.HINTS_RECEIVED)
         self.signature: Topics = frozenset() if name is None else frozenset([f"from:{name}"])
         self._lock = threading.Lock()
         self._listeners: dict[object, _Listener] = {}
@@ -80,6 +87,7 @@ class Hub:
     def hear(self, topics: Topics | None) -> None:
         """Tell what came from elsewhere."""
         if topics is None or not topics & self.signature:
+            self._received.add()
             self.tell(topics)
 
     def join(self, hints: Hints) -> None:
@@ -135,8 +143,8 @@ class _Listener:
     def _call(self, topics: Topics | None) -> None:
         try:
             self._on_topics(topics)
-        except Exception:  # no business of whoever told
-            log.exception("a hint could not be taken")
+        except Exception:  # noqa: BLE001  # no business of whoever told
+            table.HINT_NOT_TAKEN.say_with_error()
 
 
 class Hints:
@@ -221,10 +229,11 @@ class Hints:
     async def _notify(self, transport: HintTransport, topics: Topics) -> None:
         try:
             await transport.notify(topics)
+            self.hub.sent.add()
         except PerdureError as error:
-            log.debug("hint lost", extra={"error": str(error)})
-        except Exception:  # a hint may be lost, the sender may not
-            log.exception("hint lost")
+            table.HINT_LOST.say(error=str(error))
+        except Exception:  # noqa: BLE001  # a hint may be lost, the sender may not
+            table.HINT_NOT_SENT.say_with_error()
 
     async def _listen(self, transport: HintTransport) -> None:
         """Until there is nothing more to hear, or for ever."""
@@ -233,9 +242,9 @@ class Hints:
                 await transport.listen(self.hub.hear)
                 return
             except PerdureError as error:
-                log.info("no hints for now", extra={"error": str(error)})
-            except Exception:  # the same, but nobody had thought of it
-                log.exception("no hints for now")
+                table.NO_HINTS.say(error=str(error))
+            except Exception:  # noqa: BLE001  # the same, but nobody had thought of it
+                table.HINTS_FAILED.say_with_error()
             await self._clock.sleep(RECONNECT * (1 + 0.5 * self._clock.jitter()))
 
 

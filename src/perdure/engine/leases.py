@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -13,11 +12,10 @@ from perdure.core.decide import decide_renewal
 from perdure.core.run import Run
 from perdure.errors import LeaseLost, StorageError
 from perdure.storage.protocol import Committed, Renewal, Renewed, Storage
+from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
-
-log = logging.getLogger("perdure.leases")
 
 TROUBLE = timedelta(milliseconds=500)
 """Before asking again: whoever comes back last after an outage must still come within `grace`."""
@@ -44,6 +42,7 @@ class Leases:
         self._on_lost = on_lost
         self._on_cancel = on_cancel
         self._soon = asyncio.Event()
+        self._lost = app.metrics.registry.counter(table.LEASES_LOST)
 
     def hold(self, runs: Iterable[Run]) -> None:
         new = {run.lease.token: run for run in runs if run.lease is not None}
@@ -77,7 +76,7 @@ class Leases:
                 await self.renew()
             except StorageError as error:
                 # Unknown is not lost: nobody recovers leases while the storage is away.
-                log.warning("leases not renewed", extra={"error": str(error)})
+                table.LEASES_NOT_RENEWED.say(error=str(error))
                 self._soon.set()
                 await self._app.clock.sleep(TROUBLE)
 
@@ -108,7 +107,8 @@ class Leases:
         """`asked`: each run's token in the question. Only of that one does the answer speak."""
         for run_id in sorted(answer.lost):
             if asked[run_id] in self.held:
-                log.warning("lease lost", extra={"run_id": run_id})
+                table.LEASE_LOST.say(run_id=run_id)
+                self._lost.add()
                 self.drop(asked[run_id])
                 self._on_lost(asked[run_id])
         for run_id in sorted(answer.cancelling):

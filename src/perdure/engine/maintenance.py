@@ -45,6 +45,7 @@ class Maintenance(Service):
             self._note_answer(now)
             await self._attend(now)
             await self._app.storage.open_gates(self._app.defaults.maintenance_batch)
+            await self._app.metrics.keep_fresh(self._app.storage)
             if self._passes % PRUNE_EVERY == 0:
                 await self._prune(now)
             self._passes += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,10 @@ from perdure.core.run import Actor, ActorType, Run
 from perdure.engine import hints, write
 from perdure.engine.catalogue import WorkerEntry, known_workers
 from perdure.engine.handle import RunHandle
+from perdure.engine.reading_logs import Bundle, follow_logs, read_bundle, read_logs
 from perdure.errors import NotAllowed, PerdureError, SingletonConflict
 from perdure.storage.protocol import Committed, Existing, Outcome, Page, RecordedEvent, RunFilter
+from perdure.storage.run_log import LogLine, Progress
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -74,6 +76,24 @@ class Runs:
 
     async def attempts(self, run_id: str) -> Sequence[Attempt]:
         return derive_attempts([recorded.event for recorded in await self.events(run_id)])
+
+    async def logs(
+        self, run_id: str, *, after: str | None = None, limit: int = 1000
+    ) -> Sequence[LogLine]:
+        """What its handlers said, oldest first, `after` a line's `cursor`."""
+        return await read_logs(self._app, run_id, after, limit)
+
+    def follow(self, run_id: str, *, after: str | None = None) -> AsyncIterator[LogLine]:
+        """The same as it is said, until the run has ended: `async for line in …`."""
+        return follow_logs(self._app, run_id, after)
+
+    async def progress(self, run_id: str) -> Progress | None:
+        """How far its latest attempt says it is."""
+        return (await self._app.storage.progress([run_id])).get(run_id)
+
+    async def bundle(self, run_id: str) -> Bundle:
+        """Everything about it, for whoever is to help: plain data, without secrets."""
+        return await read_bundle(self._app, run_id)
 
     async def cancel(self, run_id: str, reason: str | None = None, by: Actor = OPERATOR) -> Run:
         """End it at once, or ask its owner to stop. Asking twice changes nothing."""

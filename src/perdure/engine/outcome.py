@@ -86,7 +86,7 @@ def ending_of(error: BaseException) -> Ending:
         case RetryAfter(message=message, delay=delay) as leaf:
             return Raised(_failure(leaf, message, trace_of=error), delay)
         case Fail(message=message, retryable=retryable, details=details) as leaf:
-            details = _plain(details)
+            details = plain(details)
             return Raised(
                 _failure(leaf, message, trace_of=error, retryable=retryable, details=details)
             )
@@ -187,13 +187,13 @@ def _traceback(error: BaseException) -> str:
     return f"{text[:half]}\n… ({len(text) - 2 * half} characters left out) …\n{text[-half:]}"
 
 
-def _plain(details: Any) -> dict[str, Any] | None:
+def plain(details: Any, limit: int = MAX_DETAILS) -> dict[str, Any] | None:
     """Details as JSON, whatever somebody put there: they must not spoil a commit."""
     if details is None:
         return None
     try:
-        plain = msgspec.to_builtins(details, enc_hook=repr, str_keys=True)
-        encode_value(plain, field="details", limit=MAX_DETAILS)
-        return plain if isinstance(plain, dict) else {"value": plain}
+        made = msgspec.to_builtins(details, enc_hook=repr, str_keys=True)
+        encode_value(made, field="details", limit=limit)
+        return made if isinstance(made, dict) else {"value": made}
     except Exception as error:  # noqa: BLE001  # somebody's `__repr__`, a value within itself
         return {"left_out": clean_text(_text(error))}

@@ -18,7 +18,17 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from perdure.engine.outcome import Ending
-from perdure.engine.wire import REPLIES, Began, Channel, LogLine, Over, Request
+from perdure.engine.run_log import Sink
+from perdure.engine.wire import (
+    REPLIES,
+    Began,
+    Channel,
+    Kept,
+    LogLine,
+    Over,
+    Progressed,
+    Request,
+)
 
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[3:]; "
@@ -80,7 +90,7 @@ class Process:
     def is_alive(self) -> bool:
         return self._popen.poll() is None
 
-    def perform(self, request: Request, on_began: Callable[[], None]) -> Ending:
+    def perform(self, request: Request, on_began: Callable[[], None], sink: Sink) -> Ending:
         """How the attempt ended. Raises ProcessDied."""
         began = False
         try:
@@ -92,6 +102,10 @@ class Process:
                         on_began()
                     case LogLine() as line:
                         _say(line)
+                    case Kept(level=level, logger=logger, message=message, fields=fields):
+                        sink.line(level, logger, message, fields)
+                    case Progressed(fraction=fraction, message=message):
+                        sink.progress(fraction, message)
                     case Over(ending=ending):
                         self.is_new = False
                         return ending

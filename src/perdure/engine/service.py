@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from perdure.errors import PerdureError, StorageUnavailable
+from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
-
-log = logging.getLogger("perdure.service")
 
 
 class Service(ABC):
@@ -44,7 +42,7 @@ class Service(ABC):
             try:
                 await self.run_once()
             except StorageUnavailable as error:
-                log.warning("storage does not answer", extra={"error": str(error)})
+                table.SERVICE_STORAGE_AWAY.say(error=str(error))
             except PerdureError:
-                log.exception("%s failed; it goes on", type(self).__name__)
+                table.SERVICE_FAILED.say_with_error(service=type(self).__name__)
             await self._app.clock.sleep(self._interval * (1 + 0.1 * self._app.clock.jitter()))

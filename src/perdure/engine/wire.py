@@ -23,6 +23,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     location: Location
     result_limit: int
     log_level: int
+    trace_carrier: dict[str, str] | None = None
 
 
 class Began(msgspec.Struct, frozen=True, tag=True):
@@ -38,13 +39,29 @@ class LogLine(msgspec.Struct, frozen=True, tag=True):
     fields: dict[str, Any]
 
 
+class Kept(msgspec.Struct, frozen=True, tag=True):
+    """A line for the run's log."""
+
+    level: int
+    logger: str
+    message: str
+    fields: dict[str, Any]
+
+
+class Progressed(msgspec.Struct, frozen=True, tag=True):
+    """What the handler said through `ctx.progress`."""
+
+    fraction: float
+    message: str
+
+
 class Over(msgspec.Struct, frozen=True, tag=True):
     """The attempt has ended."""
 
     ending: Ending
 
 
-Reply = Began | LogLine | Over
+Reply = Began | LogLine | Kept | Progressed | Over
 
 REQUESTS: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 REPLIES: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)

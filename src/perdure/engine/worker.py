@@ -8,7 +8,6 @@ that holds its `run.started`.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from perdure.engine.catalogue import Registration
 from perdure.engine.handlers import Ended, Handlers, Report
 from perdure.engine.leases import Leases
 from perdure.engine.outcome import Ending, decide_ending, not_executed
+from perdure.engine.run_logs import RunLogs
 from perdure.engine.storage_time import StorageTime
 from perdure.errors import (
     LeaseLost,
@@ -33,11 +33,11 @@ from perdure.errors import (
     StorageUnavailable,
 )
 from perdure.storage.protocol import ClaimRequest, Committed, Outcome, Storage
+from perdure.telemetry import table
+from perdure.telemetry.registry import Gauges
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
-
-log = logging.getLogger("perdure.worker")
 
 LOOPS = 2
 TROUBLE = timedelta(milliseconds=500)
@@ -89,14 +89,19 @@ class Worker:
         self._recorded = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._time = StorageTime(app.clock)
+        registry = app.metrics.registry
+        self._stuck = registry.counter(table.HANDLERS_STUCK)
+        self._logs = RunLogs(storage, hint, app.clock, self._now, app.redact, registry)
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._handlers.connect(loop, self._on_reports)
+        self._handlers.connect(loop, self._on_reports, self._logs)
+        self._stop_watching = self._app.metrics.registry.watch(self._gauges)
         self._stop_listening = self._hints.hub.listen(self._on_hint)
         self._tasks = [asyncio.create_task(self._claim_loop()) for _ in range(LOOPS)]
         self._tasks.append(asyncio.create_task(self._leases.renew_for_ever()))
         self._tasks.append(asyncio.create_task(self._beat_for_ever()))
+        self._tasks.append(asyncio.create_task(self._logs.flush_for_ever()))
 
     async def stop(self, drain: timedelta) -> None:
         """Stop claiming, let attempts end until the deadline, hand over the rest."""
@@ -107,7 +112,9 @@ class Worker:
             if not await self._drained(timedelta(seconds=1)):
                 self._handlers.give_up_all()
                 await self._drained(timedelta(seconds=5))
+        await self._logs.flush()
         self._stop_listening()
+        self._stop_watching()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -119,7 +126,7 @@ class Worker:
                 await self._beat()
                 await self._registration.forget_the_dead()
             except StorageError as error:
-                log.debug("no heartbeat", extra={"error": str(error)})
+                table.NO_HEARTBEAT.say(error=str(error))
             await self._app.clock.sleep(self._app.defaults.renewal_interval)
 
     async def _beat(self) -> None:
@@ -179,10 +186,10 @@ class Worker:
             try:
                 more = await self._turn()
             except StorageUnavailable as error:
-                log.warning("storage does not answer", extra={"error": str(error)})
+                table.WORKER_STORAGE_AWAY.say(error=str(error))
                 await self._app.clock.sleep(TROUBLE)
-            except Exception:
-                log.exception("a turn of the worker failed")
+            except Exception:  # noqa: BLE001  # the loop must go on
+                table.TURN_FAILED.say_with_error()
                 await self._app.clock.sleep(TROUBLE)
             if not more:
                 await self._idle()
@@ -213,6 +220,7 @@ class Worker:
         return bool(self._finished) or len(runs) == places > 0 or (places > 0 and self._hinted)
 
     async def _record_and_claim(self, finished: list[Finished], places: int) -> tuple[Run, ...]:
+        await self._logs.settle(item.token for item in finished)
         commits = [item.commit for item in finished if item.commit is not None]
         if not places:
             await self._settle(finished, await self._storage.commit(commits))
@@ -262,12 +270,12 @@ class Worker:
             self._leases.check(item.run.id, item.token)
             item.commit = self._commit_of(item)
         except LeaseLost:
-            log.warning("late outcome refused", extra={"run_id": item.run.id})
+            table.LATE_OUTCOME.say(run_id=item.run.id)
             self._leases.drop(item.token)
             self._recorded.set()
             return False
-        except Exception as error:  # one impossible ending must not keep the others
-            log.exception("cannot record how an attempt ended", extra={"run_id": item.run.id})
+        except Exception as error:  # noqa: BLE001  # it must not keep the others
+            table.OUTCOME_IMPOSSIBLE.say_with_error(run_id=item.run.id)
             item.ending = not_executed(error)
             item.commit = self._commit_of(item)
         return True
@@ -285,7 +293,7 @@ class Worker:
             elif isinstance(outcome, SequenceConflict):
                 again.append(item)
             else:
-                log.error("outcome refused", extra={"run_id": item.run.id, "why": str(outcome)})
+                table.OUTCOME_REFUSED.say(run_id=item.run.id, why=str(outcome))
                 self._leases.drop(item.token)
         self._hints.publish(_news(finished))
         if again:
@@ -326,15 +334,20 @@ class Worker:
                 self._free += 1
                 continue
             self._free += not report.is_stuck
+            self._stuck.add(report.is_stuck)
             run = self._leases.held.get(report.token)
             if run is None or report.ending is None:
-                log.warning("late outcome refused", extra={"run_id": report.run_id})
+                table.LATE_OUTCOME.say(run_id=report.run_id)
                 self._leases.drop(report.token)
                 continue
             evidence = Evidence(execution_trace=report.trace)
             self._finished.append(Finished(run, report.token, report.ending, evidence))
         self._recorded.set()
         self._wake.set()
+
+    def _gauges(self) -> Gauges:
+        used = self._concurrency - self._free
+        return {table.WORKER_SLOTS: {(): self._concurrency}, table.WORKER_SLOTS_USED: {(): used}}
 
     def _on_lost(self, token: str) -> None:
         self._handlers.stop(token, StopReason.LEASE_LOST)

@@ -52,6 +52,7 @@ class WorkerHost:
             self._app.tasks,
             ladder=Ladder(defaults.cancel_grace, defaults.abandon_after),
             result_limit=defaults.result_limit,
+            tracing=self._app.tracing,
         )
         self._io = SameLoop() if self._same_loop else IoThread("perdure-io")
         await self._io.call(self._start())
@@ -102,4 +103,4 @@ class WorkerHost:
         """A storage for the I/O loop: the app's own where that may be used from any loop."""
         if self._same_loop or not self._app.storage.loop_bound:
             return self._app.storage, False
-        return self._app.open_storage(), True
+        return self._app.connect(), True

@@ -10,7 +10,6 @@ The parent holds a pipe to each child's standard input; its death, however it co
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 from asyncio.subprocess import Process
 from collections.abc import Callable, Sequence
@@ -18,8 +17,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from perdure.engine.stop_signal import AT_ONCE, on_stop_signal
-
-log = logging.getLogger("perdure.pool")
+from perdure.telemetry import table
 
 Order = Callable[[], None]
 
@@ -72,7 +70,7 @@ class WorkerPool:
                 self._codes.append(code)
                 self._stop()
                 return
-            log.warning("worker process died; another takes its place", extra={"code": code})
+            table.PROCESS_DIED.say(code=code)
             if self._loop.time() - born > LIVED_WELL.total_seconds():
                 pause = FIRST_PAUSE
             await self._rest(pause)
@@ -83,7 +81,7 @@ class WorkerPool:
             *self._command, stdin=asyncio.subprocess.PIPE, start_new_session=True
         )
         self._children.add(child)
-        log.info("worker process started", extra={"pid": child.pid})
+        table.PROCESS_STARTED.say(pid=child.pid)
         if self._stopping.is_set():
             _send(child.terminate)
         try:
@@ -107,7 +105,7 @@ class WorkerPool:
     def _kill(self) -> None:
         self._stopping.set()
         for child in self._children:
-            log.error("worker process killed: it had not ended", extra={"pid": child.pid})
+            table.PROCESS_KILLED.say(pid=child.pid)
             _send(child.kill)
 
 

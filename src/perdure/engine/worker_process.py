@@ -7,7 +7,6 @@ maintenance on another: a handler that blocks holds up neither, nor the way out.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import threading
@@ -21,12 +20,11 @@ import msgspec
 
 from perdure.engine.io_thread import IoThread
 from perdure.engine.stop_signal import on_stop_signal
+from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
     from perdure.engine.worker_host import WorkerHost
-
-log = logging.getLogger("perdure.process")
 
 LINGER = timedelta(seconds=1)
 """How long a process may stay for threads that do not end, once its leases are handed over."""
@@ -57,10 +55,10 @@ async def run_worker(app: App, options: WorkerOptions) -> None:
         )
         await stack.enter_async_context(host)
         exit_.host = host
-        log.info("worker ready", extra={"worker_id": host.id, "pid": os.getpid()})
+        table.WORKER_READY.say(worker_id=host.id, pid=os.getpid())
         await exit_.wanted.wait()
-        log.info("worker stops", extra={"worker_id": host.id, "pid": os.getpid()})
-    log.info("worker stopped", extra={"worker_id": host.id, "pid": os.getpid()})
+        table.WORKER_STOPS.say(worker_id=host.id, pid=os.getpid())
+    table.WORKER_STOPPED.say(worker_id=host.id, pid=os.getpid())
 
 
 class _Exit:

@@ -21,6 +21,7 @@ from perdure.core.limits import Limit
 from perdure.core.run import DEFAULT_ENVIRONMENT, Actor, Run
 from perdure.core.values import check_label
 from perdure.errors import InvalidInput, PerdureError
+from perdure.storage.run_log import LogBatch, LogLine, Progress
 
 
 class Clock(Protocol):
@@ -180,6 +181,18 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: datetime | None = None
 
 
+class Backlog(msgspec.Struct, frozen=True, kw_only=True):
+    """What a queue has to do, counted only so far. `oldest_due_age`: how long the run longest
+    due has been waiting."""
+
+    queue: str
+    due: int = 0
+    later: int = 0
+    oldest_due_age: timedelta = timedelta(0)
+    parked: int = 0
+    leased: int = 0
+
+
 class HintTransport(Protocol):
     """Carries "look now" to other processes. It may lose hints; it never blocks a write."""
 
@@ -269,6 +282,25 @@ class Storage(Protocol):
 
     async def counts(self, environment: str) -> dict[tuple[str, Status], int]:
         """How many runs each queue has in each status."""
+        ...
+
+    async def backlog(self, environment: str) -> list[Backlog]:
+        """What each queue has to do, at a cost that does not grow with the queues' length."""
+        ...
+
+    async def write_logs(self, batches: Sequence[LogBatch]) -> None:
+        """Keep lines and progress of attempts; lines written before are kept once. What belongs
+        to no run (any more) is dropped."""
+        ...
+
+    async def logs(
+        self, run_id: str, *, after: str | None = None, limit: int = 1000
+    ) -> list[LogLine]:
+        """Lines of a run, attempt by attempt, as they were said; `after` a line's cursor."""
+        ...
+
+    async def progress(self, run_ids: Sequence[str]) -> dict[str, Progress]:
+        """What was last said, by those that said something."""
         ...
 
     async def changes(self, cursor: str | None, *, limit: int) -> list[Change]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -26,8 +25,7 @@ from perdure.storage.protocol import (
 )
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Operation, Row, Rows, Step, Trip, last_trip
-
-log = logging.getLogger("perdure.storage")
+from perdure.telemetry import table
 
 
 def read_time(dialect: Dialect) -> Operation[datetime]:
@@ -151,7 +149,7 @@ def run_or_none(row: Row, dialect: Dialect) -> Run | None:
     try:
         return rows.run_of(row, dialect)
     except UnreadableHistory as error:
-        log.error("unreadable run", extra={"run_id": dialect.run_id(row[0]), "why": str(error)})
+        table.UNREADABLE_RUN.say(run_id=dialect.run_id(row[0]), why=str(error))
         return None
 
 

@@ -18,10 +18,11 @@ from perdure.core.lifecycle import Status
 from perdure.core.limits import Limit
 from perdure.core.run import Run
 from perdure.errors import StorageError, StorageRefused
-from perdure.storage import reading, settings, upkeep
+from perdure.storage import reading, settings, telling, upkeep
 from perdure.storage.claiming import Round, claim_runs
 from perdure.storage.committing import commit_batch
 from perdure.storage.protocol import (
+    Backlog,
     Change,
     Claimed,
     ClaimRequest,
@@ -36,6 +37,7 @@ from perdure.storage.protocol import (
     RunFilter,
 )
 from perdure.storage.rows import Dialect
+from perdure.storage.run_log import LogBatch, LogLine, Progress
 from perdure.storage.steps import Operation
 
 T = TypeVar("T")
@@ -148,6 +150,20 @@ class SqlStorage(ABC):
 
     async def counts(self, environment: str) -> dict[tuple[str, Status], int]:
         return await self._read(lambda: reading.count_runs(environment, self.dialect))
+
+    async def backlog(self, environment: str) -> list[Backlog]:
+        return await self._read(lambda: telling.read_backlog(environment, self.dialect))
+
+    async def write_logs(self, batches: Sequence[LogBatch]) -> None:
+        await self._write(lambda: telling.write_logs(batches, self.dialect))
+
+    async def logs(
+        self, run_id: str, *, after: str | None = None, limit: int = 1000
+    ) -> list[LogLine]:
+        return await self._read(lambda: telling.read_logs(run_id, after, limit, self.dialect))
+
+    async def progress(self, run_ids: Sequence[str]) -> dict[str, Progress]:
+        return await self._read(lambda: telling.read_progress(run_ids, self.dialect))
 
     async def changes(self, cursor: str | None, *, limit: int) -> list[Change]:
         return await self._read(lambda: reading.read_changes(cursor, limit, self.dialect))

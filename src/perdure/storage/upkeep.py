@@ -131,7 +131,14 @@ def prune_runs(status: Status, before: datetime, limit: int, dialect: Dialect) -
     old = {"status": status.value, "before": dialect.instant(before), "limit": limit}
     [found] = yield trip(Step("finished_before", old))
     ids = {"ids": rows.json_list([dialect.key(dialect.run_id(row[0])) for row in found])}
-    forget = ("delete_history", "delete_tags", "delete_dead_letters", "delete_runs")
+    forget = (
+        "delete_history",
+        "delete_tags",
+        "delete_dead_letters",
+        "delete_logs",
+        "delete_progress",
+        "delete_runs",
+    )
     yield last_trip(*(Step(query, ids) for query in forget if found))
     return len(found)
 

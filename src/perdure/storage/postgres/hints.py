@@ -8,7 +8,6 @@ shares connections between transactions nothing can be heard: give `listen_url`,
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
@@ -19,8 +18,7 @@ import psycopg
 from perdure.errors import StorageUnavailable
 from perdure.storage.postgres.dialect import translation
 from perdure.storage.topics import pack, unpack
-
-log = logging.getLogger("perdure.hints")
+from perdure.telemetry import table
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 Borrow = Callable[[], AbstractAsyncContextManager[Connection]]
@@ -65,7 +63,7 @@ class PostgresHints:
                     await _listen(connection, on_topics)
         except psycopg.Error as error:
             raise translation(error) from error
-        log.warning("a pooler keeps hints away: polling alone, unless you give listen_url")
+        table.POOLER_IN_THE_WAY.say()
 
     async def _connect(self) -> Connection:
         return await psycopg.AsyncConnection.connect(

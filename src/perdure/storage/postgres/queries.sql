@@ -597,3 +597,102 @@ DELETE FROM keys
 UPDATE runs
    SET gate = NULL
  WHERE gate = 'unreadable';
+
+-- name: insert_logs
+-- A line whose answer was lost is written again and kept once; one of a pruned run is nobody's.
+INSERT INTO run_logs (run_id, attempt, number, at, level, logger, message, fields)
+SELECT new.run_id, new.attempt, new.number, new.at, new.level, new.logger, new.message, new.fields
+  FROM jsonb_to_recordset(:rows::jsonb) AS new (
+       run_id uuid, attempt integer, number integer, at timestamptz, level integer, logger text,
+       message text, fields text)
+  JOIN runs ON runs.id = new.run_id
+    ON CONFLICT (run_id, attempt, number) DO NOTHING;
+
+-- name: trim_logs
+DELETE FROM run_logs
+ USING jsonb_to_recordset(:rows::jsonb) AS old (run_id uuid, attempt integer, keep_from integer)
+ WHERE run_logs.run_id = old.run_id AND run_logs.attempt = old.attempt
+   AND run_logs.number < old.keep_from;
+
+-- name: put_progress
+-- Of two attempts at once, the one that lost its lease is the older one.
+INSERT INTO run_progress (run_id, attempt, at, fraction, message)
+SELECT DISTINCT ON (new.run_id) new.run_id, new.attempt, new.at, new.fraction, new.message
+  FROM jsonb_to_recordset(:rows::jsonb) AS new (
+       run_id uuid, attempt integer, at timestamptz, fraction double precision, message text)
+  JOIN runs ON runs.id = new.run_id
+ ORDER BY new.run_id, new.attempt DESC
+    ON CONFLICT (run_id) DO UPDATE
+   SET attempt = excluded.attempt, at = excluded.at, fraction = excluded.fraction,
+       message = excluded.message
+ WHERE excluded.attempt >= run_progress.attempt;
+
+-- name: read_logs
+SELECT attempt, number, at, level, logger, message, fields
+  FROM run_logs
+ WHERE run_id = :run_id AND (attempt, number) > (:attempt, :number)
+ ORDER BY attempt, number
+ LIMIT :limit;
+
+-- name: read_progress
+SELECT run_id, attempt, at, fraction, message
+  FROM run_progress
+ WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
+
+-- name: delete_logs
+DELETE FROM run_logs
+ WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
+
+-- name: delete_progress
+DELETE FROM run_progress
+ WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
+
+-- name: count_lanes
+-- What is due and what is later, lane by lane as a claim sees them, of each lane only so many.
+WITH RECURSIVE lane AS (
+    (SELECT queue, task, priority, claimable_at, 1 AS place
+       FROM runs
+      WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+      ORDER BY queue, task, priority, claimable_at
+      LIMIT 1)
+    UNION ALL
+    (SELECT next.queue, next.task, next.priority, next.claimable_at, lane.place + 1
+       FROM lane
+      CROSS JOIN LATERAL (
+            SELECT queue, task, priority, claimable_at
+              FROM runs
+             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+               AND (queue, task, priority) > (lane.queue, lane.task, lane.priority)
+             ORDER BY queue, task, priority, claimable_at
+             LIMIT 1) AS next
+      WHERE lane.place < :lanes)
+)
+SELECT lane.queue,
+       sum((SELECT count(*)
+              FROM (SELECT
+                      FROM runs
+                     WHERE environment = :environment AND gate IS NULL
+                       AND queue = lane.queue AND task = lane.task AND priority = lane.priority
+                       AND claimable_at <= statement_timestamp()
+                     LIMIT :most) AS due))::bigint,
+       sum((SELECT count(*)
+              FROM (SELECT
+                      FROM runs
+                     WHERE environment = :environment AND gate IS NULL
+                       AND queue = lane.queue AND task = lane.task AND priority = lane.priority
+                       AND claimable_at > statement_timestamp()
+                     LIMIT :most) AS later))::bigint,
+       min(lane.claimable_at)
+  FROM lane
+ GROUP BY lane.queue;
+
+-- name: count_held
+SELECT 'parked', queue, count(*)
+  FROM (SELECT queue FROM runs WHERE environment = :environment AND gate IS NOT NULL LIMIT :most)
+       AS parked
+ GROUP BY queue
+UNION ALL
+SELECT 'leased', queue, count(*)
+  FROM (SELECT queue FROM runs
+         WHERE environment = :environment AND lease_token IS NOT NULL LIMIT :most) AS leased
+ GROUP BY queue;

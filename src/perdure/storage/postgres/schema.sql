@@ -76,6 +76,28 @@ CREATE TABLE records (
     CONSTRAINT records_version_check CHECK (version >= 1)
 );
 
+CREATE TABLE run_logs (
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    number integer NOT NULL,
+    at timestamp with time zone NOT NULL,
+    level integer NOT NULL,
+    logger text NOT NULL,
+    message text NOT NULL,
+    fields text,
+    CONSTRAINT run_logs_pkey PRIMARY KEY (run_id, attempt, number)
+);
+
+CREATE TABLE run_progress (
+    run_id uuid NOT NULL,
+    attempt integer NOT NULL,
+    at timestamp with time zone NOT NULL,
+    fraction double precision NOT NULL,
+    message text NOT NULL,
+    CONSTRAINT run_progress_pkey PRIMARY KEY (run_id),
+    CONSTRAINT run_progress_fraction_check CHECK (fraction >= 0::double precision AND fraction <= 1::double precision)
+);
+
 CREATE TABLE run_tags (
     environment text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,

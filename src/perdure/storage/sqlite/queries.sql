@@ -486,3 +486,96 @@ DELETE FROM keys
 UPDATE runs
    SET gate = NULL
  WHERE gate = 'unreadable';
+
+-- name: insert_logs
+-- A line whose answer was lost is written again and kept once; one of a pruned run is nobody's.
+INSERT INTO run_logs (run_id, attempt, number, at, level, logger, message, fields)
+SELECT :run_id, :attempt, :number, :at, :level, :logger, :message, :fields
+ WHERE EXISTS (SELECT 1 FROM runs WHERE id = :run_id)
+    ON CONFLICT (run_id, attempt, number) DO NOTHING;
+
+-- name: trim_logs
+DELETE FROM run_logs
+ WHERE run_id = :run_id AND attempt = :attempt AND number < :keep_from;
+
+-- name: put_progress
+-- Of two attempts at once, the one that lost its lease is the older one.
+INSERT INTO run_progress (run_id, attempt, at, fraction, message)
+SELECT :run_id, :attempt, :at, :fraction, :message
+ WHERE EXISTS (SELECT 1 FROM runs WHERE id = :run_id)
+    ON CONFLICT (run_id) DO UPDATE
+   SET attempt = excluded.attempt, at = excluded.at, fraction = excluded.fraction,
+       message = excluded.message
+ WHERE excluded.attempt >= run_progress.attempt;
+
+-- name: read_logs
+SELECT attempt, number, at, level, logger, message, fields
+  FROM run_logs
+ WHERE run_id = :run_id AND (attempt, number) > (:attempt, :number)
+ ORDER BY attempt, number
+ LIMIT :limit;
+
+-- name: read_progress
+SELECT run_id, attempt, at, fraction, message
+  FROM run_progress
+ WHERE run_id IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_logs
+DELETE FROM run_logs
+ WHERE run_id IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_progress
+DELETE FROM run_progress
+ WHERE run_id IN (SELECT value FROM json_each(:ids));
+
+-- name: count_lanes
+-- What is due and what is later, lane by lane as a claim sees them, of each lane only so many.
+WITH RECURSIVE lane (head) AS (
+    SELECT (SELECT id
+              FROM runs
+             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+             ORDER BY queue, task, priority, claimable_at
+             LIMIT 1)
+    UNION ALL
+    SELECT (SELECT next.id
+              FROM runs AS next
+             WHERE next.environment = :environment
+               AND next.claimable_at IS NOT NULL AND next.gate IS NULL
+               AND (next.queue, next.task, next.priority, next.claimable_at)
+                   > (+runs.queue, +runs.task, +runs.priority, 9223372036854775807)
+             ORDER BY next.queue, next.task, next.priority, next.claimable_at
+             LIMIT 1)
+      FROM lane
+      JOIN runs ON runs.id = lane.head
+     LIMIT :lanes
+)
+SELECT runs.queue,
+       sum((SELECT count(*)
+              FROM (SELECT 1
+                      FROM runs AS one
+                     WHERE one.environment = :environment AND one.gate IS NULL
+                       AND one.queue = runs.queue AND one.task = runs.task
+                       AND one.priority = runs.priority AND one.claimable_at <= now()
+                     LIMIT :most))),
+       sum((SELECT count(*)
+              FROM (SELECT 1
+                      FROM runs AS one
+                     WHERE one.environment = :environment AND one.gate IS NULL
+                       AND one.queue = runs.queue AND one.task = runs.task
+                       AND one.priority = runs.priority AND one.claimable_at > now()
+                     LIMIT :most))),
+       min(runs.claimable_at)
+  FROM lane
+  JOIN runs ON runs.id = lane.head
+ GROUP BY runs.queue;
+
+-- name: count_held
+SELECT 'parked', queue, count(*)
+  FROM (SELECT queue FROM runs WHERE environment = :environment AND gate IS NOT NULL LIMIT :most)
+       AS parked
+ GROUP BY queue
+UNION ALL
+SELECT 'leased', queue, count(*)
+  FROM (SELECT queue FROM runs
+         WHERE environment = :environment AND lease_token IS NOT NULL LIMIT :most) AS leased
+ GROUP BY queue;

@@ -1,0 +1,169 @@
+"""A storage whose answers are counted: the one seam through which every fact passes.
+
+What is committed by whatever part of this process, client, worker, maintenance or operator, is
+counted here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import Counter as Tally
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeGuard, cast
+
+from perdure.core.commit import Commit
+from perdure.core.events import Completion, Event, RunCancelled
+from perdure.core.lifecycle import EventType
+from perdure.core.run import Run
+from perdure.storage.protocol import Claimed, Committed, Existing, Outcome, Renewed, Storage
+from perdure.telemetry import table
+from perdure.telemetry.registry import Labels, Registry
+
+Call = Callable[..., Awaitable[Any]]
+
+_OUTCOMES = {
+    EventType.SUCCEEDED: "succeeded",
+    EventType.FAILED: "failed",
+    EventType.DEAD_LETTERED: "failed",
+    EventType.RETRY_SCHEDULED: "retrying",
+    EventType.RELEASED: "released",
+    EventType.CANCELLED: "cancelled",
+}
+
+
+def metered(storage: Storage, registry: Registry) -> Storage:
+    """The same storage, counted and timed."""
+    return cast(Storage, _Metered(storage, registry))
+
+
+class _Metered:
+    def __init__(self, storage: Storage, registry: Registry) -> None:
+        self._storage = storage
+        self._facts = Facts(registry)
+        self._seconds = registry.histogram(table.STORAGE_SECONDS)
+        self._errors = registry.counter(table.STORAGE_ERRORS)
+        self._after: dict[str, Callable[..., None]] = {
+            "commit": self._facts.committed,
+            "claim": self._facts.claimed,
+            "renew": self._facts.renewed,
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._storage, name)
+        if name.startswith("_") or not inspect.iscoroutinefunction(found):
+            return found
+        timed = self._timed(name, found)
+        self.__dict__[name] = timed
+        return timed
+
+    def _timed(self, name: str, call: Call) -> Call:
+        labels, after = (name,), self._after.get(name)
+
+        async def timed(*arguments: Any, **options: Any) -> Any:
+            time = asyncio.get_running_loop().time
+            began = time()
+            try:
+                answer = await call(*arguments, **options)
+            except Exception as error:
+                self._errors.add(1, (name, type(error).__name__))
+                raise
+            finally:
+                self._seconds.observe(time() - began, labels)
+            if after is not None:
+                after(answer, *arguments, **options)
+            return answer
+
+        return timed
+
+
+class Facts:
+    """Counts what storage has answered."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._triggered = registry.counter(table.RUNS_TRIGGERED)
+        self._finished = registry.counter(table.RUNS_FINISHED)
+        self._started = registry.counter(table.ATTEMPTS_STARTED)
+        self._attempts = registry.counter(table.ATTEMPTS_FINISHED)
+        self._recovered = registry.counter(table.LEASES_RECOVERED)
+        self._renewed = registry.counter(table.LEASES_RENEWED)
+        self._claims = registry.counter(table.CLAIMS)
+        self._attempt_seconds = registry.histogram(table.ATTEMPT_SECONDS)
+        self._queue_wait = registry.histogram(table.QUEUE_WAIT_SECONDS)
+        self._claim_size = registry.histogram(table.CLAIM_SIZE)
+        self._commit_size = registry.histogram(table.COMMIT_SIZE)
+
+    def committed(self, outcomes: Sequence[Outcome], batch: Sequence[Commit]) -> None:
+        if batch:
+            self._commit_size.observe(len(batch))
+            self._count(list(zip(batch, outcomes, strict=True)))
+
+    def claimed(self, answer: Claimed, request: object, outcomes: Sequence[Commit] = ()) -> None:
+        self._claims.add()
+        self.committed(answer.outcomes, outcomes)
+        if not answer.runs:
+            return
+        self._claim_size.observe(len(answer.runs))
+        self._started.add_all(Tally(_of(run) for run in answer.runs if _is_started(run)))
+        self._queue_wait.observe_all(((run.queue,), _waited(run)) for run in answer.runs)
+
+    def renewed(self, answer: Renewed, renewals: object) -> None:
+        self._renewed.add(len(answer.renewed))
+
+    def _count(self, pairs: Sequence[tuple[Commit, Outcome]]) -> None:
+        new = [pair for pair in pairs if pair[0].expected_sequence == 0]
+        if new:
+            self._triggered.add_all(Tally((*_of(c.run), _answer(o)) for c, o in new))
+        stored = [commit for commit, outcome in pairs if isinstance(outcome, Committed)]
+        self._recovered.add(sum(commit.needs_expiry for commit in stored))
+        self._finished.add_all(
+            Tally((*_of(c.run), c.run.status.value) for c in stored if c.run.is_terminal)
+        )
+        self._count_attempts(stored)
+
+    def _count_attempts(self, stored: Iterable[Commit]) -> None:
+        started: Tally[Labels] = Tally()
+        ended: Tally[Labels] = Tally()
+        seconds: list[tuple[Labels, float]] = []
+        for commit in stored:
+            of = _of(commit.run)
+            for event in commit.events:
+                if event.type is EventType.STARTED:
+                    started[of] += 1
+                elif _ends_attempt(event):
+                    ended[(*of, _OUTCOMES[event.type], _kind_of(event))] += 1
+                    took = (event.execution_trace or {}).get("total_ms")
+                    seconds += [(of, took / 1000)] if took is not None else []
+        self._started.add_all(started)
+        self._attempts.add_all(ended)
+        self._attempt_seconds.observe_all(seconds)
+
+
+def _of(run: Run) -> Labels:
+    return run.task, run.queue
+
+
+def _is_started(run: Run) -> bool:
+    return run.lease is not None and run.lease.attempt is not None
+
+
+def _ends_attempt(event: Event) -> TypeGuard[Completion | RunCancelled]:
+    if isinstance(event, RunCancelled):
+        return event.execution_trace is not None
+    return isinstance(event, Completion) and event.attempt is not None
+
+
+def _waited(run: Run) -> float:
+    assert run.lease is not None
+    return max((run.lease.claimed_at - (run.run_at or run.created_at)).total_seconds(), 0.0)
+
+
+def _kind_of(event: Completion | RunCancelled) -> str:
+    failure = getattr(event, "failure", None)
+    return "" if failure is None else str(failure.kind)
+
+
+def _answer(outcome: Outcome) -> str:
+    if isinstance(outcome, Committed):
+        return "created"
+    return "existing" if isinstance(outcome, Existing) else "refused"

@@ -1,0 +1,93 @@
+"""`app.metrics`: this process's counters, and the queues as storage sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from perdure.errors import AppNotOpen, InvalidInput, StorageError
+from perdure.storage.protocol import Backlog, Storage
+from perdure.telemetry import prometheus, table
+from perdure.telemetry.registry import Gauges, Labels, Registry
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+
+FRESH = timedelta(seconds=5)
+"""For how long the queues are taken to be as they were: scrapes may come as often as they like."""
+
+
+class Metrics:
+    """One an app; twins share its counters."""
+
+    def __init__(self, app: App, like: Metrics | None = None) -> None:
+        self.registry: Registry = Registry() if like is None else like.registry
+        self._app = app
+        self._queues: _Queues = _Queues() if like is None else like._queues
+        if like is None:
+            self.registry.watch(self._queues.read)
+
+    async def prometheus(self) -> str:
+        """Everything as Prometheus text. Looks at the queues if the app is open, at bounded
+        cost; while storage is away, what was last known of them is left out."""
+        try:
+            await self.look_at_queues(self._app.storage)
+        except (AppNotOpen, StorageError):
+            self._queues.forget()
+        return prometheus.render(self.registry)
+
+    def opentelemetry(self, provider: Any = None) -> None:
+        """Report to an OpenTelemetry meter provider, the global one unless given. Maintenance
+        keeps the queues' gauges fresh. Needs `perdure[otel]`."""
+        try:
+            from opentelemetry.metrics import get_meter_provider
+
+            from perdure.telemetry import opentelemetry
+        except ModuleNotFoundError as error:
+            raise InvalidInput(
+                "opentelemetry", "is not installed: pip install 'perdure[otel]'"
+            ) from error
+        meter = (provider or get_meter_provider()).get_meter(opentelemetry.SCOPE)
+        opentelemetry.instrument(self.registry, meter)
+        self._queues.are_exported = True
+
+    async def keep_fresh(self, storage: Storage) -> None:
+        """For maintenance: whoever reads the gauges without us cannot ask storage themselves."""
+        if self._queues.are_exported:
+            await self.look_at_queues(storage)
+
+    async def look_at_queues(self, storage: Storage) -> None:
+        now = self._app.clock.now()
+        if not self._queues.is_fresh(now):
+            self._queues.take(await storage.backlog(self._app.environment), now)
+
+
+class _Queues:
+    """What storage last said about them."""
+
+    def __init__(self) -> None:
+        self.are_exported = False
+        self._looked_at: datetime | None = None
+        self._gauges: Mapping[table.Metric, Mapping[Labels, float]] = {}
+
+    def is_fresh(self, now: datetime) -> bool:
+        return self._looked_at is not None and timedelta(0) <= now - self._looked_at < FRESH
+
+    def take(self, backlogs: Sequence[Backlog], now: datetime) -> None:
+        self._looked_at = now
+        self._gauges = {
+            table.QUEUE_DUE: {(b.queue,): b.due for b in backlogs},
+            table.QUEUE_LATER: {(b.queue,): b.later for b in backlogs},
+            table.QUEUE_OLDEST_SECONDS: {
+                (b.queue,): b.oldest_due_age.total_seconds() for b in backlogs
+            },
+            table.QUEUE_PARKED: {(b.queue,): b.parked for b in backlogs},
+            table.QUEUE_LEASED: {(b.queue,): b.leased for b in backlogs},
+        }
+
+    def forget(self) -> None:
+        self._looked_at, self._gauges = None, {}
+
+    def read(self) -> Gauges:
+        return self._gauges

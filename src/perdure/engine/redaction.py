@@ -1,0 +1,80 @@
+"""Keeps secrets out of what is stored about runs: by the names of fields, and by patterns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Redact = Callable[[str, dict[str, Any]], tuple[str, dict[str, Any]]]
+"""From a line's message and fields to those that may be stored."""
+
+HIDDEN = "[redacted]"
+SECRETS = (
+    "api_key",
+    "apikey",
+    "authorization",
+    "cookie",
+    "credentials",
+    "passwd",
+    "password",
+    "passwords",
+    "private_key",
+    "secret",
+    "secrets",
+    "token",
+)
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_URL = re.compile(r"(\w+://[^\s/:@]*:)[^\s/@]+@")
+_SCHEME = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE)
+
+
+class Redaction:
+    """The default, and how to add to it: `App(redact=Redaction(keys=["iban"]))`.
+
+    A field is hidden if its name, taken apart into words, holds one of `keys`; so is `key=value`
+    in a message, a password inside a URL, and whatever one of `patterns` matches.
+    """
+
+    def __init__(self, keys: Iterable[str] = (), patterns: Iterable[str] = ()) -> None:
+        self._keys = tuple(f"_{_words(key)}_" for key in (*SECRETS, *keys))
+        names = "|".join(re.escape(key).replace("_", "[_-]?") for key in (*SECRETS, *keys))
+        self._assignment = re.compile(
+            rf"""\b([\w-]*(?:{names})["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,;&]+)""", re.IGNORECASE
+        )
+        self._patterns = tuple(re.compile(pattern) for pattern in patterns)
+
+    def __call__(self, message: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        return self.text(message), self.value(fields)
+
+    def text(self, text: str) -> str:
+        text = _SCHEME.sub(rf"\1 {HIDDEN}", text)
+        text = self._assignment.sub(self._hide, text)
+        text = _URL.sub(rf"\1{HIDDEN}@", text)
+        for pattern in self._patterns:
+            text = pattern.sub(HIDDEN, text)
+        return text
+
+    def value(self, value: Any) -> Any:
+        """A JSON value, without its secrets."""
+        if isinstance(value, dict):
+            return {
+                key: HIDDEN if self._is_secret(key) else self.value(inner)
+                for key, inner in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self.value(inner) for inner in value]
+        return self.text(value) if isinstance(value, str) else value
+
+    def _hide(self, found: re.Match[str]) -> str:
+        said, scheme = found[1], found[2].lower() in ("bearer", "basic")
+        return found[0] if scheme else f"{said}{HIDDEN}"
+
+    def _is_secret(self, key: str) -> bool:
+        words = f"_{_words(key)}_"
+        return any(secret in words for secret in self._keys)
+
+
+def _words(name: str) -> str:
+    """`accessToken`, `access-token` and `ACCESS_TOKEN` are one name."""
+    return "_".join(_WORDS.findall(name)).lower()

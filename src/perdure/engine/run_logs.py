@@ -1,0 +1,225 @@
+"""Runs' logs, from the worker's side: bounded in memory, written in batches, never in the way.
+
+What an attempt says is stored a moment later, and in any case before its outcome is; what was
+said in that last moment before a `kill -9` is lost. Storage that does not answer keeps no outcome
+waiting for longer than `PATIENCE`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+from perdure.core.failure import clean_text
+from perdure.core.run import Run
+from perdure.engine import hints
+from perdure.engine.outcome import plain
+from perdure.engine.redaction import HIDDEN, Redact
+from perdure.engine.run_log import least_level
+from perdure.errors import StorageUnavailable
+from perdure.storage.protocol import Clock, Storage
+from perdure.storage.run_log import LogBatch, LogLine, Progress
+from perdure.telemetry import table
+from perdure.telemetry.registry import Registry
+
+MOST_LINES = 1000
+MOST_BYTES = 1024 * 1024
+"""Of one attempt. The newest are kept."""
+LONGEST_MESSAGE = 8 * 1024
+LARGEST_FIELDS = 32 * 1024
+EVERY = timedelta(milliseconds=250)
+PATIENCE = timedelta(seconds=1)
+
+
+class AttemptLog:
+    """What one attempt says. Any thread may write; the worker's I/O loop takes it from there."""
+
+    def __init__(self, owner: RunLogs, run: Run) -> None:
+        assert run.lease is not None
+        assert run.lease.attempt is not None
+        self.token = run.lease.token
+        self._run_id = run.id
+        self._attempt = run.lease.attempt
+        self._least = least_level(run)
+        self._owner = owner
+        self._lock = threading.Lock()
+        self._sizes: deque[int] = deque()
+        self._bytes = 0
+        self._first = 1
+        self._unsaved: deque[LogLine] = deque()
+        self._progress: Progress | None = None
+        self._trimmed_to = 1
+
+    def line(self, level: int, logger: str, message: str, fields: dict[str, Any]) -> None:
+        if level < self._least:
+            return
+        message, fields = self._owner.presentable(message, fields)
+        with self._lock:
+            number = self._first + len(self._sizes)
+            self._unsaved.append(
+                LogLine(
+                    attempt=self._attempt,
+                    number=number,
+                    at=self._owner.now(),
+                    level=level,
+                    logger=logger[:200],
+                    message=message,
+                    fields=fields,
+                )
+            )
+            self._sizes.append(len(message) + (len(str(fields)) if fields else 0))
+            self._bytes += self._sizes[-1]
+            self._make_room()
+        self._owner.note(self)
+
+    def progress(self, fraction: float, message: str) -> None:
+        at, said = self._owner.now(), self._owner.presentable(message, {})[0]
+        self._progress = Progress(attempt=self._attempt, at=at, fraction=fraction, message=said)
+        self._owner.note(self)
+
+    def _make_room(self) -> None:
+        while len(self._sizes) > MOST_LINES or self._bytes > MOST_BYTES:
+            self._bytes -= self._sizes.popleft()
+            self._first += 1
+        while self._unsaved and self._unsaved[0].number < self._first:
+            self._unsaved.popleft()
+
+    def take(self) -> LogBatch:
+        """What is to be stored now."""
+        with self._lock:
+            lines, self._unsaved = tuple(self._unsaved), deque()
+            progress, self._progress = self._progress, None
+            keep_from = self._first if self._first > self._trimmed_to else 1
+        return LogBatch(
+            run_id=self._run_id,
+            attempt=self._attempt,
+            lines=lines,
+            keep_from=keep_from,
+            progress=progress,
+        )
+
+    def stored(self, batch: LogBatch) -> int:
+        """Its lines are durable; how many older ones had to go."""
+        gone = max(batch.keep_from - self._trimmed_to, 0)
+        self._trimmed_to += gone
+        return gone
+
+    def put_back(self, batch: LogBatch) -> None:
+        with self._lock:
+            self._unsaved.extendleft(reversed(batch.lines))
+            self._progress = self._progress or batch.progress
+            self._make_room()
+
+
+class RunLogs:
+    """Those of one worker. Everything but `note` is called on its I/O loop."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        told: hints.Hints,
+        clock: Clock,
+        now: Callable[[], datetime],
+        redact: Redact,
+        registry: Registry,
+    ) -> None:
+        self.now = now
+        self._storage = storage
+        self._hints = told
+        self._clock = clock
+        self._redact = redact
+        self._loop = asyncio.get_running_loop()
+        self._lines = registry.counter(table.LOG_LINES)
+        self._left_out = registry.counter(table.LOG_LINES_LEFT_OUT)
+        self._lock = threading.Lock()
+        self._dirty: dict[str, AttemptLog] = {}
+        self._in_flight: set[str] = set()
+        self._flushing = asyncio.Lock()
+        self._wanted = asyncio.Event()
+        self._flushes: set[asyncio.Task[None]] = set()
+
+    def open(self, run: Run) -> AttemptLog:
+        return AttemptLog(self, run)
+
+    def presentable(self, message: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """What may be stored of a line: no secrets, nothing endless, nothing unspeakable."""
+        kept = (plain(fields, LARGEST_FIELDS) or {}) if fields else {}
+        try:
+            message, kept = self._redact(str(message), kept)
+        except Exception as error:  # noqa: BLE001  # somebody's filter; what it hides stays hidden
+            return f"{HIDDEN} ({type(error).__name__} in redact)", {}
+        return _cut(clean_text(message)), kept
+
+    def note(self, log: AttemptLog) -> None:
+        """From any thread: `log` has something to store."""
+        with self._lock:
+            is_first = not self._dirty
+            self._dirty[log.token] = log
+        if not is_first:
+            return
+        if asyncio._get_running_loop() is self._loop:
+            self._wanted.set()
+        else:
+            with suppress(RuntimeError):  # the worker has just stopped
+                self._loop.call_soon_threadsafe(self._wanted.set)
+
+    async def settle(self, tokens: Iterable[str]) -> None:
+        """Before these attempts' outcomes are recorded: store what they said."""
+        if not self._dirty and not self._in_flight:
+            return
+        if not any(token in self._dirty or token in self._in_flight for token in tokens):
+            return
+        flush = asyncio.create_task(self.flush())
+        self._flushes.add(flush)  # it may outlast our patience
+        flush.add_done_callback(self._flushes.discard)
+        await asyncio.wait([flush], timeout=PATIENCE.total_seconds())
+
+    async def flush_for_ever(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            await self._clock.sleep(EVERY)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Store whatever is not stored yet. Never raises."""
+        async with self._flushing:
+            with self._lock:
+                logs, self._dirty = self._dirty, {}
+            if not logs:
+                return
+            self._in_flight = set(logs)
+            taken = [(log, log.take()) for log in logs.values()]
+            try:
+                await self._store(taken)
+            finally:
+                self._in_flight = set()
+
+    async def _store(self, taken: Sequence[tuple[AttemptLog, LogBatch]]) -> None:
+        batches = [batch for _, batch in taken]
+        lines = sum(len(batch.lines) for batch in batches)
+        try:
+            await self._storage.write_logs(batches)
+        except StorageUnavailable as error:
+            table.LINES_NOT_STORED.say(lines=lines, error=str(error))
+            for log, batch in taken:
+                log.put_back(batch)
+                self.note(log)
+        except Exception as error:  # noqa: BLE001  # no outcome shall wait for this for ever
+            table.LINES_DROPPED.say(lines=lines, error=str(error))
+            self._left_out.add(lines)
+        else:
+            self._lines.add(lines)
+            self._left_out.add(sum(log.stored(batch) for log, batch in taken))
+            self._hints.publish({hints.log(batch.run_id) for batch in batches})
+
+
+def _cut(text: str) -> str:
+    if len(text) <= LONGEST_MESSAGE:
+        return text
+    return f"{text[:LONGEST_MESSAGE]}… ({len(text) - LONGEST_MESSAGE} more characters)"

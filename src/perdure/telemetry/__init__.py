@@ -1,0 +1,1 @@
+"""What the engine tells about itself: one table of names, counters, and their renderings."""

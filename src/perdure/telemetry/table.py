@@ -1,0 +1,228 @@
+"""Every log record and every metric there is, named once. Nothing is logged or counted that does
+not stand here; `docs/reference/telemetry.md` is made from this table."""
+
+from __future__ import annotations
+
+import logging
+from enum import StrEnum
+from logging import DEBUG, ERROR, INFO, WARNING
+from typing import Any, Protocol
+
+import msgspec
+
+
+class Log(Protocol):
+    """Where a record can be said: a logger, or an adapter around one."""
+
+    def log(self, level: int, msg: str, *, extra: dict[str, Any]) -> None: ...
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One kind of log record. `fields` are the attributes it carries besides."""
+
+    logger: str
+    level: int
+    message: str
+    fields: tuple[str, ...]
+    meaning: str
+
+    def say(self, **fields: Any) -> None:
+        logging.getLogger(self.logger).log(self.level, self.message, extra=fields, stacklevel=2)
+
+    def say_with_error(self, **fields: Any) -> None:
+        """With the traceback of the exception that is being handled."""
+        log = logging.getLogger(self.logger)
+        log.log(self.level, self.message, extra=fields, exc_info=True, stacklevel=2)
+
+    def say_on(self, log: Log, **fields: Any) -> None:
+        """In a run's own log, which knows whose it is."""
+        log.log(self.level, self.message, extra=fields)
+
+
+_WORKER, _TASK = "perdure.worker", "perdure.task"
+_RUN = ("run_id",)
+_ERROR = ("error",)
+
+WORKER_STORAGE_AWAY = Record(
+    _WORKER, WARNING, "storage does not answer", _ERROR, "Claims and outcomes wait; tried again."
+)
+TURN_FAILED = Record(_WORKER, ERROR, "a turn of the worker failed", (), "A bug; it goes on.")
+NO_HEARTBEAT = Record(
+    _WORKER, DEBUG, "no heartbeat", _ERROR, "The registry of workers is a little behind."
+)
+LATE_OUTCOME = Record(
+    _WORKER, WARNING, "late outcome refused", _RUN, "An attempt ended after its lease was lost."
+)
+OUTCOME_IMPOSSIBLE = Record(
+    _WORKER, ERROR, "cannot record how an attempt ended", _RUN, "It is recorded as `system`."
+)
+OUTCOME_REFUSED = Record(
+    _WORKER, ERROR, "outcome refused", ("run_id", "why"), "Storage will never take it."
+)
+HANDLER_STUCK = Record(
+    "perdure.attempts",
+    ERROR,
+    "handler is stuck",
+    ("run_id", "task", "executor", "reason"),
+    "It did not end when pressed to; it keeps its slot until it does.",
+)
+LEASES_NOT_RENEWED = Record(
+    "perdure.leases", WARNING, "leases not renewed", _ERROR, "Unknown is not lost; asked again."
+)
+LEASE_LOST = Record(
+    "perdure.leases", WARNING, "lease lost", _RUN, "Somebody else may own the run; it is stopped."
+)
+SERVICE_STORAGE_AWAY = Record(
+    "perdure.service", WARNING, "storage does not answer", _ERROR, "The next pass tries again."
+)
+SERVICE_FAILED = Record(
+    "perdure.service", ERROR, "a service failed; it goes on", ("service",), "One pass was lost."
+)
+WORKER_READY = Record(
+    "perdure.process", INFO, "worker ready", ("worker_id", "pid"), "It claims from now on."
+)
+WORKER_STOPS = Record("perdure.process", INFO, "worker stops", ("worker_id", "pid"), "It drains.")
+WORKER_STOPPED = Record(
+    "perdure.process", INFO, "worker stopped", ("worker_id", "pid"), "It holds nothing any more."
+)
+PROCESS_STARTED = Record(
+    "perdure.pool", INFO, "worker process started", ("pid",), "One of `--processes`."
+)
+PROCESS_DIED = Record(
+    "perdure.pool",
+    WARNING,
+    "worker process died; another takes its place",
+    ("code",),
+    "Its runs are recovered when their leases expire.",
+)
+PROCESS_KILLED = Record(
+    "perdure.pool", ERROR, "worker process killed: it had not ended", ("pid",), "Out of patience."
+)
+HINT_NOT_TAKEN = Record(
+    "perdure.hints", ERROR, "a hint could not be taken", (), "A bug in a listener; polling helps."
+)
+HINT_LOST = Record("perdure.hints", DEBUG, "hint lost", _ERROR, "The next poll finds the work.")
+HINT_NOT_SENT = Record("perdure.hints", ERROR, "a hint could not be sent", (), "A bug; as above.")
+NO_HINTS = Record(
+    "perdure.hints", INFO, "no hints for now", _ERROR, "Polling alone, until reconnected."
+)
+HINTS_FAILED = Record(
+    "perdure.hints", ERROR, "hints could not be heard", (), "A bug; reconnecting."
+)
+POOLER_IN_THE_WAY = Record(
+    "perdure.hints",
+    WARNING,
+    "a pooler keeps hints away: polling alone, unless you give listen_url",
+    (),
+    "LISTEN needs a connection of its own.",
+)
+UNREADABLE_RUN = Record(
+    "perdure.storage", ERROR, "unreadable run", ("run_id", "why"), "Parked; never tried in a loop."
+)
+LINES_NOT_STORED = Record(
+    "perdure.logs", WARNING, "log lines not stored", ("lines", "error"), "Kept, and tried again."
+)
+LINES_DROPPED = Record(
+    "perdure.logs", ERROR, "log lines dropped", ("lines", "error"), "Storage will never take them."
+)
+SPAN_FAILED = Record(
+    "perdure.tracing", WARNING, "tracing failed", ("call", "error"), "Runs are not affected."
+)
+ASKED_TO_STOP = Record(
+    _TASK, INFO, "asked to stop", ("reason",), "The first rung; in the run's log."
+)
+PRESSED_TO_STOP = Record(
+    _TASK, INFO, "pressed to stop", ("reason",), "The second rung; in the run's log."
+)
+PROGRESS = Record(
+    _TASK, INFO, "progress", ("fraction", "progress"), "`ctx.progress`: said, and kept as such."
+)
+
+RECORDS: tuple[Record, ...] = tuple(v for v in list(globals().values()) if isinstance(v, Record))
+
+
+class Kind(StrEnum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Metric(msgspec.Struct, frozen=True):
+    """One metric. `labels` name its series; of these only task and queue are open sets, and
+    the registry bounds them."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+    unit: str = ""
+    buckets: tuple[float, ...] = ()
+
+
+_QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+_LONG = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
+_SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
+_OF_TASK = ("task", "queue")
+
+
+def _counter(name: str, help: str, labels: tuple[str, ...] = ()) -> Metric:
+    return Metric(f"perdure_{name}_total", Kind.COUNTER, help, labels)
+
+
+def _gauge(name: str, help: str, labels: tuple[str, ...] = (), unit: str = "") -> Metric:
+    return Metric(f"perdure_{name}", Kind.GAUGE, help, labels, unit)
+
+
+def _seconds(
+    name: str, help: str, labels: tuple[str, ...], buckets: tuple[float, ...] = _LONG
+) -> Metric:
+    return Metric(f"perdure_{name}_seconds", Kind.HISTOGRAM, help, labels, "s", buckets)
+
+
+def _size(name: str, help: str) -> Metric:
+    return Metric(f"perdure_{name}", Kind.HISTOGRAM, help, buckets=_SIZES)
+
+
+RUNS_TRIGGERED = _counter(
+    "runs_triggered",
+    "Runs asked for here; outcome: created, existing (a key was taken) or refused.",
+    (*_OF_TASK, "outcome"),
+)
+RUNS_FINISHED = _counter(
+    "runs_finished", "Runs that ended by a commit of this process.", (*_OF_TASK, "status")
+)
+ATTEMPTS_STARTED = _counter("attempts_started", "Attempts begun here.", _OF_TASK)
+ATTEMPTS_FINISHED = _counter(
+    "attempts_finished",
+    "Attempts whose end was recorded here; failure_kind is empty unless they failed.",
+    (*_OF_TASK, "outcome", "failure_kind"),
+)
+ATTEMPT_SECONDS = _seconds("attempt", "How long handlers took.", _OF_TASK)
+QUEUE_WAIT_SECONDS = _seconds("queue_wait", "From due to claimed.", ("queue",))
+CLAIMS = _counter("claims", "Claims made here, empty ones too.")
+CLAIM_SIZE = _size("claim_size", "Runs handed over by one claim that found some.")
+COMMIT_SIZE = _size("commit_size", "Commits that shared one transaction: the group commit.")
+STORAGE_SECONDS = _seconds("storage", "How long storage took to answer.", ("operation",), _QUICK)
+STORAGE_ERRORS = _counter("storage_errors", "Calls of storage that raised.", ("operation", "error"))
+LEASES_RENEWED = _counter("leases_renewed", "Leases kept by a renewal.")
+LEASES_LOST = _counter("leases_lost", "Leases this process held and lost.")
+LEASES_RECOVERED = _counter("leases_recovered", "Expired leases ended here, by maintenance.")
+HANDLERS_STUCK = _counter("handlers_stuck", "Handlers given up: they did not end when pressed to.")
+WORKER_SLOTS = _gauge("worker_slots", "Places for handlers in this process.")
+WORKER_SLOTS_USED = _gauge("worker_slots_used", "Places taken, stuck handlers' too.")
+HINTS_SENT = _counter("hints_sent", "Wake-ups sent to other processes, coalesced.")
+HINTS_RECEIVED = _counter("hints_received", "Wake-ups that came from other processes.")
+LOG_LINES = _counter("log_lines", "Lines of runs' logs stored.")
+LOG_LINES_LEFT_OUT = _counter("log_lines_left_out", "Lines pushed out by newer ones, or lost.")
+_BY_QUEUE = ("queue",)
+QUEUE_DUE = _gauge(
+    "queue_due", "Runs waiting for a worker. Counted up to 10,000 a task.", _BY_QUEUE
+)
+QUEUE_LATER = _gauge("queue_later", "Runs due later. Counted up to 10,000 a task.", _BY_QUEUE)
+QUEUE_OLDEST_SECONDS = _gauge(
+    "queue_oldest_due_seconds", "How long the run longest due has been waiting.", _BY_QUEUE, "s"
+)
+QUEUE_PARKED = _gauge("queue_parked", "Runs behind a full limit. Up to 10,000.", _BY_QUEUE)
+QUEUE_LEASED = _gauge("queue_leased", "Runs some worker holds. Up to 10,000.", _BY_QUEUE)
+
+METRICS: tuple[Metric, ...] = tuple(v for v in list(globals().values()) if isinstance(v, Metric))
