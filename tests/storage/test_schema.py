@@ -16,7 +16,8 @@ from perdure.errors import SchemaMismatch
 from perdure.storage import Storage, open_storage
 
 ROOT = Path(__file__).resolve().parents[2]
-VERSION = max(
+MIGRATIONS = ROOT / "src/perdure/storage/sqlite/migrations"
+VERSION = max(int(path.name[:4]) for path in MIGRATIONS.glob("*.sql"))
     int(path.name[:4]) for path in ROOT.glob("src/perdure/storage/sqlite/migrations/*.sql")
 )
 
