@@ -18,8 +18,6 @@ from perdure.storage import Storage, open_storage
 ROOT = Path(__file__).resolve().parents[2]
 MIGRATIONS = ROOT / "src/perdure/storage/sqlite/migrations"
 VERSION = max(int(path.name[:4]) for path in MIGRATIONS.glob("*.sql"))
-    int(path.name[:4]) for path in ROOT.glob("src/perdure/storage/sqlite/migrations/*.sql")
-)
 
 
 class Checked(Storage, Protocol):

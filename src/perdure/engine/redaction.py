@@ -25,8 +25,9 @@ SECRETS = (
     "token",
 )
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-_URL = re.compile(r"(\w+://[^\s/:@]*:)[^\s/@]+@")
-_SCHEME = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE)
+# Every repetition is bounded, so that a text of a megabyte takes no minute.
+_URL = re.compile(r"\b([a-z][a-z0-9+.]{0,20}://[^\s/:@]{0,200}:)[^\s/@]{1,500}@", re.IGNORECASE)
+_SCHEME = re.compile(r"\b(bearer|basic)\s{1,4}[\w.~+/=-]{8,}", re.IGNORECASE)
 
 
 class Redaction:
@@ -40,7 +41,9 @@ class Redaction:
         self._keys = tuple(f"_{_words(key)}_" for key in (*SECRETS, *keys))
         names = "|".join(re.escape(key).replace("_", "[_-]?") for key in (*SECRETS, *keys))
         self._assignment = re.compile(
-            rf"""\b([\w-]*(?:{names})["']?\s*[:=]\s*)("[^"]*"|'[^']*'|[^\s,;&]+)""", re.IGNORECASE
+            rf"""((?:{names})["']?\s{{0,4}}[:=]\s{{0,4}})"""
+            r"""("[^"]{0,1000}"|'[^']{0,1000}'|[^\s,;&]+)""",
+            re.IGNORECASE,
         )
         self._patterns = tuple(re.compile(pattern) for pattern in patterns)
 

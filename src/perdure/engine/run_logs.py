@@ -150,10 +150,10 @@ class RunLogs:
         """What may be stored of a line: no secrets, nothing endless, nothing unspeakable."""
         kept = (plain(fields, LARGEST_FIELDS) or {}) if fields else {}
         try:
-            message, kept = self._redact(str(message), kept)
+            message, kept = self._redact(_cut(clean_text(str(message))), kept)
         except Exception as error:  # noqa: BLE001  # somebody's filter; what it hides stays hidden
             return f"{HIDDEN} ({type(error).__name__} in redact)", {}
-        return _cut(clean_text(message)), kept
+        return message, kept
 
     def note(self, log: AttemptLog) -> None:
         """From any thread: `log` has something to store."""
