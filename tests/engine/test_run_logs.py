@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -374,8 +374,8 @@ class TroubledApp(App):
     error: Exception = StorageUnavailable("away")
 
     def open_storage(self) -> Storage:
-        self.troubled: Any = Refusing(super().open_storage(), self.times, self.error)
-        return self.troubled  # type: ignore[no-any-return]  # it behaves like one
+        self.troubled = Refusing(super().open_storage(), self.times, self.error)
+        return cast(Storage, self.troubled)
 
 
 @pytest.mark.parametrize(

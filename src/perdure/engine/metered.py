@@ -9,12 +9,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter as Tally
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, TypeGuard, cast
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
 
 from perdure.core.commit import Commit
-from perdure.core.events import Completion, Event, RunCancelled
-from perdure.core.lifecycle import EventType
+from perdure.core.events import (
+    Completion,
+    RunCancelled,
+    RunDeadLettered,
+    RunFailed,
+    RunReleased,
+    RunRetryScheduled,
+    RunStarted,
+    RunSucceeded,
+)
 from perdure.core.run import Run
 from perdure.storage.protocol import Claimed, Committed, Existing, Outcome, Renewed, Storage
 from perdure.telemetry import table
@@ -22,14 +30,15 @@ from perdure.telemetry.registry import Labels, Registry
 
 Call = Callable[..., Awaitable[Any]]
 
-_OUTCOMES = {
-    EventType.SUCCEEDED: "succeeded",
-    EventType.FAILED: "failed",
-    EventType.DEAD_LETTERED: "failed",
-    EventType.RETRY_SCHEDULED: "retrying",
-    EventType.RELEASED: "released",
-    EventType.CANCELLED: "cancelled",
+_OUTCOMES: dict[type, str] = {
+    RunSucceeded: "succeeded",
+    RunFailed: "failed",
+    RunDeadLettered: "failed",
+    RunRetryScheduled: "retrying",
+    RunReleased: "released",
+    RunCancelled: "cancelled",
 }
+_ENDINGS = (Completion, RunCancelled)
 
 
 def metered(storage: Storage, registry: Registry) -> Storage:
@@ -115,28 +124,30 @@ class Facts:
         if new:
             self._triggered.add_all(Tally((*_of(c.run), _answer(o)) for c, o in new))
         stored = [commit for commit, outcome in pairs if isinstance(outcome, Committed)]
-        self._recovered.add(sum(commit.needs_expiry for commit in stored))
-        self._finished.add_all(
-            Tally((*_of(c.run), c.run.status.value) for c in stored if c.run.is_terminal)
-        )
-        self._count_attempts(stored)
+        if len(new) < len(pairs):
+            self._count_steps(stored)
+        ends = [commit.run for commit in stored if commit.run.finished_at is not None]
+        if ends:
+            self._finished.add_all(Tally((run.task, run.queue, run.status.value) for run in ends))
 
-    def _count_attempts(self, stored: Iterable[Commit]) -> None:
-        started: Tally[Labels] = Tally()
-        ended: Tally[Labels] = Tally()
+    def _count_steps(self, stored: Sequence[Commit]) -> None:
+        """What happened to runs that were there before."""
+        self._recovered.add(sum(commit.needs_expiry for commit in stored))
+        ended: list[Labels] = []
         seconds: list[tuple[Labels, float]] = []
         for commit in stored:
-            of = _of(commit.run)
+            run = commit.run
             for event in commit.events:
-                if event.type is EventType.STARTED:
-                    started[of] += 1
-                elif _ends_attempt(event):
-                    ended[(*of, _OUTCOMES[event.type], _kind_of(event))] += 1
-                    took = (event.execution_trace or {}).get("total_ms")
-                    seconds += [(of, took / 1000)] if took is not None else []
-        self._started.add_all(started)
-        self._attempts.add_all(ended)
-        self._attempt_seconds.observe_all(seconds)
+                if isinstance(event, RunStarted):
+                    self._started.add(1, _of(run))
+                elif isinstance(event, _ENDINGS) and _ends_attempt(event):
+                    kind = getattr(event, "failure", None)
+                    outcome = _OUTCOMES[event.__class__]
+                    ended.append((run.task, run.queue, outcome, str(kind.kind) if kind else ""))
+                    seconds += _took(event, _of(run))
+        if ended:
+            self._attempts.add_all(Tally(ended))
+            self._attempt_seconds.observe_all(seconds)
 
 
 def _of(run: Run) -> Labels:
@@ -147,20 +158,21 @@ def _is_started(run: Run) -> bool:
     return run.lease is not None and run.lease.attempt is not None
 
 
-def _ends_attempt(event: Event) -> TypeGuard[Completion | RunCancelled]:
+def _ends_attempt(event: Completion | RunCancelled) -> bool:
+    """A cancellation says nothing about attempts, but for where their time went."""
     if isinstance(event, RunCancelled):
         return event.execution_trace is not None
-    return isinstance(event, Completion) and event.attempt is not None
+    return event.attempt is not None
+
+
+def _took(event: Completion | RunCancelled, labels: Labels) -> list[tuple[Labels, float]]:
+    took = (event.execution_trace or {}).get("total_ms")
+    return [] if took is None else [(labels, took / 1000)]
 
 
 def _waited(run: Run) -> float:
     assert run.lease is not None
     return max((run.lease.claimed_at - (run.run_at or run.created_at)).total_seconds(), 0.0)
-
-
-def _kind_of(event: Completion | RunCancelled) -> str:
-    failure = getattr(event, "failure", None)
-    return "" if failure is None else str(failure.kind)
 
 
 def _answer(outcome: Outcome) -> str:

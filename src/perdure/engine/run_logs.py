@@ -37,16 +37,45 @@ PATIENCE = timedelta(seconds=1)
 
 
 class AttemptLog:
-    """What one attempt says. Any thread may write; the worker's I/O loop takes it from there."""
+    """What one attempt says. Any thread may write; the worker's I/O loop takes it from there.
+    Most attempts say nothing: until the first word there is next to nothing here."""
+
+    __slots__ = ("_notes", "_owner", "_run")
 
     def __init__(self, owner: RunLogs, run: Run) -> None:
+        self._owner = owner
+        self._run = run
+        self._notes: _Notes | None = None
+
+    def line(self, level: int, logger: str, message: str, fields: dict[str, Any]) -> None:
+        if level >= least_level(self._run):
+            message, fields = self._owner.presentable(message, fields)
+            notes = self._opened()
+            notes.line(self._owner.now(), level, logger, message, fields)
+            self._owner.note(notes)
+
+    def progress(self, fraction: float, message: str) -> None:
+        said = self._owner.presentable(message, {})[0]
+        notes = self._opened()
+        notes.progress(self._owner.now(), fraction, said)
+        self._owner.note(notes)
+
+    def _opened(self) -> _Notes:
+        with self._owner.opening:  # two threads of one handler
+            if self._notes is None:
+                self._notes = _Notes(self._run)
+            return self._notes
+
+
+class _Notes:
+    """The lines of an attempt that spoke: the newest, and which of them are not stored yet."""
+
+    def __init__(self, run: Run) -> None:
         assert run.lease is not None
         assert run.lease.attempt is not None
         self.token = run.lease.token
         self._run_id = run.id
         self._attempt = run.lease.attempt
-        self._least = least_level(run)
-        self._owner = owner
         self._lock = threading.Lock()
         self._sizes: deque[int] = deque()
         self._bytes = 0
@@ -55,32 +84,26 @@ class AttemptLog:
         self._progress: Progress | None = None
         self._trimmed_to = 1
 
-    def line(self, level: int, logger: str, message: str, fields: dict[str, Any]) -> None:
-        if level < self._least:
-            return
-        message, fields = self._owner.presentable(message, fields)
+    def line(
+        self, at: datetime, level: int, logger: str, message: str, fields: dict[str, Any]
+    ) -> None:
         with self._lock:
-            number = self._first + len(self._sizes)
-            self._unsaved.append(
-                LogLine(
-                    attempt=self._attempt,
-                    number=number,
-                    at=self._owner.now(),
-                    level=level,
-                    logger=logger[:200],
-                    message=message,
-                    fields=fields,
-                )
+            made = LogLine(
+                attempt=self._attempt,
+                number=self._first + len(self._sizes),
+                at=at,
+                level=level,
+                logger=logger[:200],
+                message=message,
+                fields=fields,
             )
+            self._unsaved.append(made)
             self._sizes.append(len(message) + (len(str(fields)) if fields else 0))
             self._bytes += self._sizes[-1]
             self._make_room()
-        self._owner.note(self)
 
-    def progress(self, fraction: float, message: str) -> None:
-        at, said = self._owner.now(), self._owner.presentable(message, {})[0]
-        self._progress = Progress(attempt=self._attempt, at=at, fraction=fraction, message=said)
-        self._owner.note(self)
+    def progress(self, at: datetime, fraction: float, message: str) -> None:
+        self._progress = Progress(attempt=self._attempt, at=at, fraction=fraction, message=message)
 
     def _make_room(self) -> None:
         while len(self._sizes) > MOST_LINES or self._bytes > MOST_BYTES:
@@ -136,8 +159,9 @@ class RunLogs:
         self._loop = asyncio.get_running_loop()
         self._lines = registry.counter(table.LOG_LINES)
         self._left_out = registry.counter(table.LOG_LINES_LEFT_OUT)
+        self.opening = threading.Lock()
         self._lock = threading.Lock()
-        self._dirty: dict[str, AttemptLog] = {}
+        self._dirty: dict[str, _Notes] = {}
         self._in_flight: set[str] = set()
         self._flushing = asyncio.Lock()
         self._wanted = asyncio.Event()
@@ -155,11 +179,11 @@ class RunLogs:
             return f"{HIDDEN} ({type(error).__name__} in redact)", {}
         return message, kept
 
-    def note(self, log: AttemptLog) -> None:
-        """From any thread: `log` has something to store."""
+    def note(self, notes: _Notes) -> None:
+        """From any thread: `notes` has something to store."""
         with self._lock:
             is_first = not self._dirty
-            self._dirty[log.token] = log
+            self._dirty[notes.token] = notes
         if not is_first:
             return
         if asyncio._get_running_loop() is self._loop:
@@ -200,7 +224,7 @@ class RunLogs:
             finally:
                 self._in_flight = set()
 
-    async def _store(self, taken: Sequence[tuple[AttemptLog, LogBatch]]) -> None:
+    async def _store(self, taken: Sequence[tuple[_Notes, LogBatch]]) -> None:
         batches = [batch for _, batch in taken]
         lines = sum(len(batch.lines) for batch in batches)
         try:
