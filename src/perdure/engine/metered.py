@@ -10,11 +10,12 @@ import asyncio
 import inspect
 from collections import Counter as Tally
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from perdure.core.commit import Commit
 from perdure.core.events import (
     Completion,
+    Event,
     RunCancelled,
     RunDeadLettered,
     RunFailed,
@@ -38,7 +39,6 @@ _OUTCOMES: dict[type, str] = {
     RunReleased: "released",
     RunCancelled: "cancelled",
 }
-_ENDINGS = (Completion, RunCancelled)
 
 
 def metered(storage: Storage, registry: Registry) -> Storage:
@@ -140,11 +140,12 @@ class Facts:
             for event in commit.events:
                 if isinstance(event, RunStarted):
                     self._started.add(1, _of(run))
-                elif isinstance(event, _ENDINGS) and _ends_attempt(event):
-                    kind = getattr(event, "failure", None)
-                    outcome = _OUTCOMES[event.__class__]
-                    ended.append((run.task, run.queue, outcome, str(kind.kind) if kind else ""))
-                    seconds += _took(event, _of(run))
+                elif (outcome := _OUTCOMES.get(event.__class__)) and _ends_attempt(event):
+                    kind = "" if run.failure is None else run.failure.kind.value
+                    ended.append((run.task, run.queue, outcome, kind))
+                    trace = event.execution_trace
+                    if trace and "total_ms" in trace:
+                        seconds.append(((run.task, run.queue), trace["total_ms"] / 1000))
         if ended:
             self._attempts.add_all(Tally(ended))
             self._attempt_seconds.observe_all(seconds)
@@ -158,16 +159,11 @@ def _is_started(run: Run) -> bool:
     return run.lease is not None and run.lease.attempt is not None
 
 
-def _ends_attempt(event: Completion | RunCancelled) -> bool:
+def _ends_attempt(event: Event) -> TypeGuard[Completion | RunCancelled]:
     """A cancellation says nothing about attempts, but for where their time went."""
-    if isinstance(event, RunCancelled):
-        return event.execution_trace is not None
-    return event.attempt is not None
-
-
-def _took(event: Completion | RunCancelled, labels: Labels) -> list[tuple[Labels, float]]:
-    took = (event.execution_trace or {}).get("total_ms")
-    return [] if took is None else [(labels, took / 1000)]
+    if isinstance(event, Completion):
+        return event.attempt is not None
+    return isinstance(event, RunCancelled) and event.execution_trace is not None
 
 
 def _waited(run: Run) -> float:
