@@ -10,13 +10,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 
-from scripts import lifecycle_svg, reference_pages  # noqa: E402  # the path must be set first
+from scripts import lifecycle_svg, reference_pages, telemetry_page  # noqa: E402  # the path must be set first
 
 PAGES = {
     "docs/images/lifecycle.svg": lifecycle_svg.draw,
     "docs/reference/lifecycle.md": reference_pages.lifecycle,
     "docs/reference/seed-conformance.md": reference_pages.seed_conformance,
     "docs/reference/errors.md": reference_pages.error_page,
+    "docs/reference/telemetry.md": telemetry_page.telemetry,
 }
 
 
