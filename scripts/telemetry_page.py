@@ -19,12 +19,12 @@ test fails for whatever is said or counted past it. How to get at it:
 
 OF_RECORDS = """\
 The message never changes, so it can be searched for; what varies is in the fields. Records of
-`perdure.task` go to the task's own logger, `perdure.task.<name>`, with `run_id`, `task` and `attempt`
-besides, and into the run's log."""
+`perdure.task` go to the task's own logger, `perdure.task.<name>`, with `run_id`, `task` and
+`attempt` besides, and into the run's log."""
 
 OF_METRICS = """\
-Of one process, but for the queues, which are storage's own count. Task and queue labels are bounded:
-beyond 1000 series a metric counts the rest as `(other)`."""
+Of one process, but for the queues, which are storage's own count. Task and queue labels are
+bounded: beyond 1000 series a metric counts the rest as `(other)`."""
 
 
 def telemetry() -> str:
