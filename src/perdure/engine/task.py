@@ -6,6 +6,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+import msgspec
+
+from perdure.engine.enqueue import TransactionalTask
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import TaskSettings, TriggerOptions
 from perdure.engine.signature import Signature
@@ -48,14 +51,19 @@ class Task(Generic[P, R]):
         made = TriggerOptions(**options)
         return Task(self.app, self.function, self.settings, self.signature, made)
 
+    def using(self, connection: Any) -> TransactionalTask[P, R]:
+        """The same task, asked for inside the transaction that is open on `connection`: of
+        psycopg, psycopg2, asyncpg, sqlite3, aiosqlite, SQLAlchemy or Django."""
+        return TransactionalTask(self, self._options, connection)
+
     async def trigger(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Ask for a run. When this returns, the run is durable."""
-        payload = self._payload(args, kwargs)
+        payload = self.payload(args, kwargs)
         return await self.app.client.trigger(self, payload, self._options)
 
     def trigger_sync(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """`trigger`, from code that cannot await."""
-        payload = self._payload(args, kwargs)
+        payload = self.payload(args, kwargs)
         return self.app.sync.call(lambda app: app.client.trigger(self, payload, self._options))
 
     async def trigger_many(
@@ -65,6 +73,12 @@ class Task(Generic[P, R]):
         in its place stands the error."""
         return await self.app.client.trigger_many(self, items, self._options)
 
+    def trigger_many_sync(
+        self, items: Sequence[Mapping[str, Any]]
+    ) -> list[RunHandle[R] | Exception]:
+        """`trigger_many`, from code that cannot await."""
+        return self.app.sync.call(lambda app: app.client.trigger_many(self, items, self._options))
+
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Trigger, claim and execute here, as durably as anywhere: retries, limits and the lease
         hold, and if this process dies another worker goes on."""
@@ -72,6 +86,7 @@ class Task(Generic[P, R]):
         async with self.app.executing(handle.id):
             return await handle.result()
 
-    def _payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> msgspec.Raw:
+        """The arguments of one call as JSON. Raises InvalidInput."""
         limit = self.app.defaults.payload_limit
         return self.signature.encode(self.signature.bind(args, kwargs), limit)

@@ -7,19 +7,21 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from perdure.errors import StorageError, StorageUnavailable
+from perdure.errors import StorageUnavailable
 from perdure.storage.migrate import check_version, load_migrations, pending
-from perdure.storage.postgres.dialect import QUERIES, PostgresDialect, register, translation
+from perdure.storage.postgres.dialect import PostgresDialect
+from perdure.storage.postgres.driver import QUERIES, register, translation
 from perdure.storage.postgres.hints import PostgresHints
 from perdure.storage.protocol import Clock, HintTransport
 from perdure.storage.sql_storage import Make, SqlStorage
-from perdure.storage.steps import Many, Operation, Rows, Step, Trip
+from perdure.storage.steps import Many, Operation, Rows, Step, Trip, drive
 
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -160,17 +162,7 @@ class _Transaction:
 
     async def run(self, connection: Connection, operation: Operation[T]) -> T:
         try:
-            request = next(operation)
-            while True:
-                try:
-                    results = await self._trip(connection, request)
-                except StorageError as error:
-                    request = operation.throw(error)
-                else:
-                    request = operation.send(results)
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
+            return await drive(operation, partial(self._trip, connection))
         except asyncio.CancelledError:
             # In the middle of a pipeline there is no way back; the pool makes another one.
             await connection.close()

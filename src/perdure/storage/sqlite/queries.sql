@@ -9,6 +9,15 @@ BEGIN IMMEDIATE;
 -- name: commit
 COMMIT;
 
+-- name: find_home
+-- Which file somebody else's connection is open on, and the time there.
+SELECT file, now(), 1
+  FROM pragma_database_list
+ WHERE name = 'main';
+
+-- name: read_version
+PRAGMA user_version;
+
 -- name: savepoint
 SAVEPOINT claim;
 

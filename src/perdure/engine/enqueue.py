@@ -1,0 +1,75 @@
+"""Triggering inside the caller's own transaction: rolled back means never existed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+
+import msgspec
+
+from perdure.engine.client import Bulk, creation, handle_of, work_of
+from perdure.engine.handle import RunHandle
+from perdure.engine.options import TriggerOptions
+from perdure.storage.borrowed.enqueue import Order, Prepare, enqueue, enqueue_sync
+from perdure.storage.protocol import Outcome
+
+if TYPE_CHECKING:
+    from perdure.engine.task import Task
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TransactionalTask(Generic[P, R]):
+    """Made by `task.using(connection)`. Its runs exist once the caller commits, and never if the
+    caller rolls back. The app need not be open."""
+
+    def __init__(self, task: Task[P, R], options: TriggerOptions, connection: Any) -> None:
+        self._task = task
+        self._app = task.app
+        self._options = options
+        self._connection = connection
+
+    async def trigger(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+        """Ask for a run. With a connection that cannot be awaited, this blocks meanwhile."""
+        prepare = self._one(self._task.payload(args, kwargs))
+        return self._only(await self._enqueue(prepare))
+
+    def trigger_sync(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+        """`trigger`, from code that cannot await, here on this thread."""
+        prepare = self._one(self._task.payload(args, kwargs))
+        return self._only(self._enqueue_sync(prepare))
+
+    async def trigger_many(
+        self, items: Sequence[Mapping[str, Any]]
+    ) -> list[RunHandle[R] | Exception]:
+        """Ask for one run an item; in place of a bad one stands the error."""
+        bulk = Bulk(self._app, self._task, items, self._options)
+        return bulk.handles(await self._enqueue(bulk.prepare))
+
+    def trigger_many_sync(
+        self, items: Sequence[Mapping[str, Any]]
+    ) -> list[RunHandle[R] | Exception]:
+        """`trigger_many`, from code that cannot await."""
+        bulk = Bulk(self._app, self._task, items, self._options)
+        return bulk.handles(self._enqueue_sync(bulk.prepare))
+
+    def _one(self, payload: msgspec.Raw) -> Prepare:
+        return lambda now, continued: [
+            creation(self._app, self._task, payload, self._options, now, continued)
+        ]
+
+    def _only(self, outcomes: Sequence[Outcome]) -> RunHandle[R]:
+        [outcome] = outcomes
+        return handle_of(self._app, self._task, outcome)
+
+    async def _enqueue(self, prepare: Prepare) -> list[Outcome]:
+        app = self._app
+        return await enqueue(self._connection, app.url, app.clock, self._order(prepare))
+
+    def _enqueue_sync(self, prepare: Prepare) -> list[Outcome]:
+        app = self._app
+        return enqueue_sync(self._connection, app.url, app.clock, self._order(prepare))
+
+    def _order(self, prepare: Prepare) -> Order:
+        return Order(prepare, work_of, self._options.continuation_of)
