@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, SchemaMismatch
 from perdure.storage.borrowed.connection import Borrowed, Home, no_transaction
 from perdure.storage.migrate import check_version, load_migrations
 from perdure.storage.protocol import Clock
@@ -61,7 +61,13 @@ class SqliteBorrowed(Borrowed):
         if isinstance(step, Many):
             await self.execute_many(text, [{**row, **now} for row in step.rows])
             return []
-        return await self.execute(text, {**step.parameters, **now})
+        try:
+            return await self.execute(text, {**step.parameters, **now})
+        except Exception as error:
+            if step.query == "lock_home" and "no such table" in str(error):
+                newest = load_migrations("perdure.storage.sqlite")[-1].version
+                raise SchemaMismatch(0, newest) from error
+            raise
 
 
 class SqliteConnection(SqliteBorrowed):
@@ -114,12 +120,14 @@ class SqliteHome(Home):
         self._path = path
 
     def arrive(self) -> Operation[datetime]:
-        [[[file, now, _]], [[version]]] = yield trip(Step("find_home"), Step("read_version"))
+        [[[file, now, _]]] = yield trip(Step("find_home"))
         if not file or not _is_same(file, self._path):
             problem = f"it is open on {file or 'a database in memory'}"
             raise InvalidInput(
                 "connection", f"{problem}, but the app's runs are kept in {self._path}; use that"
             )
+        # Before anything is read: a transaction that has read cannot wait for the write lock.
+        [_, [[version]]] = yield trip(Step("lock_home"), Step("read_version"))
         check_version(load_migrations("perdure.storage.sqlite"), version)
         moment = self.dialect.moment(now)
         assert moment is not None

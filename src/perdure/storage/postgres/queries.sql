@@ -25,6 +25,10 @@ SELECT spaces.nspname, clock_timestamp(), pg_catalog.pg_table_is_visible(tables.
  WHERE tables.relname = 'perdure_schema' AND tables.relkind = 'r'
  ORDER BY spaces.nspname;
 
+-- name: lock_home
+-- Here rows are locked as they come.
+SELECT 1;
+
 -- name: read_version
 SELECT version FROM perdure_schema;
 

@@ -15,6 +15,10 @@ SELECT file, now(), 1
   FROM pragma_database_list
  WHERE name = 'main';
 
+-- name: lock_home
+-- Takes the write lock, and changes nothing.
+UPDATE keys SET name = name WHERE FALSE;
+
 -- name: read_version
 PRAGMA user_version;
 
