@@ -163,7 +163,7 @@ Opener = Callable[[str], Any]
 
 @asynccontextmanager
 async def _psycopg(url: str) -> AsyncIterator[Borrower]:
-    with psycopg.connect(url, row_factory=dict_row) as connection:  # type: ignore[arg-type]
+    with psycopg.connect(url, row_factory=dict_row) as connection:
         yield SyncBorrower(connection)
 
 

@@ -20,10 +20,11 @@ from perdure.engine.context import Context
 from perdure.engine.handler import Handler
 from perdure.engine.mailbox import Mailbox
 from perdure.engine.options import Executor
-from perdure.engine.outcome import Ending, HandedOver
+from perdure.engine.outcome import Ending, HandedOver, Settled
 from perdure.engine.processes import Processes
 from perdure.engine.task import Task
 from perdure.engine.threads import Threads
+from perdure.engine.transaction import TransactionTerms
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -32,7 +33,7 @@ class Ended(msgspec.Struct, frozen=True):
 
     run_id: str
     token: str
-    ending: Ending | None
+    ending: Ending | Settled | None
     trace: dict[str, Any]
     is_stuck: bool = False
 
@@ -62,7 +63,7 @@ class Handlers:
         self._tasks = tasks
         self._ladder = ladder
         self._result_limit = result_limit
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._variables = contextvars.copy_context()
         self._threads = Threads("perdure-task")
         self._processes = Processes()
@@ -70,14 +71,15 @@ class Handlers:
         self._attempts: dict[str, Attempt] = {}
         self._reports: list[Report] = []
         self._is_leaving = False
+        self.terms: TransactionTerms | None = None
 
     def connect(self, loop: asyncio.AbstractEventLoop, on_reports: OnReports) -> None:
         """Where to report, and on which loop."""
         self._io_loop = loop
         self._on_reports = on_reports
         self._around = Surroundings(
-            loop=self._loop,
-            to_loop=Mailbox(self._loop),
+            loop=self.loop,
+            to_loop=Mailbox(self.loop),
             threads=self._threads,
             processes=self._processes,
             mail=Mailbox(loop),
@@ -118,9 +120,11 @@ class Handlers:
 
     def _attempt(self, run: Run) -> Attempt:
         task = self._tasks[run.task]
+        executor = task.settings.executor
+        context = Context(run, None if executor is Executor.PROCESS else self.terms)
         return Attempt(
-            _CALLS[task.settings.executor](self._handler(task), Context(run), self._around),
-            task.settings.executor,
+            _CALLS[executor](self._handler(task), context, self._around),
+            executor,
             self._io_loop,
             self._ladder,
             on_ended=self._on_ended,
@@ -133,7 +137,7 @@ class Handlers:
             self._handlers[task.name] = handler
         return self._handlers[task.name]
 
-    def _on_ended(self, attempt: Attempt, ending: Ending | None) -> None:
+    def _on_ended(self, attempt: Attempt, ending: Ending | Settled | None) -> None:
         self._attempts.pop(attempt.token, None)
         ended = Ended(attempt.run.id, attempt.token, ending, attempt.trace(), attempt.is_stuck)
         self._report(ended)

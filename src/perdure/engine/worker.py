@@ -24,7 +24,7 @@ from perdure.engine.attempt import StopReason
 from perdure.engine.catalogue import Registration
 from perdure.engine.handlers import Ended, Handlers, Report
 from perdure.engine.leases import Leases
-from perdure.engine.outcome import Ending, decide_ending, not_executed
+from perdure.engine.outcome import Ending, Settled, decide_ending, not_executed
 from perdure.engine.storage_time import StorageTime
 from perdure.errors import (
     LeaseLost,
@@ -326,6 +326,10 @@ class Worker:
                 self._free += 1
                 continue
             self._free += not report.is_stuck
+            if isinstance(report.ending, Settled):
+                self._leases.drop(report.token)
+                self._hints.publish(report.ending.topics)
+                continue
             run = self._leases.held.get(report.token)
             if run is None or report.ending is None:
                 log.warning("late outcome refused", extra={"run_id": report.run_id})

@@ -22,7 +22,7 @@ from perdure.storage.topics import pack
 Spelt = tuple[str, Any]
 Spell = Callable[[str, dict[str, Any]], Spelt]
 
-_checked: set[tuple[str, str]] = set()
+_checked: set[tuple[str, str | None]] = set()
 
 
 class PostgresBorrowed(Borrowed):
@@ -37,6 +37,14 @@ class PostgresBorrowed(Borrowed):
             problem = f"it leads to PostgreSQL, but the app's runs are kept in {url}"
             raise InvalidInput("connection", problem)
         return PostgresHome(self, url)
+
+    def find_schema(self) -> Operation[datetime]:
+        """From here on statements name it; the time there. Raises InvalidInput."""
+        [found] = yield trip(Step("find_home"))
+        self.schema, now = _only_one(found)
+        moment = PostgresHome.dialect.moment(now)
+        assert moment is not None
+        return moment
 
     def statement(self, step: Step | Many) -> Spelt:
         if isinstance(step, Many):
@@ -54,16 +62,13 @@ class PostgresHome(Home):
         self._url = url
 
     def arrive(self) -> Operation[datetime]:
-        [found] = yield trip(Step("find_home"))
-        schema, now = _only_one(found)
-        self._borrowed.schema = schema
-        if (self._url, schema) not in _checked:
+        now = yield from self._borrowed.find_schema()
+        place = self._url, self._borrowed.schema
+        if place not in _checked:
             [[[version]]] = yield trip(Step("read_version"))
             check_version(load_migrations("perdure.storage.postgres"), version)
-            _checked.add((self._url, schema))
-        moment = self.dialect.moment(now)
-        assert moment is not None
-        return moment
+            _checked.add(place)
+        return now
 
     def tell(self, topics: frozenset[str]) -> Operation[None]:
         for part in pack(topics, MOST_BYTES):

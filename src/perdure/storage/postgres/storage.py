@@ -19,6 +19,7 @@ from perdure.storage.migrate import check_version, load_migrations, pending
 from perdure.storage.postgres.dialect import PostgresDialect
 from perdure.storage.postgres.driver import QUERIES, register, translation
 from perdure.storage.postgres.hints import PostgresHints
+from perdure.storage.postgres.transactions import MOST, PostgresTransactions
 from perdure.storage.protocol import Clock, HintTransport
 from perdure.storage.sql_storage import Make, SqlStorage
 from perdure.storage.steps import Many, Operation, Rows, Step, Trip, drive
@@ -40,7 +41,8 @@ come half a minute late, and leases with them. Ours are bounded by MAX_DELAY."""
 
 class PostgresStorage(SqlStorage):
     """Runs in a database. `prepare=False` for poolers that cannot keep prepared statements;
-    `listen_url` leads around them, to the server itself; `hints=False` does without wake-ups."""
+    `listen_url` leads around them, to the server itself; `hints=False` does without wake-ups;
+    handlers have up to `transaction_connections` for `ctx.transaction()` besides."""
 
     loop_bound = True
 
@@ -50,6 +52,7 @@ class PostgresStorage(SqlStorage):
         clock: Clock,
         *,
         max_connections: int = 8,
+        transaction_connections: int = MOST,
         connect_timeout: timedelta = timedelta(seconds=2),
         retries: int = RETRIES,
         prepare: bool = True,
@@ -59,6 +62,9 @@ class PostgresStorage(SqlStorage):
     ) -> None:
         self.dialect = PostgresDialect()
         self._clock = clock
+        self._transactions = partial(
+            PostgresTransactions, url, most=transaction_connections, prepare=prepare
+        )
         self._retries = retries
         self._on_statement = on_statement
         self._hints = PostgresHints(self._connection, url, listen_url) if hints else None
@@ -102,6 +108,9 @@ class PostgresStorage(SqlStorage):
         """Raises SchemaMismatch unless the database has the schema of this code."""
         async with self._connection() as connection:
             check_version(MIGRATIONS, await self._version(connection))
+
+    def transactions(self) -> PostgresTransactions:
+        return self._transactions(say=self._on_statement or (lambda name: None))
 
     def hint_transport(self) -> HintTransport | None:
         return self._hints
