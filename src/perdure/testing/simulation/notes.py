@@ -42,6 +42,7 @@ POINTS = (
     "timed out",
     "transaction's answer lost",
     "transaction's lease lost",
+    "transaction rolled back",
     "trigger answered late",
     "waited and woken",
     "zombie outcome refused",

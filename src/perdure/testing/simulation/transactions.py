@@ -51,6 +51,7 @@ class SimulatedTransaction:
         self._server = server
         self._process = process
         self._writes: list[tuple[str, str]] = []
+        self._has_arrived = False
 
     @property
     def connection(self) -> SimulatedTransaction:
@@ -73,6 +74,8 @@ class SimulatedTransaction:
             self._server.notes.sometimes("transaction's lease lost")
             raise
         except StorageUnavailable as error:
+            if not self._has_arrived:
+                raise
             self._server.notes.sometimes("transaction's answer lost")
             raise AnswerLost(str(error)) from error
         return value
@@ -81,6 +84,7 @@ class SimulatedTransaction:
         pass
 
     def _all(self, operation: Operation[T]) -> Operation[T]:
+        self._has_arrived = True
         for write in self._writes:
             self._server.database.add_effect(*write)
         return (yield from operation)

@@ -226,7 +226,7 @@ def with_transactions(items: Sequence[Item], chance: Random) -> list[Item]:
     """Some of those that would just succeed do so in a transaction. By a chance of its own, so
     that every other scenario stays what it was."""
     return [
-        replace(item, script=Script(("transact",), item.script.seconds))
+        replace(item, script=Script(("transact",), chance.choice((item.script.seconds, 1.4 * TTL))))
         if item.script.acts == ("ok",) and chance.random() < 0.6
         else item
         for item in items
