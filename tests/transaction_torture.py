@@ -51,8 +51,9 @@ POINTS = (
     "right after COMMIT",
     "at random",
 )
-SPARE = 60
-"""Runs besides one for each kill: some are leased by the dead."""
+PLENTY = 100
+ENOUGH = 40
+"""Runs there are to be at least: some are leased by the dead."""
 LIFE = 15.0
 AGAIN = Retry(max_attempts=100_000, initial=0.01, maximum=0.05)
 TERMS = Defaults(
@@ -216,9 +217,11 @@ class Campaign:
 
     def run(self, kills: int) -> Verdict:
         self._query("CREATE TABLE effects (run_id text)")
-        wanted = asyncio.run(self._trigger(kills + SPARE))
+        wanted: set[str] = set()
         keeper = self._fork(self._keep())
         while self._verdict.kills.total() < kills:
+            if self._count_open() < ENOUGH:
+                wanted |= asyncio.run(self._trigger(PLENTY))
             point = POINTS[self._verdict.kills.total() % len(POINTS)]
             if self._live_and_die(point):
                 self._verdict.kills[point] += 1
@@ -228,6 +231,9 @@ class Campaign:
         asyncio.run(self._finish())
         self._judge(wanted)
         return self._verdict
+
+    def _count_open(self) -> int:
+        return sum(not row[3] for row in self._query(self._snapshot))
 
     async def _trigger(self, number: int) -> set[str]:
         async with make_app(self._url, Blade(None)) as app:
