@@ -57,7 +57,7 @@ async def test_a_lost_answer_is_settled_by_history(
             run = await pay.trigger()
             result = await run.result(20)
             record = await run.get()
-            types = [event.type for event in await app.runs.events(run.id)]
+            types = [str(event.type) for event in await app.runs.events(run.id)]
             assert app.proxy.cuts == 1
         effects = outside.execute("SELECT run_id, attempt FROM effects").fetchall()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,4 +26,4 @@ def test_effect_child_and_success_are_together_or_not_at_all(adapter: str) -> No
     )
 
     assert told.returncode == 0, told.stdout + told.stderr
-    assert "kills=20 runs=100 torn=0 lost=0 double=0" in told.stdout
+    assert re.search(r"kills=20 runs=\d00 torn=0 lost=0 double=0", told.stdout)

@@ -96,6 +96,7 @@ class LoopCall(Call):
 
     def __init__(self, handler: Handler, context: Context, around: Surroundings) -> None:
         super().__init__(handler, context, around)
+        context.awaits = True
         self._task: asyncio.Task[Ending | Settled] | None = None
         self._coroutine: Coroutine[Any, Any, Any] | None = None
 

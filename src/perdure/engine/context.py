@@ -76,6 +76,7 @@ class Context:
         self.run = run
         self.attempt: int = run.lease.attempt
         self.fence: int = run.lease.fence
+        self.awaits = False
         self.trace: Callable[[], dict[str, Any]] = dict
         self._asked_to_stop = False
         self._terms = terms
@@ -112,7 +113,7 @@ class Context:
                 'executor="process"'
             )
         if self._transaction is None:
-            self._transaction = self._terms.make(self.run, lambda: self.trace())
+            self._transaction = self._terms.make(self)
         return self._transaction
 
     @property

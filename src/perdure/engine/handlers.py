@@ -63,7 +63,7 @@ class Handlers:
         self._tasks = tasks
         self._ladder = ladder
         self._result_limit = result_limit
-        self.loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         self._variables = contextvars.copy_context()
         self._threads = Threads("perdure-task")
         self._processes = Processes()
@@ -78,8 +78,8 @@ class Handlers:
         self._io_loop = loop
         self._on_reports = on_reports
         self._around = Surroundings(
-            loop=self.loop,
-            to_loop=Mailbox(self.loop),
+            loop=self._loop,
+            to_loop=Mailbox(self._loop),
             threads=self._threads,
             processes=self._processes,
             mail=Mailbox(loop),

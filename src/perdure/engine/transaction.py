@@ -13,7 +13,7 @@ Leaving the block does not commit. Runs triggered while it is open are part of i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -37,6 +37,7 @@ from perdure.storage.transacting import AnswerLost, Transaction, Transactions, r
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
+    from perdure.engine.context import Context
 
 T = TypeVar("T")
 
@@ -52,11 +53,10 @@ class TransactionTerms:
     app: App
     storage: Storage
     transactions: Transactions
-    loop: asyncio.AbstractEventLoop
     io_loop: asyncio.AbstractEventLoop
 
-    def make(self, run: Run, trace: Callable[[], dict[str, Any]]) -> HandlerTransaction:
-        return HandlerTransaction(run, self, trace)
+    def make(self, context: Context) -> HandlerTransaction:
+        return HandlerTransaction(context, self)
 
     def limit(self, run: Run) -> timedelta:
         return (run.policy.lease_ttl or self.app.defaults.lease_ttl) / SHARE
@@ -77,16 +77,14 @@ class TransactionTerms:
 class HandlerTransaction:
     """One attempt's. The handler sees a context manager; the worker concludes it."""
 
-    def __init__(
-        self, run: Run, terms: TransactionTerms, trace: Callable[[], dict[str, Any]]
-    ) -> None:
+    def __init__(self, context: Context, terms: TransactionTerms) -> None:
         self.is_open = False
         self.children: set[str] = set()
-        self._run = run
+        self._run = context.run
+        self._context = context
         self._terms = terms
-        self._trace = trace
         self._is_used = False
-        self._is_async = False
+        self._is_async = context.awaits
         self._topics: frozenset[str] = frozenset()
         self._commit: Commit | None = None
         self._transaction: Transaction
@@ -103,7 +101,7 @@ class HandlerTransaction:
 
     def __enter__(self) -> Any:
         """Sync: psycopg's Connection, or sqlite3's."""
-        if _running_loop() is not None:
+        if self._is_async:
             raise TransactionError("in an `async def` handler: `async with ctx.transaction()`")
         self._use()
         self._transaction = self._terms.transactions.begin_sync(self._terms.limit(self._run))
@@ -121,10 +119,9 @@ class HandlerTransaction:
 
     async def __aenter__(self) -> Any:
         """Async: psycopg's AsyncConnection, or one shaped like it for SQLite."""
-        if _running_loop() is not self._terms.loop:
+        if not self._is_async:
             raise TransactionError("in a `def` handler: `with ctx.transaction()`")
         self._use()
-        self._is_async = True
         self._transaction = await self._terms.transactions.begin(self._terms.limit(self._run))
         self.is_open = True
         return self.connection
@@ -198,7 +195,7 @@ class HandlerTransaction:
     def _succeed(self, ending: Returned, run: Run, now: datetime) -> Commit:
         lease = self._run.lease
         assert lease is not None
-        evidence = Evidence(execution_trace=self._trace())
+        evidence = Evidence(execution_trace=self._context.trace())
         events = decide_success(run, lease.token, now, ending.result_json, evidence)
         self._commit = prepare_commit(run, events, self._terms.ids.commit_id())
         return self._commit

@@ -88,7 +88,6 @@ class WorkerHost:
             app=self._app,
             storage=self._storage,
             transactions=self._transactions,
-            loop=self._handlers.loop,
             io_loop=asyncio.get_running_loop(),
         )
         self._worker = Worker(

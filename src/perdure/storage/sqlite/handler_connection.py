@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import suppress
+from threading import Event
 from types import TracebackType
 from typing import Any, Literal, Never, Protocol, TypeVar
 
@@ -13,7 +15,11 @@ T = TypeVar("T")
 Parameters = Any
 Row = Any
 
-_LEAVE_IT = "leave the transaction to Perdure: it is committed together with the run's success"
+TRIES = 1000
+PAUSE = Event()
+"""Never set: to wait a moment."""
+
+LEAVE_IT = "leave the transaction to Perdure: it is committed together with the run's success"
 
 
 class HandlerConnection(sqlite3.Connection):
@@ -23,7 +29,7 @@ class HandlerConnection(sqlite3.Connection):
 
     def hand_over(self) -> None:
         """From here on, BEGIN, COMMIT and ROLLBACK are refused, however they are spelt."""
-        self.set_authorizer(_authorize)
+        self.set_authorizer(authorize)
 
     def take_back(self) -> None:
         self.set_authorizer(None)
@@ -31,9 +37,21 @@ class HandlerConnection(sqlite3.Connection):
     def end(self) -> None:
         """Roll back what is open, and close. From any thread."""
         self.take_back()
-        if self.in_transaction:
-            super().rollback()
-        super().close()
+        try:
+            self._roll_back()
+        finally:
+            super().close()
+
+    def _roll_back(self) -> None:
+        """While an interrupted statement still runs in another thread, this is interrupted too."""
+        for _ in range(TRIES):
+            if not self.in_transaction:
+                return
+            with suppress(sqlite3.OperationalError):
+                super().rollback()
+                return
+            PAUSE.wait(0.001)
+        super().rollback()
 
     def cursor(self, *arguments: Any, **options: Any) -> Any:
         self._check()
@@ -48,13 +66,13 @@ class HandlerConnection(sqlite3.Connection):
         return super().executemany(*arguments)
 
     def commit(self) -> Never:
-        raise TransactionError(_LEAVE_IT)
+        raise TransactionError(LEAVE_IT)
 
     def rollback(self) -> Never:
-        raise TransactionError(f"{_LEAVE_IT}; raise an error to roll it back")
+        raise TransactionError(f"{LEAVE_IT}; raise an error to roll it back")
 
     def close(self) -> Never:
-        raise TransactionError(_LEAVE_IT)
+        raise TransactionError(LEAVE_IT)
 
     def __exit__(
         self,
@@ -77,7 +95,7 @@ class OnThread(Protocol):
 class AsyncConnection:
     """The same to be awaited, shaped like psycopg's AsyncConnection and aiosqlite's."""
 
-    def __init__(self, raw: HandlerConnection, call: OnThread) -> None:
+    def __init__(self, raw: Any, call: OnThread) -> None:
         self._raw = raw
         self._call = call
 
@@ -99,17 +117,18 @@ class AsyncConnection:
 class AsyncCursor:
     """Of a statement that was executed: its rows."""
 
-    def __init__(self, raw: sqlite3.Cursor, call: OnThread) -> None:
+    def __init__(self, raw: Any, call: OnThread) -> None:
         self._raw = raw
         self._call = call
 
     @property
     def rowcount(self) -> int:
-        return self._raw.rowcount
+        return int(self._raw.rowcount)
 
     @property
     def lastrowid(self) -> int | None:
-        return self._raw.lastrowid
+        found: int | None = self._raw.lastrowid
+        return found
 
     @property
     def description(self) -> Any:
@@ -129,5 +148,5 @@ class AsyncCursor:
             yield row
 
 
-def _authorize(action: int, *_: str | None) -> int:
+def authorize(action: int, *_: str | None) -> int:
     return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK

@@ -16,8 +16,10 @@ from perdure.storage.sql_storage import Make, SqlStorage
 from perdure.storage.sqlite.checkpoint import Checkpointer
 from perdure.storage.sqlite.connection import Connection, OnStatement, SqliteDialect, translated
 from perdure.storage.sqlite.hints import NewestCommit, SocketHints, WatchHints, socket_directory
+from perdure.storage.sqlite.inline_transactions import InlineTransactions
 from perdure.storage.sqlite.transactions import SqliteTransactions, refuse_to_wait_for_oneself
 from perdure.storage.sqlite.writer import Job, Writer, WriterThread
+from perdure.storage.transacting import Transactions
 
 T = TypeVar("T")
 
@@ -87,7 +89,9 @@ class SqliteStorage(SqlStorage):
         """Raises SchemaMismatch unless the file has the schema of this code."""
         check_version(MIGRATIONS, await self._call(self._version))
 
-    def transactions(self) -> SqliteTransactions:
+    def transactions(self) -> Transactions:
+        if self._threads is None:
+            return InlineTransactions(self._connection)
         return SqliteTransactions(self._connect, self._writer.lock)
 
     def hint_transport(self) -> HintTransport | None:
