@@ -89,3 +89,8 @@ def unspeakable() -> object:
 
 def loud() -> None:
     raise SystemExit("enough")
+
+
+def transact(ctx: Context) -> None:
+    with ctx.transaction():
+        pass

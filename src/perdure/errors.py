@@ -12,6 +12,7 @@
     ├── InvariantViolation          an impossible event, projection or history
     ├── LeaseLost                   the token offered is not the run's
     ├── NotAllowed                  the run's status does not allow what was asked
+    ├── TransactionError            `ctx.transaction()` cannot be, or was rolled back
     ├── UnreadableHistory           stored by newer code, or damaged
     ├── AppNotOpen                  the app was used outside `async with app:`
     ├── RunNotFound
@@ -148,6 +149,10 @@ class NotAllowed(PerdureError):
 
     def __str__(self) -> str:
         return f"cannot {self.action} run {self.run_id} while it is {self.status}: {self.advice}"
+
+
+class TransactionError(PerdureError):
+    """What `ctx.transaction()` cannot do, or why it was rolled back."""
 
 
 class UnreadableHistory(PerdureError):

@@ -25,8 +25,9 @@ from perdure.engine.client import CommitBatcher
 from perdure.engine.context import Released
 from perdure.engine.leases import Leases
 from perdure.engine.maintenance import Maintenance
-from perdure.engine.outcome import GaveBack, HandedOver, Raised
+from perdure.engine.outcome import GaveBack, HandedOver, Raised, Returned, Stopped
 from perdure.engine.results import Results
+from perdure.engine.transaction import HandlerTransaction
 from perdure.engine.worker import Worker
 from perdure.errors import LeaseLost, StorageUnavailable
 from perdure.storage import claiming, committing
@@ -307,6 +308,29 @@ def _(patch: Patch) -> None:
         return failed(replace(run, counters=replace(run.counters, failures=0)), *arguments)
 
     patch(lease, "failed", for_ever)
+
+
+# Transactions
+
+
+@bug("a handler that was stopped commits its transaction all the same")
+def _(patch: Patch) -> None:
+    conclude = HandlerTransaction._conclude
+
+    async def eager(self: HandlerTransaction, ending: Any) -> Any:
+        stopped = isinstance(ending, Stopped)
+        return await conclude(self, Returned(msgspec.Raw(b"null")) if stopped else ending)
+
+    patch(HandlerTransaction, "_conclude", eager)
+
+
+@bug("a success is recorded apart from its effects")
+def _(patch: Patch) -> None:
+    async def apart(self: HandlerTransaction, ending: Any) -> Any:
+        await self._transaction.rollback()
+        return ending
+
+    patch(HandlerTransaction, "_conclude", apart)
 
 
 # Triggers

@@ -23,7 +23,7 @@ from perdure.core.run import Run
 from perdure.engine.calls import Call
 from perdure.engine.context import Context
 from perdure.engine.options import Executor
-from perdure.engine.outcome import Ending, HandedOver, Raised, Stopped, crashed, timed_out
+from perdure.engine.outcome import Ending, HandedOver, Raised, Settled, Stopped, crashed, timed_out
 from perdure.engine.tracing import AttemptSpan
 from perdure.telemetry import table
 
@@ -57,7 +57,7 @@ class Attempt:
         loop: asyncio.AbstractEventLoop,
         ladder: Ladder,
         *,
-        on_ended: Callable[[Attempt, Ending | None], None],
+        on_ended: Callable[[Attempt, Ending | Settled | None], None],
         on_freed: Callable[[Attempt], None],
         span: AttemptSpan | None = None,
     ) -> None:
@@ -72,6 +72,7 @@ class Attempt:
         self._reason: StopReason | None = None
         self._timer: asyncio.TimerHandle | None = None
         call.on_over = self._over
+        call.context.trace = self.trace
         if self.run.policy.timeout is not None or executor is Executor.PROCESS:
             call.on_began = self._began
 
@@ -144,16 +145,18 @@ class Attempt:
         left = max(self._ladder.abandon_after - self._ladder.grace, timedelta(0))
         self._after(left, self.give_up)
 
-    def _over(self, ending: Ending) -> None:
+    def _over(self, ending: Ending | Settled) -> None:
         self._end_timer()
         if self.is_stuck:
             self._on_freed(self)
         else:
             self._on_ended(self, self._meaning(ending))
 
-    def _meaning(self, ending: Ending) -> Ending | None:
+    def _meaning(self, ending: Ending | Settled) -> Ending | Settled | None:
         """What is to be recorded, given why it was asked to stop, if it was."""
         match self._reason, ending:
+            case _, Settled():
+                return None if ending.run is None else ending
             case StopReason.LEASE_LOST, _:
                 return None
             case StopReason.NOT_STARTED, _:

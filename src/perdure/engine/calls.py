@@ -24,6 +24,7 @@ from perdure.engine.importable import locate
 from perdure.engine.mailbox import Mailbox
 from perdure.engine.outcome import (
     Ending,
+    Settled,
     Stopped,
     crashed,
     ending_of,
@@ -36,6 +37,7 @@ from perdure.engine.threads import Threads
 from perdure.engine.tracing import AttemptSpan, Carrier, current_carrier
 from perdure.engine.wire import Request
 from perdure.errors import InvalidInput
+from perdure.storage.steps import at_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Call(ABC):
         self.began_at: float | None = None
         self.over_at: float | None = None
         self.on_began: Callable[[], None] | None = None
-        self.on_over: Callable[[Ending], None]
+        self.on_over: Callable[[Ending | Settled], None]
         self._around = around
         self._variables = around.variables.copy()
         self.is_traced = False
@@ -92,7 +94,7 @@ class Call(ABC):
         if self.on_began is not None:
             self._around.mail.post(self.on_began)
 
-    def _over(self, ending: Ending) -> None:
+    def _over(self, ending: Ending | Settled) -> None:
         self.over_at = self._around.time()
         self._around.mail.post(self.on_over, ending)
 
@@ -102,7 +104,8 @@ class LoopCall(Call):
 
     def __init__(self, handler: Handler, context: Context, around: Surroundings) -> None:
         super().__init__(handler, context, around)
-        self._task: asyncio.Task[Ending] | None = None
+        context.awaits = True
+        self._task: asyncio.Task[Ending | Settled] | None = None
         self._coroutine: Coroutine[Any, Any, Any] | None = None
 
     def begin(self) -> None:
@@ -133,7 +136,10 @@ class LoopCall(Call):
                 self._coroutine.close()
         self._cancel()
 
-    async def _perform(self) -> Ending:
+    async def _perform(self) -> Ending | Settled:
+        return await self.context.conclude(await self._ending())
+
+    async def _ending(self) -> Ending:
         try:
             arguments = self.handler.arguments(self.context)
         except InvalidInput as error:
@@ -148,7 +154,7 @@ class LoopCall(Call):
             return ending_of(error)
         return self.handler.returned(value)
 
-    def _on_done(self, task: asyncio.Task[Ending]) -> None:
+    def _on_done(self, task: asyncio.Task[Ending | Settled]) -> None:
         self._over(Stopped() if task.cancelled() else task.result())
 
 
@@ -188,7 +194,8 @@ class ThreadCall(Call):
             self._disarm()
         except AttemptStopped:  # between two of our own lines; there is only one
             self._disarm()
-        return partial(self._over, ending)
+        # Not before nothing can interrupt it any more.
+        return partial(self._over, self._variables.run(at_once, self.context.conclude(ending)))
 
     def _disarm(self) -> None:
         """From here on the exception cannot hit whatever this thread does next."""

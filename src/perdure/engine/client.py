@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from perdure.engine.handle import RunHandle
 from perdure.engine.options import TriggerOptions, duration
 from perdure.engine.tracing import Carrier
 from perdure.errors import IdempotencyConflict, PerdureError
-from perdure.storage.protocol import Existing, Outcome
+from perdure.storage.protocol import Committed, Outcome
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -42,63 +42,25 @@ class Client:
         self, task: Task[..., R], payload: msgspec.Raw, options: TriggerOptions
     ) -> RunHandle[R]:
         with self._app.tracing.trigger(task.name, options.queue or task.settings.queue) as span:
-            continued = await self._continued(options)
-            commit = self._commit(task, payload, options, continued, carrier=span.carrier)
+            now, continued = self._app.time(), await self._continued(options)
+            commit = creation(
+                self._app, task, payload, options, now, continued, carrier=span.carrier
+            )
             span.about(commit.run.id)
-            return self._handle(task, commit, await self._batches.commit(commit))
+            outcome = await self._batches.commit(commit)
+        self._publish([commit], [outcome])
+        return handle_of(self._app, task, outcome)
 
     async def trigger_many(
         self, task: Task[..., R], items: Sequence[Mapping[str, Any]], options: TriggerOptions
     ) -> list[RunHandle[R] | Exception]:
-        queue = options.queue or task.settings.queue
-        with self._app.tracing.trigger(task.name, queue) as span:
-            return await self._trigger_all(task, items, options, span.carrier)
-
-    async def _trigger_all(
-        self,
-        task: Task[..., R],
-        items: Sequence[Mapping[str, Any]],
-        options: TriggerOptions,
-        carrier: Carrier | None,
-    ) -> list[RunHandle[R] | Exception]:
-        batch_id = f"batch_{self._app.ids.token()}"
-        results: dict[int, RunHandle[R] | Exception] = {}
-        commits: dict[int, Commit] = {}
-        continued = await self._continued(options)
-        for index, item in enumerate(items):
-            try:
-                payload = task.signature.encode(dict(item), self._app.defaults.payload_limit)
-                commits[index] = self._commit(
-                    task, payload, options, continued, batch_id=batch_id, carrier=carrier
-                )
-            except PerdureError as error:
-                results[index] = error
-        outcomes = await self._batches.commit_all(list(commits.values()))
-        for (index, commit), outcome in zip(commits.items(), outcomes, strict=True):
-            try:
-                results[index] = self._handle(task, commit, outcome)
-            except PerdureError as error:
-                results[index] = error
-        return [results[index] for index in range(len(items))]
-
-    def _commit(
-        self,
-        task: Task[..., Any],
-        payload: msgspec.Raw,
-        options: TriggerOptions,
-        continued: Run | None,
-        *,
-        batch_id: str | None = None,
-        carrier: Carrier | None = None,
-    ) -> Commit:
-        now = self._app.time()
-        wish = new_run(task, payload, options, now, _parent())
-        environment = self._app.environment
-        wish = replace(wish, environment=environment, batch_id=batch_id, trace_carrier=carrier)
-        if continued is not None:
-            wish = continuing(wish, continued)
-        events = decide_create(wish, self._app.ids.run_id(now), self._app.actor, now)
-        return prepare_commit(None, events, self._app.ids.commit_id())
+        bulk = Bulk(self._app, task, items, options)
+        with self._app.tracing.trigger(task.name, options.queue or task.settings.queue) as span:
+            continued = await self._continued(options)
+            commits = bulk.prepare(self._app.time(), continued, span.carrier)
+            outcomes = await self._batches.commit_all(commits)
+        self._publish(commits, outcomes)
+        return bulk.handles(outcomes)
 
     async def _continued(self, options: TriggerOptions) -> Run | None:
         """The run that the new one goes on with, if any."""
@@ -109,15 +71,105 @@ class Client:
             return parent.run
         return await write.load(self._app.storage, options.continuation_of)
 
-    def _handle(self, task: Task[..., R], commit: Commit, outcome: Outcome) -> RunHandle[R]:
-        if isinstance(outcome, PerdureError):
-            raise outcome
-        if isinstance(outcome, Existing):
-            if outcome.key.kind is KeyKind.IDEMPOTENCY and not outcome.same_payload:
-                raise IdempotencyConflict(outcome.key.name, outcome.run_id)
-            return RunHandle(self._app, outcome.run_id, task.signature, created=False)
-        self._app.hints.publish([hints.work(commit.run.environment, commit.run.queue)])
-        return RunHandle(self._app, outcome.run_id, task.signature, created=True)
+    def _publish(self, commits: Sequence[Commit], outcomes: Sequence[Outcome]) -> None:
+        pairs = zip(commits, outcomes, strict=True)
+        self._app.hints.publish({work_of(c) for c, made in pairs if isinstance(made, Committed)})
+
+
+class Bulk(Generic[R]):
+    """Runs asked for together, with one batch id. One bad item does not stop the others."""
+
+    def __init__(
+        self,
+        app: App,
+        task: Task[..., R],
+        items: Sequence[Mapping[str, Any]],
+        options: TriggerOptions,
+    ) -> None:
+        self._app = app
+        self._task = task
+        self._items = items
+        self._options = options
+        self._batch_id = f"batch_{app.ids.token()}"
+        self._results: dict[int, RunHandle[R] | Exception] = {}
+        self._asked: list[int] = []
+
+    def prepare(
+        self, now: datetime, continued: Run | None, carrier: Carrier | None = None
+    ) -> list[Commit]:
+        commits = []
+        for index, item in enumerate(self._items):
+            try:
+                commits.append(self._creation(item, now, continued, carrier))
+                self._asked.append(index)
+            except PerdureError as error:
+                self._results[index] = error
+        return commits
+
+    def handles(self, outcomes: Sequence[Outcome]) -> list[RunHandle[R] | Exception]:
+        """In the order of the items: a handle, or what was wrong."""
+        for index, outcome in zip(self._asked, outcomes, strict=True):
+            try:
+                self._results[index] = handle_of(self._app, self._task, outcome)
+            except PerdureError as error:
+                self._results[index] = error
+        return [self._results[index] for index in range(len(self._items))]
+
+    def _creation(
+        self,
+        item: Mapping[str, Any],
+        now: datetime,
+        continued: Run | None,
+        carrier: Carrier | None,
+    ) -> Commit:
+        limit = self._app.defaults.payload_limit
+        payload = self._task.signature.encode(dict(item), limit)
+        return creation(
+            self._app,
+            self._task,
+            payload,
+            self._options,
+            now,
+            continued,
+            batch_id=self._batch_id,
+            carrier=carrier,
+        )
+
+
+def creation(
+    app: App,
+    task: Task[..., Any],
+    payload: msgspec.Raw,
+    options: TriggerOptions,
+    now: datetime,
+    continued: Run | None = None,
+    *,
+    batch_id: str | None = None,
+    carrier: Carrier | None = None,
+) -> Commit:
+    """The commit that makes a run. Needs no open app."""
+    wish = new_run(task, payload, options, now, _parent())
+    wish = replace(wish, environment=app.environment, batch_id=batch_id, trace_carrier=carrier)
+    if continued is not None:
+        wish = continuing(wish, continued)
+    events = decide_create(wish, app.ids.run_id(now), app.actor, now)
+    return prepare_commit(None, events, app.ids.commit_id())
+
+
+def handle_of(app: App, task: Task[..., R], outcome: Outcome) -> RunHandle[R]:
+    """Raises what became of the commit, if that is an error."""
+    if isinstance(outcome, PerdureError):
+        raise outcome
+    if isinstance(outcome, Committed):
+        return RunHandle(app, outcome.run_id, task.signature, created=True)
+    if outcome.key.kind is KeyKind.IDEMPOTENCY and not outcome.same_payload:
+        raise IdempotencyConflict(outcome.key.name, outcome.run_id)
+    return RunHandle(app, outcome.run_id, task.signature, created=False)
+
+
+def work_of(commit: Commit) -> str:
+    """What to tell whoever waits for work like this."""
+    return hints.work(commit.run.environment, commit.run.queue)
 
 
 def new_run(

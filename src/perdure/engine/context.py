@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, Never
+from typing import TYPE_CHECKING, Any, Never
 
 from perdure.core.run import Awaiting, AwaitingKind, Run
 from perdure.engine.options import Duration, duration
 from perdure.engine.run_log import NOWHERE, RunLog, Sink
-from perdure.errors import InvalidInput, PerdureError
+from perdure.errors import InvalidInput, PerdureError, TransactionError
 from perdure.telemetry import table
+
+if TYPE_CHECKING:
+    from perdure.engine.outcome import Ending, Settled
+    from perdure.engine.transaction import HandlerTransaction, TransactionTerms
 
 
 class Fail(PerdureError):
@@ -56,14 +60,20 @@ class AttemptStopped(BaseException):
 class Context:
     """One attempt, seen from inside. Ask for it by annotation: `def task(ctx: Context, …)`."""
 
-    def __init__(self, run: Run, sink: Sink = NOWHERE) -> None:
+    def __init__(
+        self, run: Run, sink: Sink = NOWHERE, terms: TransactionTerms | None = None
+    ) -> None:
         assert run.lease is not None
         assert run.lease.attempt is not None
         self.run = run
         self.sink = sink
         self.attempt: int = run.lease.attempt
         self.fence: int = run.lease.fence
+        self.awaits = False
+        self.trace: Callable[[], dict[str, Any]] = dict
         self._asked_to_stop = False
+        self._terms = terms
+        self._transaction: HandlerTransaction | None = None
 
     @cached_property
     def log(self) -> RunLog:
@@ -82,6 +92,31 @@ class Context:
     def idempotency_key(self, name: str) -> str:
         """The same in every attempt of this run: give it to systems that know such keys."""
         return hashlib.sha256(f"{self.run.id}:{name}".encode()).hexdigest()[:32]
+
+    def transaction(self) -> HandlerTransaction:
+        """A connection to Perdure's database, whose changes become durable together with this
+        run's success, or not at all: `async with ctx.transaction() as connection:`, or `with`
+        in a `def` handler. Once an attempt."""
+        if self._terms is None:
+            raise TransactionError(
+                "ctx.transaction() needs a handler in the worker's own process: leave out "
+                'executor="process"'
+            )
+        if self._transaction is None:
+            self._transaction = self._terms.make(self)
+        return self._transaction
+
+    @property
+    def open_transaction(self) -> HandlerTransaction | None:
+        """The transaction in which runs triggered here take part."""
+        transaction = self._transaction
+        return transaction if transaction is not None and transaction.is_open else None
+
+    async def conclude(self, ending: Ending) -> Ending | Settled:
+        """For the worker: what became of an open transaction is the end of the attempt."""
+        if self.open_transaction is None:
+            return ending
+        return await self.open_transaction.conclude(ending)
 
     def progress(self, fraction: float, message: str = "") -> None:
         """Say how far it is, from 0 to 1. As often as you like: the latest word is kept."""
@@ -129,3 +164,10 @@ def _with_zone(instant: datetime | None, field: str) -> datetime | None:
     if instant is not None and instant.utcoffset() is None:
         raise InvalidInput(field, "must say its time zone, e.g. tzinfo=UTC")
     return instant
+
+
+def transaction_here(url: str) -> HandlerTransaction | None:
+    """The transaction that the handler running here has open in that database, if any."""
+    context = _current.get(None)
+    transaction = None if context is None else context.open_transaction
+    return transaction if transaction is not None and transaction.url == url else None

@@ -9,6 +9,7 @@ import msgspec
 
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run
+from perdure.engine.context import transaction_here
 from perdure.errors import (
     ResultTimeout,
     RunCancelled,
@@ -16,6 +17,7 @@ from perdure.errors import (
     RunFailed,
     RunSkipped,
     RunUnsuccessful,
+    TransactionError,
 )
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ class RunHandle(Generic[R]):
         Raises RunFailed, RunCancelled, RunExpired or RunSkipped; ResultTimeout if it has not
         ended in time.
         """
+        _refuse_to_wait_for_oneself(self.id, self._app.url)
         try:
             async with asyncio.timeout(timeout):
                 run = await self._app.results.ended(self.id)
@@ -73,6 +76,16 @@ class RunHandle(Generic[R]):
             lambda app: RunHandle[R](app, self.id, self._signature, created=self.created).result(
                 timeout
             )
+        )
+
+
+def _refuse_to_wait_for_oneself(run_id: str, url: str) -> None:
+    """A run that was triggered inside a handler's transaction begins after that has ended."""
+    transaction = transaction_here(url)
+    if transaction is not None and run_id in transaction.children:
+        raise TransactionError(
+            f"run {run_id} was triggered inside this handler's ctx.transaction() and exists only "
+            "once that is committed; trigger it before, or let another run wait for it"
         )
 
 

@@ -20,12 +20,13 @@ from perdure.engine.context import Context
 from perdure.engine.handler import Handler
 from perdure.engine.mailbox import Mailbox
 from perdure.engine.options import Executor
-from perdure.engine.outcome import Ending, HandedOver
+from perdure.engine.outcome import Ending, HandedOver, Settled
 from perdure.engine.processes import Processes
 from perdure.engine.run_logs import RunLogs
 from perdure.engine.task import Task
 from perdure.engine.threads import Threads
 from perdure.engine.tracing import Tracing
+from perdure.engine.transaction import TransactionTerms
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -34,7 +35,7 @@ class Ended(msgspec.Struct, frozen=True):
 
     run_id: str
     token: str
-    ending: Ending | None
+    ending: Ending | Settled | None
     trace: dict[str, Any]
     is_stuck: bool = False
 
@@ -78,6 +79,7 @@ class Handlers:
         self._attempts: dict[str, Attempt] = {}
         self._reports: list[Report] = []
         self._is_leaving = False
+        self.terms: TransactionTerms | None = None
 
     def connect(
         self, loop: asyncio.AbstractEventLoop, on_reports: OnReports, logs: RunLogs
@@ -129,14 +131,16 @@ class Handlers:
 
     def _attempt(self, run: Run) -> Attempt:
         task = self._tasks[run.task]
-        context = Context(run, self._logs.open(run))
-        call = _CALLS[task.settings.executor](self._handler(task), context, self._around)
+        executor = task.settings.executor
+        terms = None if executor is Executor.PROCESS else self.terms
+        context = Context(run, self._logs.open(run), terms)
+        call = _CALLS[executor](self._handler(task), context, self._around)
         span = self._tracing.attempt(run)
         if span is not None:
             call.trace(span)
         return Attempt(
             call,
-            task.settings.executor,
+            executor,
             self._io_loop,
             self._ladder,
             on_ended=self._on_ended,
@@ -150,7 +154,7 @@ class Handlers:
             self._handlers[task.name] = handler
         return self._handlers[task.name]
 
-    def _on_ended(self, attempt: Attempt, ending: Ending | None) -> None:
+    def _on_ended(self, attempt: Attempt, ending: Ending | Settled | None) -> None:
         self._attempts.pop(attempt.token, None)
         if attempt.span is not None:
             attempt.span.end(ending)

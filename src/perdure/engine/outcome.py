@@ -51,6 +51,14 @@ class HandedOver(msgspec.Struct, frozen=True, tag=True):
     """The worker goes away."""
 
 
+class Settled(msgspec.Struct, frozen=True):
+    """Storage knows how the attempt ended: `run` succeeded together with its effects, and
+    `topics` tells whom that concerns; or, without a run, it is not ours any more."""
+
+    run: Run | None
+    topics: frozenset[str] = frozenset()
+
+
 Ending = Returned | Raised | GaveBack | Stopped | HandedOver
 
 

@@ -6,6 +6,10 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
+import msgspec
+
+from perdure.engine.context import transaction_here
+from perdure.engine.enqueue import Borrowing, Place, TransactionalTask
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import TaskSettings, TriggerOptions
 from perdure.engine.signature import Signature
@@ -48,14 +52,29 @@ class Task(Generic[P, R]):
         made = TriggerOptions(**options)
         return Task(self.app, self.function, self.settings, self.signature, made)
 
+    def using(self, connection: Any) -> TransactionalTask[P, R]:
+        """The same task, asked for inside the transaction that is open on `connection`: of
+        psycopg, psycopg2, asyncpg, sqlite3, aiosqlite, SQLAlchemy or Django."""
+        inside = transaction_here(self.app.url)
+        own = inside is not None and inside.connection is connection
+        return self._in(inside if inside is not None and own else Borrowing(connection))
+
+    def _in(self, place: Place) -> TransactionalTask[P, R]:
+        return TransactionalTask(self, self._options, place)
+
     async def trigger(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
-        """Ask for a run. When this returns, the run is durable."""
-        payload = self._payload(args, kwargs)
+        """Ask for a run. When this returns, the run is durable; inside of a handler's open
+        `ctx.transaction()`, it will be once that is committed."""
+        if (place := transaction_here(self.app.url)) is not None:
+            return await self._in(place).trigger(*args, **kwargs)
+        payload = self.payload(args, kwargs)
         return await self.app.client.trigger(self, payload, self._options)
 
     def trigger_sync(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """`trigger`, from code that cannot await."""
-        payload = self._payload(args, kwargs)
+        if (place := transaction_here(self.app.url)) is not None:
+            return self._in(place).trigger_sync(*args, **kwargs)
+        payload = self.payload(args, kwargs)
         return self.app.sync.call(lambda app: app.client.trigger(self, payload, self._options))
 
     async def trigger_many(
@@ -63,7 +82,17 @@ class Task(Generic[P, R]):
     ) -> list[RunHandle[R] | Exception]:
         """Ask for one run an item, with one batch id. One bad item does not stop the others:
         in its place stands the error."""
+        if (place := transaction_here(self.app.url)) is not None:
+            return await self._in(place).trigger_many(items)
         return await self.app.client.trigger_many(self, items, self._options)
+
+    def trigger_many_sync(
+        self, items: Sequence[Mapping[str, Any]]
+    ) -> list[RunHandle[R] | Exception]:
+        """`trigger_many`, from code that cannot await."""
+        if (place := transaction_here(self.app.url)) is not None:
+            return self._in(place).trigger_many_sync(items)
+        return self.app.sync.call(lambda app: app.client.trigger_many(self, items, self._options))
 
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Trigger, claim and execute here, as durably as anywhere: retries, limits and the lease
@@ -72,6 +101,7 @@ class Task(Generic[P, R]):
         async with self.app.executing(handle.id):
             return await handle.result()
 
-    def _payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def payload(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> msgspec.Raw:
+        """The arguments of one call as JSON. Raises InvalidInput."""
         limit = self.app.defaults.payload_limit
         return self.signature.encode(self.signature.bind(args, kwargs), limit)

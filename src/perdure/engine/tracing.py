@@ -13,7 +13,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.core.run import Run
-from perdure.engine.outcome import Ending, GaveBack, HandedOver, Raised, Returned, Stopped
+from perdure.engine.outcome import (
+    Ending,
+    GaveBack,
+    HandedOver,
+    Raised,
+    Returned,
+    Settled,
+    Stopped,
+)
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
 
@@ -41,7 +49,7 @@ class AttemptSpan:
 
     def activate(self) -> None: ...
 
-    def end(self, ending: Ending | None) -> None: ...
+    def end(self, ending: Ending | Settled | None) -> None: ...
 
 
 class Tracing:
@@ -163,10 +171,10 @@ class _Consumer(AttemptSpan):
 
         _quietly("activate", lambda: attach(set_span_in_context(self._span)))
 
-    def end(self, ending: Ending | None) -> None:
+    def end(self, ending: Ending | Settled | None) -> None:
         _quietly("end", lambda: self._end(ending))
 
-    def _end(self, ending: Ending | None) -> None:
+    def _end(self, ending: Ending | Settled | None) -> None:
         self._span.set_attribute("perdure.outcome", _outcome(ending))
         if isinstance(ending, Raised):
             _set_error(self._span, ending.failure.type or "", ending.failure.message)
@@ -220,11 +228,11 @@ def _attributes(task: str, queue: str, operation: str) -> dict[str, Any]:
     }
 
 
-def _outcome(ending: Ending | None) -> str:
+def _outcome(ending: Ending | Settled | None) -> str:
     match ending:
-        case None:
+        case None | Settled(run=None):
             return "lease_lost"
-        case Returned():
+        case Returned() | Settled():
             return "returned"
         case Raised():
             return "raised"

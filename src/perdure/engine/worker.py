@@ -23,7 +23,7 @@ from perdure.engine.attempt import StopReason
 from perdure.engine.catalogue import Registration
 from perdure.engine.handlers import Ended, Handlers, Report
 from perdure.engine.leases import Leases
-from perdure.engine.outcome import Ending, decide_ending, not_executed
+from perdure.engine.outcome import Ending, Settled, decide_ending, not_executed
 from perdure.engine.run_logs import RunLogs
 from perdure.engine.storage_time import StorageTime
 from perdure.errors import (
@@ -335,6 +335,10 @@ class Worker:
                 continue
             self._free += not report.is_stuck
             self._stuck.add(report.is_stuck)
+            if isinstance(report.ending, Settled):
+                self._leases.drop(report.token)
+                self._hints.publish(report.ending.topics)
+                continue
             run = self._leases.held.get(report.token)
             if run is None or report.ending is None:
                 table.LATE_OUTCOME.say(run_id=report.run_id)

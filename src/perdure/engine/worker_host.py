@@ -13,6 +13,7 @@ from perdure.engine.handlers import Handlers
 from perdure.engine.hints import Hints
 from perdure.engine.io_thread import IoThread, SameLoop
 from perdure.engine.options import Duration, duration
+from perdure.engine.transaction import TransactionTerms
 from perdure.engine.worker import Worker
 from perdure.storage.protocol import Storage
 
@@ -76,12 +77,20 @@ class WorkerHost:
             await asyncio.wrap_future(self._stopping)
         await self._io.close()
         await self._handlers.close()
+        await self._transactions.close()
         await self._app.__aexit__()
 
     async def _start(self) -> None:
         self._storage, self._owned = self._storage_here()
         self._hints = Hints(self._app.hub, self._app.clock, self._storage.hint_transport())
         self._hints.start()
+        self._transactions = self._storage.transactions()
+        self._handlers.terms = TransactionTerms(
+            app=self._app,
+            storage=self._storage,
+            transactions=self._transactions,
+            io_loop=asyncio.get_running_loop(),
+        )
         self._worker = Worker(
             self._app,
             self._storage,

@@ -20,7 +20,7 @@ def open_storage(url: str, clock: Clock, **options: Any) -> Storage:
 
             return SqliteStorage(rest.removeprefix("/"), clock, **options)
         case "postgresql" | "postgres":
-            from perdure.storage.postgres import PostgresStorage
+            from perdure.storage.postgres.storage import PostgresStorage
 
             return PostgresStorage(url, clock, **options)
         case _:

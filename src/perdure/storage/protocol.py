@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -22,6 +22,9 @@ from perdure.core.run import DEFAULT_ENVIRONMENT, Actor, Run
 from perdure.core.values import check_label
 from perdure.errors import InvalidInput, PerdureError
 from perdure.storage.run_log import LogBatch, LogLine, Progress
+
+if TYPE_CHECKING:
+    from perdure.storage.transacting import Transactions
 
 
 class Clock(Protocol):
@@ -217,6 +220,15 @@ class Storage(Protocol):
 
     async def check_schema(self) -> None:
         """Raises SchemaMismatch unless the database has the schema of this code."""
+        ...
+
+    def transactions(self) -> Transactions:
+        """Where handlers get transactions from, in the same database."""
+        ...
+
+    async def was_stored(self, commit: Commit) -> bool:
+        """Whether a commit whose answer was lost is stored. Waits for whoever is writing the
+        run: after a no, it never will be."""
         ...
 
     def hint_transport(self) -> HintTransport | None:

@@ -14,7 +14,7 @@ from importlib.resources import files
 import msgspec
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
-_PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _RECORDSET = re.compile(
     r"jsonb_to_recordset\(:rows(?:::jsonb)?\)\s+AS\s+\w+\s*\((.*?)\)", re.DOTALL
 )
@@ -42,7 +42,7 @@ def _query(name: str, body: str) -> Query:
 
 
 def _parameters(text: str) -> tuple[str, ...]:
-    named = [name for name in _PARAMETER.findall(text) if name != "rows"]
+    named = [name for name in PARAMETER.findall(text) if name != "rows"]
     for columns in _RECORDSET.findall(text):
         named.extend(column.split()[0] for column in columns.split(","))
     return tuple(dict.fromkeys(named))
@@ -51,4 +51,4 @@ def _parameters(text: str) -> tuple[str, ...]:
 def positional(text: str, style: str) -> str:
     """The text with `:name` parameters respelt, e.g. as `%(name)s`."""
     escaped = text.replace("%", "%%") if "%" in style else text
-    return _PARAMETER.sub(lambda match: style.replace("name", match.group(1)), escaped)
+    return PARAMETER.sub(lambda match: style.replace("name", match.group(1)), escaped)

@@ -39,6 +39,7 @@ from perdure.storage.protocol import (
 from perdure.storage.rows import Dialect
 from perdure.storage.run_log import LogBatch, LogLine, Progress
 from perdure.storage.steps import Operation
+from perdure.storage.transacting import Transactions, find_commit
 
 T = TypeVar("T")
 Make = Callable[[], Operation[T]]
@@ -67,6 +68,12 @@ class SqlStorage(ABC):
     @abstractmethod
     async def _read(self, make: Make[T]) -> T:
         """Run an operation that only reads."""
+
+    @abstractmethod
+    def transactions(self) -> Transactions: ...
+
+    async def was_stored(self, commit: Commit) -> bool:
+        return await self._write(lambda: find_commit(commit, self.dialect))
 
     async def commit(self, batch: Sequence[Commit]) -> list[Outcome]:
         if not batch:

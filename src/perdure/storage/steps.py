@@ -8,10 +8,12 @@ yield as one pipeline. No operation knows whether it is awaited.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
+
+from perdure.errors import StorageError
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -49,3 +51,31 @@ def trip(*steps: Step | Many) -> Trip:
 
 def last_trip(*steps: Step | Many) -> Trip:
     return Trip(trip(*steps).steps, last=True)
+
+
+async def drive(operation: Operation[T], send: Callable[[Trip], Awaitable[list[Rows]]]) -> T:
+    """Run an operation to its end. Storage errors are its own to handle first."""
+    try:
+        request = next(operation)
+        while True:
+            try:
+                results = await send(request)
+            except StorageError as error:
+                request = operation.throw(error)
+            else:
+                request = operation.send(results)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+def at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never waits: what is written once for those who await
+    serves those who cannot."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    coroutine.close()
+    raise RuntimeError("it waits, where nobody can wait for it")

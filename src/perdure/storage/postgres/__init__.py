@@ -1,5 +1,1 @@
-"""Runs in PostgreSQL, shared by workers on any number of machines."""
-
-from perdure.storage.postgres.storage import PostgresStorage
-
-__all__ = ["PostgresStorage"]
+"""Runs in PostgreSQL, shared by workers on many machines. Importing this needs no driver."""

@@ -16,17 +16,14 @@ from typing import Any
 import psycopg
 
 from perdure.errors import StorageUnavailable
-from perdure.storage.postgres.dialect import translation
+from perdure.storage.postgres.dialect import CHANNEL, MOST_BYTES
+from perdure.storage.postgres.driver import translation
 from perdure.storage.topics import pack, unpack
 from perdure.telemetry import table
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 Borrow = Callable[[], AbstractAsyncContextManager[Connection]]
 OnTopics = Callable[[frozenset[str] | None], None]
-
-CHANNEL = "perdure"
-MOST_BYTES = 7_900
-"""PostgreSQL refuses a payload of 8,000."""
 
 CHECK_EVERY = timedelta(seconds=30)
 CHECK_WITHIN = timedelta(seconds=10)

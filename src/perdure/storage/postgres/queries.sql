@@ -17,6 +17,25 @@ SELECT set_config('statement_timeout', '30s', true),
 -- name: commit
 COMMIT;
 
+-- name: find_home
+-- Where Perdure's tables are, seen from somebody else's connection, and the time there.
+SELECT spaces.nspname, clock_timestamp(), pg_catalog.pg_table_is_visible(tables.oid)
+  FROM pg_catalog.pg_class AS tables
+  JOIN pg_catalog.pg_namespace AS spaces ON spaces.oid = tables.relnamespace
+ WHERE tables.relname = 'perdure_schema' AND tables.relkind = 'r'
+ ORDER BY spaces.nspname;
+
+-- name: lock_home
+-- Here rows are locked as they come.
+SELECT 1;
+
+-- name: read_version
+SELECT version FROM perdure_schema;
+
+-- name: notify
+-- This dialect's only: inside the transaction that it speaks of, when that is not ours.
+SELECT pg_catalog.pg_notify(:channel, :part);
+
 -- name: savepoint
 SAVEPOINT claim;
 

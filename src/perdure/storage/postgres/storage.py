@@ -7,19 +7,22 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from perdure.errors import StorageError, StorageUnavailable
+from perdure.errors import StorageUnavailable
 from perdure.storage.migrate import check_version, load_migrations, pending
-from perdure.storage.postgres.dialect import QUERIES, PostgresDialect, register, translation
+from perdure.storage.postgres.dialect import PostgresDialect
+from perdure.storage.postgres.driver import QUERIES, register, translation
 from perdure.storage.postgres.hints import PostgresHints
+from perdure.storage.postgres.transactions import MOST, PostgresTransactions
 from perdure.storage.protocol import Clock, HintTransport
 from perdure.storage.sql_storage import Make, SqlStorage
-from perdure.storage.steps import Many, Operation, Rows, Step, Trip
+from perdure.storage.steps import Many, Operation, Rows, Step, Trip, drive
 
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -38,7 +41,8 @@ come half a minute late, and leases with them. Ours are bounded by MAX_DELAY."""
 
 class PostgresStorage(SqlStorage):
     """Runs in a database. `prepare=False` for poolers that cannot keep prepared statements;
-    `listen_url` leads around them, to the server itself; `hints=False` does without wake-ups."""
+    `listen_url` leads around them, to the server itself; `hints=False` does without wake-ups;
+    handlers have up to `transaction_connections` for `ctx.transaction()` besides."""
 
     loop_bound = True
 
@@ -48,6 +52,7 @@ class PostgresStorage(SqlStorage):
         clock: Clock,
         *,
         max_connections: int = 8,
+        transaction_connections: int = MOST,
         connect_timeout: timedelta = timedelta(seconds=2),
         retries: int = RETRIES,
         prepare: bool = True,
@@ -57,6 +62,9 @@ class PostgresStorage(SqlStorage):
     ) -> None:
         self.dialect = PostgresDialect()
         self._clock = clock
+        self._transactions = partial(
+            PostgresTransactions, url, most=transaction_connections, prepare=prepare
+        )
         self._retries = retries
         self._on_statement = on_statement
         self._hints = PostgresHints(self._connection, url, listen_url) if hints else None
@@ -100,6 +108,9 @@ class PostgresStorage(SqlStorage):
         """Raises SchemaMismatch unless the database has the schema of this code."""
         async with self._connection() as connection:
             check_version(MIGRATIONS, await self._version(connection))
+
+    def transactions(self) -> PostgresTransactions:
+        return self._transactions(say=self._on_statement or (lambda name: None))
 
     def hint_transport(self) -> HintTransport | None:
         return self._hints
@@ -160,17 +171,7 @@ class _Transaction:
 
     async def run(self, connection: Connection, operation: Operation[T]) -> T:
         try:
-            request = next(operation)
-            while True:
-                try:
-                    results = await self._trip(connection, request)
-                except StorageError as error:
-                    request = operation.throw(error)
-                else:
-                    request = operation.send(results)
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
+            return await drive(operation, partial(self._trip, connection))
         except asyncio.CancelledError:
             # In the middle of a pipeline there is no way back; the pool makes another one.
             await connection.close()

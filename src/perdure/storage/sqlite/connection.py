@@ -57,6 +57,7 @@ class Connection:
         *,
         busy_timeout: timedelta,
         on_statement: OnStatement | None = None,
+        factory: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> None:
         self._on_statement = on_statement
         with translated():
@@ -65,6 +66,7 @@ class Connection:
                 timeout=busy_timeout.total_seconds(),
                 isolation_level=None,
                 check_same_thread=False,
+                factory=factory,
             )
             self._configure(now)
 

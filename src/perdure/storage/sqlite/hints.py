@@ -49,6 +49,9 @@ class SocketHints:
         self._own: set[str] = set()
 
     async def notify(self, topics: frozenset[str]) -> None:
+        self.tell(topics)
+
+    def tell(self, topics: frozenset[str]) -> None:
         with suppress(FileNotFoundError), _socket() as sender:
             for name in os.listdir(self._directory):
                 if name.startswith(self._prefix) and name not in self._own:

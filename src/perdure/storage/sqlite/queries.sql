@@ -9,6 +9,19 @@ BEGIN IMMEDIATE;
 -- name: commit
 COMMIT;
 
+-- name: find_home
+-- Which file somebody else's connection is open on, and the time there.
+SELECT file, now(), 1
+  FROM pragma_database_list
+ WHERE name = 'main';
+
+-- name: lock_home
+-- Takes the write lock, and changes nothing.
+UPDATE keys SET name = name WHERE FALSE;
+
+-- name: read_version
+PRAGMA user_version;
+
 -- name: savepoint
 SAVEPOINT claim;
 

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from perdure.errors import InvalidInput
 from perdure.storage.migrate import check_version, load_migrations, pending
@@ -15,7 +16,10 @@ from perdure.storage.sql_storage import Make, SqlStorage
 from perdure.storage.sqlite.checkpoint import Checkpointer
 from perdure.storage.sqlite.connection import Connection, OnStatement, SqliteDialect, translated
 from perdure.storage.sqlite.hints import NewestCommit, SocketHints, WatchHints, socket_directory
+from perdure.storage.sqlite.inline_transactions import InlineTransactions
+from perdure.storage.sqlite.transactions import SqliteTransactions, refuse_to_wait_for_oneself
 from perdure.storage.sqlite.writer import Job, Writer, WriterThread
+from perdure.storage.transacting import Transactions
 
 T = TypeVar("T")
 
@@ -44,9 +48,11 @@ class SqliteStorage(SqlStorage):
         self.dialect = SqliteDialect()
         self.path = path
 
-        def connect(on_statement: OnStatement | None = None) -> Connection:
-            return Connection(path, clock.now, busy_timeout=busy_timeout, on_statement=on_statement)
+        def connect(on_statement: OnStatement | None = None, **options: Any) -> Connection:
+            options = {"busy_timeout": busy_timeout, **options}
+            return Connection(path, clock.now, on_statement=on_statement, **options)
 
+        self._connect = partial(connect, on_statement)
         self._connection = connect(on_statement)
         self._checkpointer = None if path in ("", ":memory:") else Checkpointer(connect())
         self._writer = Writer(self._connection, self._checkpointer)
@@ -83,6 +89,11 @@ class SqliteStorage(SqlStorage):
         """Raises SchemaMismatch unless the file has the schema of this code."""
         check_version(MIGRATIONS, await self._call(self._version))
 
+    def transactions(self) -> Transactions:
+        if self._threads is None:
+            return InlineTransactions(self._connection)
+        return SqliteTransactions(self._connect, self._writer.lock)
+
     def hint_transport(self) -> HintTransport | None:
         return self._hints
 
@@ -102,6 +113,7 @@ class SqliteStorage(SqlStorage):
         self._connection.close()
 
     async def _write(self, make: Make[T]) -> T:
+        refuse_to_wait_for_oneself()
         if self._threads is None:
             future: Future[T] = Future()
             self._writer.write([Job(make, future)])

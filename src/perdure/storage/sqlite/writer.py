@@ -31,16 +31,17 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Writer:
-    """Write transactions on one connection. They never await and never run user code."""
+    """Write transactions on one connection. They never await and never run user code. Whoever
+    else in this process wants to write takes `lock` first."""
 
     def __init__(self, connection: Connection, checkpointer: Checkpointer | None) -> None:
         self._connection = connection
         self._checkpointer = checkpointer
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def write(self, jobs: Sequence[Job]) -> None:
         """Run all jobs in one transaction; each has its own savepoint, so none spoils another."""
-        with self._lock:
+        with self.lock:
             results = self._transact(jobs)
         for job, (value, error) in zip(jobs, results, strict=True):
             _settle(job.future, value, error)
@@ -58,7 +59,7 @@ class Writer:
 
     def alone(self, function: Callable[[], T]) -> T:
         """Call `function` while this process writes nothing else."""
-        with self._lock:
+        with self.lock:
             return function()
 
     def _attempt(self, job: Job) -> Result:

@@ -75,6 +75,8 @@ class Database:
         self.storage: Any = cast(Any, open_storage("sqlite:///:memory:", self.clock, inline=True))
         finish(self.storage.migrate())
         self._raw = self.storage._connection.raw
+        # What handlers write in their transactions.
+        self._raw.execute("CREATE TABLE effects (run_id TEXT, token TEXT) STRICT")
         named = "SELECT name FROM sqlite_master WHERE type = 'table'"
         self._tables = [name for (name,) in self._raw.execute(named).fetchall()]
 
@@ -98,6 +100,14 @@ class Database:
     def rows(self) -> dict[str, RunRow]:
         query = f"SELECT {', '.join(RunRow.__struct_fields__)} FROM runs ORDER BY id"
         return {row[0]: RunRow(*row) for row in self._raw.execute(query).fetchall()}
+
+    def add_effect(self, run_id: str, token: str) -> None:
+        self._raw.execute("INSERT INTO effects VALUES (?, ?)", (run_id, token))
+
+    def effects(self) -> list[tuple[str, str]]:
+        """Which runs had an effect, by which lease."""
+        query = "SELECT run_id, token FROM effects ORDER BY rowid"
+        return [(run_id, token) for run_id, token in self._raw.execute(query).fetchall()]
 
     def open_letters(self) -> set[str]:
         query = "SELECT run_id FROM dead_letters WHERE closed_at IS NULL"

@@ -21,6 +21,7 @@ from perdure.storage.sql_storage import Make, SqlStorage
 from perdure.testing.simulation.database import Database, finish
 from perdure.testing.simulation.loop import Process, SimulationLoop
 from perdure.testing.simulation.notes import Notes
+from perdure.testing.simulation.transactions import SimulatedTransactions
 
 if TYPE_CHECKING:
     from perdure.testing.simulation.oracle import Oracle
@@ -227,6 +228,9 @@ class FaultyStorage(SqlStorage):
 
     async def close(self) -> None:
         pass
+
+    def transactions(self) -> SimulatedTransactions:
+        return SimulatedTransactions(self._server, self._process)
 
     def hint_transport(self) -> HintTransport | None:
         return self._hints

@@ -119,7 +119,9 @@ class Ledger:
                     yield f"succeeded, but its handler {ending or 'has not ended'} ({token})"
             case e.RunRetryScheduled() | e.RunFailed() | e.RunDeadLettered():
                 timed_out = event.failure.kind is FailureKind.TIMEOUT
-                if ending != RAISED and not timed_out:
+                if ending == RETURNED and event.failure.type in _NOT_COMMITTED:
+                    self._notes.sometimes("transaction rolled back")
+                elif ending != RAISED and not timed_out:
                     yield f"{event.type}, but its handler {ending or 'has not ended'}"
             case e.RunReleased(reason="shutdown"):
                 yield from self._handed_over(step, performance, holder)
@@ -185,6 +187,10 @@ class Ledger:
 
     def _fail(self, run: Run, problem: str) -> None:
         self._notes.fail(f"run {run.id}: {problem}")
+
+
+_NOT_COMMITTED = {"AnswerLost", "StorageUnavailable"}
+"""Why a transaction, and with it an attempt whose handler returned, failed."""
 
 
 def _result_token(run: Run) -> object:

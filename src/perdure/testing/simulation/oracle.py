@@ -4,7 +4,7 @@ must hold is checked for the runs it touched."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from perdure.testing.simulation.ledger import Ledger
 from perdure.testing.simulation.loop import EPOCH, Process
 from perdure.testing.simulation.notes import Notes
 from perdure.testing.simulation.sightings import sighted
+from perdure.testing.simulation.transactions import effect_problems
 
 MICROSECOND = timedelta(microseconds=1)
 
@@ -79,6 +80,7 @@ class Oracle:
         self._compare([run_id for run_id in self.runs if run_id in touched], rows)
         self._check_leases(before, rows)
         self._check_limits(rows)
+        self._check_effects(touched)
         self._rows = rows
 
     def _take(self, row: HistoryRow, before_row: RunRow | None) -> None:
@@ -195,6 +197,15 @@ class Oracle:
         else:
             self._fail(run_id, f"it was pruned while {run.status}")
 
+    def _check_effects(self, touched: Collection[str]) -> None:
+        """What handlers wrote in their transactions is there if and only if they succeeded."""
+        runs = {run_id: run for run_id, run in self.runs.items() if run_id in touched}
+        effects = [effect for effect in self._database.effects() if effect[0] in touched]
+        for run_id, problem in effect_problems(runs, effects):
+            self._fail(run_id, problem)
+        if effects:
+            self._notes.sometimes("effect and success together")
+
     def _check_limits(self, rows: dict[str, RunRow]) -> None:
         if not self.limits:
             return
@@ -262,6 +273,7 @@ class Oracle:
         rows = self._database.rows()
         runs = finish(self._database.storage.get(list(self.runs)))
         letters = self._database.open_letters()
+        self._check_effects(set(self.runs))
         for run_id, expected in self.runs.items():
             run = runs.get(run_id)
             if run is None or run_id not in rows:

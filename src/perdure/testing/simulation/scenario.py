@@ -7,7 +7,7 @@ from random import Random  # noqa: TID251  # seeded
 import msgspec
 
 from perdure.testing.simulation.faults import FaultPlan
-from perdure.testing.simulation.workload import FEATURES, Item, make_items
+from perdure.testing.simulation.workload import FEATURES, Item, make_items, with_transactions
 
 TROUBLES = (
     "before",
@@ -72,6 +72,9 @@ def make_scenario(seed: int) -> Scenario:
     clients = tuple(
         tuple(make_items(chance, features, span * 0.6)) for _ in range(chance.randint(1, 2))
     )
+    separate = Random(f"{seed} transactions")
+    if separate.random() < 0.4:
+        clients = tuple(tuple(with_transactions(items, separate)) for items in clients)
     return Scenario(
         seed=seed,
         mode="safety" if chance.random() < 0.25 else "liveness",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from collections.abc import Sequence
 from datetime import timedelta
 from random import Random  # noqa: TID251  # seeded
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.run import OnLeaseExpired
 from perdure.engine.app import task_settings
@@ -65,12 +67,14 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     repeats: bool
 
 
-async def perform(ctx: Context, script: Script) -> dict[str, str]:
+async def perform(ctx: Context, script: Script) -> dict[str, Any]:
     """The handler of every task."""
     process = current_process()
     world: World = process.world  # type: ignore[attr-defined]  # set where it was made
     act = script.act(ctx.attempt)
     performance = world.ledger.begin(process, ctx.run, is_stubborn=act == "stubborn")
+    assert ctx.run.lease is not None
+    token = ctx.run.lease.token
     ending = RAISED
     try:
         await _play(ctx, script, act)
@@ -88,8 +92,7 @@ async def perform(ctx: Context, script: Script) -> dict[str, str]:
         raise
     finally:
         world.ledger.end(ctx.run, performance, ending, was_asked=ctx.cancelled)
-    assert ctx.run.lease is not None
-    return {"token": ctx.run.lease.token}
+    return {"token": token, "effects": [token]} if act == "transact" else {"token": token}
 
 
 async def _play(ctx: Context, script: Script, act: str) -> None:
@@ -105,11 +108,21 @@ async def _play(ctx: Context, script: Script, act: str) -> None:
             await asyncio.sleep(2.2 * TTL)
         case "stubborn":
             await _stubbornly(1.6 * TTL)
+        case "transact":
+            await _transact(ctx, script.seconds)
         case "spawn":
             world: World = current_process().world  # type: ignore[attr-defined]  # as above
             await world.spawn_child()
         case _:
             _leave(ctx, act)
+
+
+async def _transact(ctx: Context, seconds: float) -> None:
+    """An effect in the same database, and some time inside of its transaction."""
+    assert ctx.run.lease is not None
+    async with ctx.transaction() as connection:
+        connection.write(ctx.run_id, ctx.run.lease.token)
+        await asyncio.sleep(seconds)
 
 
 def _leave(ctx: Context, act: str) -> None:
@@ -207,6 +220,17 @@ def make_items(chance: Random, features: set[str], span: float) -> list[Item]:
         began = chance.uniform(0.0, span / 2)
         items += [_quick(chance, began) for _ in range(chance.randint(8, 14))]
     return sorted(items, key=lambda item: item.at)
+
+
+def with_transactions(items: Sequence[Item], chance: Random) -> list[Item]:
+    """Some of those that would just succeed do so in a transaction. By a chance of its own, so
+    that every other scenario stays what it was."""
+    return [
+        replace(item, script=Script(("transact",), chance.choice((item.script.seconds, 1.4 * TTL))))
+        if item.script.acts == ("ok",) and chance.random() < 0.6
+        else item
+        for item in items
+    ]
 
 
 def _item(chance: Random, features: set[str], task: str, span: float) -> Item:

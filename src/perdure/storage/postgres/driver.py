@@ -1,0 +1,48 @@
+"""psycopg: our queries as it wants them spelt, what it makes of rows, its errors in our words."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import errors
+from psycopg.adapt import Loader
+from psycopg.types.string import TextLoader
+
+from perdure.errors import StorageError, StorageRefused, StorageUnavailable
+from perdure.storage.sql import load_queries, positional
+from perdure.storage.sql_storage import AlreadyStored
+
+QUERIES = {
+    name: positional(query.text, "%(name)s")
+    for name, query in load_queries("perdure.storage.postgres").items()
+}
+
+# The transaction was rolled back, or never began: doing it all again is right.
+_TRANSIENT_CLASSES = ("08", "40", "53", "57P")
+_TRANSIENT = ("55P03", "57014", "25P03", "25006")
+
+
+class _UuidText(Loader):
+    """UUIDs as text: making and unmaking objects costs more than the query."""
+
+    def load(self, data: bytes | bytearray | memoryview) -> str:
+        return bytes(data).decode()
+
+
+def register(connection: psycopg.AsyncConnection) -> None:
+    connection.adapters.register_loader("uuid", _UuidText)
+    connection.adapters.register_loader("text", TextLoader)
+
+
+def translation(error: psycopg.Error) -> StorageError:
+    """A lost connection, a timeout and a lost race are transient; the rest is refused."""
+    state = error.sqlstate
+    if isinstance(error, errors.UniqueViolation):
+        return AlreadyStored(str(error))
+    if state is None:
+        # No answer from the server at all: the connection is gone, or could not be made.
+        gone = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        return (StorageUnavailable if gone else StorageRefused)(f"PostgreSQL: {error}")
+    if state.startswith(_TRANSIENT_CLASSES) or state in _TRANSIENT:
+        return StorageUnavailable(f"PostgreSQL: {error}")
+    # Not all of its text, which may quote the row, and so somebody's payload.
+    return StorageRefused(f"PostgreSQL: {error.diag.message_primary} ({state})")

@@ -1,0 +1,95 @@
+"""Transactions for handlers: their effects and the run's success become durable together.
+
+A handler's connection is not one of ours. What we run on it are the same operations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Protocol, TypeVar
+
+from perdure.core.commit import Commit
+from perdure.core.run import Run
+from perdure.errors import LeaseLost, StorageUnavailable
+from perdure.storage import rows
+from perdure.storage.committing import judge_batch
+from perdure.storage.protocol import Committed
+from perdure.storage.reading import get_runs, keys_of, moment_of
+from perdure.storage.rows import Dialect
+from perdure.storage.steps import Operation, Step, last_trip, trip
+
+T = TypeVar("T")
+Decide = Callable[[Run, datetime], Commit]
+
+
+class AnswerLost(StorageUnavailable):
+    """Nobody knows whether the COMMIT went through. `was_stored` finds out."""
+
+
+class Transaction(Protocol):
+    """A handler's transaction. `connection` is what the handler sees."""
+
+    @property
+    def connection(self) -> Any: ...
+
+    @property
+    def problem(self) -> Exception | None:
+        """Why it was rolled back before its time, if it was."""
+        ...
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Run one of our operations in it."""
+        ...
+
+    async def conclude(self, operation: Operation[T]) -> T:
+        """Run the last operation and commit. Raises AnswerLost; if it raises anything else,
+        all is rolled back."""
+        ...
+
+    async def rollback(self) -> None: ...
+
+
+class Transactions(Protocol):
+    """Connections for handlers, apart from our own. `limit`: how long one may be held where it
+    keeps everybody else from writing."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    async def begin(self, limit: timedelta) -> Transaction:
+        """For a handler on this loop."""
+        ...
+
+    def begin_sync(self, limit: timedelta) -> Transaction:
+        """For a handler in this thread. Its methods never wait for a loop: `steps.at_once`."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def record_success(run_id: str, decide: Decide, dialect: Dialect) -> Operation[Commit]:
+    """Lock the run, decide on what is found, and write that. Raises what `decide` raises, and
+    LeaseLost if there is no such run any more."""
+    ids = {"ids": keys_of([run_id], dialect)}
+    _, [[now]] = yield trip(Step("lock_runs", ids), Step("read_time"))
+    found = yield from get_runs([run_id], dialect)
+    if run_id not in found:
+        raise LeaseLost(run_id)
+    commit = decide(found[run_id], moment_of(now, dialect))
+    [outcome], writes = yield from judge_batch([commit], dialect)
+    if not isinstance(outcome, Committed):
+        raise LeaseLost(run_id, f"it could not be written: {outcome}")
+    yield writes
+    return commit
+
+
+def find_commit(commit: Commit, dialect: Dialect) -> Operation[bool]:
+    """Whether it is stored. Whoever wrote it held the run's row, so after the lock it either is
+    or never will be."""
+    first = commit.expected_sequence + 1
+    key = dialect.key(commit.run.id)
+    yield trip(Step("lock_runs", {"ids": rows.json_list([key])}))
+    wanted = rows.json_list([{"run_id": key, "first_sequence": first}])
+    [found] = yield last_trip(Step("read_commit_ids", {"wanted": wanted}))
+    return any(row[2] == commit.commit_id for row in found)

@@ -1,0 +1,104 @@
+"""Handlers' transactions in a simulation: what they write reaches the server with their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from perdure.errors import LeaseLost, StorageUnavailable, TransactionError
+from perdure.storage.rows import Dialect
+from perdure.storage.steps import Operation
+from perdure.storage.transacting import AnswerLost
+from perdure.testing.simulation.loop import Process
+
+if TYPE_CHECKING:
+    from perdure.testing.simulation.faults import Server
+
+T = TypeVar("T")
+
+
+class SimulatedTransactions:
+    """Whose answers may be lost, like any other's."""
+
+    def __init__(self, server: Server, process: Process) -> None:
+        self._server = server
+        self._process = process
+
+    @property
+    def dialect(self) -> Dialect:
+        dialect: Dialect = self._server.database.storage.dialect
+        return dialect
+
+    async def begin(self, limit: timedelta) -> SimulatedTransaction:
+        storage = self._server.database.storage
+        await self._server.call(self._process, "begin", storage.now)
+        return SimulatedTransaction(self._server, self._process)
+
+    def begin_sync(self, limit: timedelta) -> SimulatedTransaction:
+        raise TransactionError("a simulation has no threads")
+
+    async def close(self) -> None:
+        pass
+
+
+class SimulatedTransaction:
+    """The handler's connection is this itself: `write` is all that it can do."""
+
+    problem = None
+
+    def __init__(self, server: Server, process: Process) -> None:
+        self._server = server
+        self._process = process
+        self._writes: list[tuple[str, str]] = []
+        self._has_arrived = False
+
+    @property
+    def connection(self) -> SimulatedTransaction:
+        return self
+
+    def write(self, run_id: str, token: str) -> None:
+        self._writes.append((run_id, token))
+
+    async def run(self, operation: Operation[T]) -> T:
+        raise TransactionError("triggering inside a transaction is not simulated")
+
+    async def conclude(self, operation: Operation[T]) -> T:
+        storage = self._server.database.storage
+        make: Callable[[], Operation[T]] = lambda: self._all(operation)  # noqa: E731
+        try:
+            value: T = await self._server.call(
+                self._process, "transaction", lambda: storage._write(make)
+            )
+        except LeaseLost:
+            self._server.notes.sometimes("transaction's lease lost")
+            raise
+        except StorageUnavailable as error:
+            if not self._has_arrived:
+                raise
+            self._server.notes.sometimes("transaction's answer lost")
+            raise AnswerLost(str(error)) from error
+        return value
+
+    async def rollback(self) -> None:
+        pass
+
+    def _all(self, operation: Operation[T]) -> Operation[T]:
+        self._has_arrived = True
+        for write in self._writes:
+            self._server.database.add_effect(*write)
+        return (yield from operation)
+
+
+def effect_problems(runs: dict[str, Any], effects: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """An effect without its success, a success without its effect, or one of them twice."""
+    found: dict[str, list[str]] = {}
+    for run_id, token in effects:
+        found.setdefault(run_id, []).append(token)
+    problems = []
+    for run_id, run in runs.items():
+        result = run.result if run.status == "succeeded" else None
+        wanted = result.get("effects", []) if isinstance(result, dict) else []
+        if found.get(run_id, []) != wanted:
+            problems.append((run_id, f"its effects are {found.get(run_id)}, not {wanted}"))
+    return problems

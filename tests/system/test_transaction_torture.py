@@ -1,0 +1,29 @@
+"""A few kills at every point; `python tests/transaction_torture.py --kills 500` is the campaign."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.system
+
+HERE = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("adapter", ["sqlite", "postgres"])
+def test_effect_child_and_success_are_together_or_not_at_all(adapter: str) -> None:
+    """In a process of its own: it forks, and here are threads."""
+    told = subprocess.run(
+        [sys.executable, HERE / "transaction_torture.py", "--kills=20", f"--adapter={adapter}"],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert re.search(r"kills=20 runs=\d00 torn=0 lost=0 double=0", told.stdout)
