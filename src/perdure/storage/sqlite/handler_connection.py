@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import suppress
-from threading import Event
+from threading import RLock
 from types import TracebackType
-from typing import Any, Literal, Never, Protocol, TypeVar
+from typing import Any, Literal, Never, Protocol, Self, TypeVar
+from weakref import WeakSet
 
 from perdure.errors import TransactionError
 
@@ -15,17 +15,22 @@ T = TypeVar("T")
 Parameters = Any
 Row = Any
 
-TRIES = 1000
-PAUSE = Event()
-"""Never set: to wait a moment."""
-
 LEAVE_IT = "leave the transaction to Perdure: it is committed together with the run's success"
 
 
 class HandlerConnection(sqlite3.Connection):
-    """sqlite3's own, but for its end. `problem`: why it has ended before its time."""
+    """sqlite3's own, but for its end. `problem`: why it has ended before its time.
+
+    Whoever ends it may do so from another thread, and sqlite3 mixes up the errors of two threads
+    that use a connection at once. So one at a time does: cursors, too, take `busy`.
+    """
 
     problem: TransactionError | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.busy = RLock()
+        self._cursors: WeakSet[sqlite3.Cursor] = WeakSet()
 
     def hand_over(self) -> None:
         """From here on, BEGIN, COMMIT and ROLLBACK are refused, however they are spelt."""
@@ -35,35 +40,38 @@ class HandlerConnection(sqlite3.Connection):
         self.set_authorizer(None)
 
     def end(self) -> None:
-        """Roll back what is open, and close. From any thread."""
-        self.take_back()
+        """Roll back what is open, and close. From any thread; a statement that runs is stopped."""
+        if not self.busy.acquire(blocking=False):
+            self.interrupt()
+            self.busy.acquire()
         try:
-            self._roll_back()
-        finally:
-            super().close()
-
-    def _roll_back(self) -> None:
-        """While an interrupted statement still runs in another thread, this is interrupted too."""
-        for _ in range(TRIES):
-            if not self.in_transaction:
-                return
-            with suppress(sqlite3.OperationalError):
+            self.take_back()
+            for cursor in list(self._cursors):
+                cursor.close()  # one half read would keep the transaction open
+            if self.in_transaction:
                 super().rollback()
-                return
-            PAUSE.wait(0.001)
-        super().rollback()
+            super().close()
+        finally:
+            self.busy.release()
 
-    def cursor(self, *arguments: Any, **options: Any) -> Any:
-        self._check()
-        return super().cursor(*arguments, **options)
+    def cursor(self, *_: Any, **__: Any) -> Any:
+        with self.busy:
+            self.check()
+            cursor = super().cursor(HandlerCursor)
+            self._cursors.add(cursor)
+        return cursor
 
     def execute(self, *arguments: Any) -> sqlite3.Cursor:
-        self._check()
-        return super().execute(*arguments)
+        cursor: sqlite3.Cursor = self.cursor().execute(*arguments)
+        return cursor
 
     def executemany(self, *arguments: Any) -> sqlite3.Cursor:
-        self._check()
-        return super().executemany(*arguments)
+        cursor: sqlite3.Cursor = self.cursor().executemany(*arguments)
+        return cursor
+
+    def check(self) -> None:
+        if self.problem is not None:
+            raise self.problem
 
     def commit(self) -> Never:
         raise TransactionError(LEAVE_IT)
@@ -83,9 +91,37 @@ class HandlerConnection(sqlite3.Connection):
         """`with connection:` would commit; here it is a block like any other."""
         return False
 
-    def _check(self) -> None:
-        if self.problem is not None:
-            raise self.problem
+
+class HandlerCursor(sqlite3.Cursor):
+    """sqlite3's own, one thread at a time."""
+
+    connection: HandlerConnection
+
+    def execute(self, *arguments: Any) -> Self:
+        with self.connection.busy:
+            self.connection.check()
+            return super().execute(*arguments)
+
+    def executemany(self, *arguments: Any) -> Self:
+        with self.connection.busy:
+            self.connection.check()
+            return super().executemany(*arguments)
+
+    def fetchone(self) -> Any:
+        with self.connection.busy:
+            return super().fetchone()
+
+    def fetchmany(self, size: int | None = None) -> list[Any]:
+        with self.connection.busy:
+            return super().fetchmany(self.arraysize if size is None else size)
+
+    def fetchall(self) -> list[Any]:
+        with self.connection.busy:
+            return super().fetchall()
+
+    def __next__(self) -> Any:
+        with self.connection.busy:
+            return super().__next__()
 
 
 class OnThread(Protocol):

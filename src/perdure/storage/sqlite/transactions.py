@@ -153,7 +153,6 @@ class Held:
         try:
             if not self.is_over:
                 self.problem = self.raw.problem = TransactionError(_TOO_LONG % self._limit)
-                self.raw.interrupt()
                 self._end()
         finally:
             self._ending.release()
