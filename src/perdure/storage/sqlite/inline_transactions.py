@@ -166,5 +166,5 @@ def _noted(operation: Operation[T], trips: list[Trip]) -> Operation[T]:
 
 
 def _said_again(trips: list[Trip]) -> Operation[None]:
-    for trip in trips:  # `yield from` would hand the answers to the list
+    for trip in trips:  # noqa: UP028  # `yield from` would hand the answers to the list
         yield trip
