@@ -283,6 +283,27 @@ def test_an_older_schema_is_refused(sqlite_storage_url: str) -> None:
     connection.close()
 
 
+def test_on_sqlite_the_write_lock_comes_before_the_first_read(sqlite_storage_url: str) -> None:
+    """A deferred transaction that had read would be refused if somebody wrote after that."""
+    shop = Shop(sqlite_storage_url)
+    other = sqlite3.connect(path_of(sqlite_storage_url), isolation_level=None)
+    connection = sqlite3.connect(path_of(sqlite_storage_url), isolation_level=None)
+    seen: list[str] = []
+
+    def meddle(statement: str) -> None:
+        if statement.startswith("UPDATE keys"):
+            other.execute("CREATE TABLE IF NOT EXISTS something (id INTEGER)")
+            seen.append(statement)
+
+    connection.set_trace_callback(meddle)
+    connection.execute("BEGIN DEFERRED")
+    assert shop.ship.using(connection).trigger_sync(1).created
+    connection.commit()
+    assert len(seen) == 1
+    other.close()
+    connection.close()
+
+
 def test_a_file_that_was_never_migrated_is_refused(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "new.db")
 

@@ -120,14 +120,17 @@ class SqliteHome(Home):
         self._path = path
 
     def arrive(self) -> Operation[datetime]:
-        [[[file, now, _]]] = yield trip(Step("find_home"))
+        [files] = yield trip(Step("find_home"))
+        file = next(row[2] for row in files if row[1] == "main")
         if not file or not _is_same(file, self._path):
             problem = f"it is open on {file or 'a database in memory'}"
             raise InvalidInput(
                 "connection", f"{problem}, but the app's runs are kept in {self._path}; use that"
             )
         # Before anything is read: a transaction that has read cannot wait for the write lock.
-        [_, [[version]]] = yield trip(Step("lock_home"), Step("read_version"))
+        _, [[version]], [[now]] = yield trip(
+            Step("lock_home"), Step("read_version"), Step("read_time")
+        )
         check_version(load_migrations("perdure.storage.sqlite"), version)
         moment = self.dialect.moment(now)
         assert moment is not None

@@ -10,10 +10,9 @@ BEGIN IMMEDIATE;
 COMMIT;
 
 -- name: find_home
--- Which file somebody else's connection is open on, and the time there.
-SELECT file, now(), 1
-  FROM pragma_database_list
- WHERE name = 'main';
+-- Which files somebody else's connection is open on. Not a SELECT, which would begin to read, and
+-- who has read cannot wait for the write lock.
+PRAGMA database_list;
 
 -- name: lock_home
 -- Takes the write lock, and changes nothing.

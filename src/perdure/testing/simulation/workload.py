@@ -118,11 +118,12 @@ async def _play(ctx: Context, script: Script, act: str) -> None:
 
 
 async def _transact(ctx: Context, seconds: float) -> None:
-    """An effect in the same database, and some time inside of its transaction."""
+    """An effect in the same database, and some time inside of its transaction and after."""
     assert ctx.run.lease is not None
     async with ctx.transaction() as connection:
         connection.write(ctx.run_id, ctx.run.lease.token)
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds / 4)
+    await asyncio.sleep(seconds * 3 / 4)
 
 
 def _leave(ctx: Context, act: str) -> None:
