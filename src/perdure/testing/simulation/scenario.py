@@ -73,7 +73,7 @@ def make_scenario(seed: int) -> Scenario:
         tuple(make_items(chance, features, span * 0.6)) for _ in range(chance.randint(1, 2))
     )
     separate = Random(f"{seed} transactions")
-    if separate.random() < 0.4:
+    if separate.random() < 0.6:
         clients = tuple(tuple(with_transactions(items, separate)) for items in clients)
     return Scenario(
         seed=seed,
