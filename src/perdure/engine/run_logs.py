@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -164,7 +164,6 @@ class RunLogs:
         self._dirty: dict[str, _Notes] = {}
         self._in_flight: set[str] = set()
         self._flushing = asyncio.Lock()
-        self._wanted = asyncio.Event()
         self._flushes: set[asyncio.Task[None]] = set()
 
     def open(self, run: Run) -> AttemptLog:
@@ -187,10 +186,10 @@ class RunLogs:
         if not is_first:
             return
         if asyncio._get_running_loop() is self._loop:
-            self._wanted.set()
+            self._flush_soon()
         else:
             with suppress(RuntimeError):  # the worker has just stopped
-                self._loop.call_soon_threadsafe(self._wanted.set)
+                self._loop.call_soon_threadsafe(self._flush_soon)
 
     async def settle(self, tokens: Iterable[str]) -> None:
         """Before these attempts' outcomes are recorded: store what they said."""
@@ -198,17 +197,28 @@ class RunLogs:
             return
         if not any(token in self._dirty or token in self._in_flight for token in tokens):
             return
-        flush = asyncio.create_task(self.flush())
-        self._flushes.add(flush)  # it may outlast our patience
-        flush.add_done_callback(self._flushes.discard)
-        await asyncio.wait([flush], timeout=PATIENCE.total_seconds())
+        # Not awaited itself: it may outlast our patience.
+        await asyncio.wait([self._begin(self.flush())], timeout=PATIENCE.total_seconds())
 
-    async def flush_for_ever(self) -> None:
-        while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            await self._clock.sleep(EVERY)
-            await self.flush()
+    async def close(self) -> None:
+        """Store what there is, for the last time."""
+        await asyncio.wait([self._begin(self.flush())], timeout=PATIENCE.total_seconds())
+        for task in list(self._flushes):
+            task.cancel()
+        await asyncio.gather(*self._flushes, return_exceptions=True)
+
+    def _flush_soon(self) -> None:
+        self._begin(self._flush_later())
+
+    async def _flush_later(self) -> None:
+        await self._clock.sleep(EVERY)
+        await self.flush()
+
+    def _begin(self, flush: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(flush)
+        self._flushes.add(task)
+        task.add_done_callback(self._flushes.discard)
+        return task
 
     async def flush(self) -> None:
         """Store whatever is not stored yet. Never raises."""

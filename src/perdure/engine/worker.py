@@ -101,7 +101,6 @@ class Worker:
         self._tasks = [asyncio.create_task(self._claim_loop()) for _ in range(LOOPS)]
         self._tasks.append(asyncio.create_task(self._leases.renew_for_ever()))
         self._tasks.append(asyncio.create_task(self._beat_for_ever()))
-        self._tasks.append(asyncio.create_task(self._logs.flush_for_ever()))
 
     async def stop(self, drain: timedelta) -> None:
         """Stop claiming, let attempts end until the deadline, hand over the rest."""
@@ -112,7 +111,7 @@ class Worker:
             if not await self._drained(timedelta(seconds=1)):
                 self._handlers.give_up_all()
                 await self._drained(timedelta(seconds=5))
-        await self._logs.flush()
+        await self._logs.close()
         self._stop_listening()
         self._stop_watching()
         for task in self._tasks:
