@@ -74,6 +74,11 @@ class InlineDatabase:
         """Grows with every row written."""
         return int(self._raw.total_changes)
 
+    def ask(self, query: str, *parameters: Any) -> Any:
+        """The first value of the first row."""
+        row = self._raw.execute(query, parameters).fetchone()
+        return None if row is None else row[0]
+
     def history_after(self, position: int) -> list[HistoryRow]:
         query = (
             "SELECT position, run_id, first_sequence, commit_id, events"

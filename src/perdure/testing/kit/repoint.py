@@ -1,0 +1,123 @@
+"""An app re-pointed at the kit: same object, same tasks, another storage, another time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from msgspec.structs import replace
+
+from perdure.core.commit import Commit
+from perdure.core.run import Run
+from perdure.engine.app import App, _Opened
+from perdure.engine.client import CommitBatcher
+from perdure.engine.facade import SyncFacade
+from perdure.engine.hints import Hub
+from perdure.engine.results import Results
+from perdure.engine.storage_time import StorageTime
+from perdure.storage.protocol import Outcome, Storage
+from perdure.testing.inline import finish
+from perdure.testing.kit.nested import run_aside
+
+if TYPE_CHECKING:
+    from perdure.testing.kit.world import World
+
+T = TypeVar("T")
+
+NEVER = timedelta(days=3650)
+"""Nobody polls: inside one process no hint is lost."""
+
+
+class DirectCommits(CommitBatcher):
+    """Whoever asks for a run writes it: nothing to share, and no loop to be bound to."""
+
+    async def commit_all(self, commits: Sequence[Commit]) -> list[Outcome]:
+        return await self._app.storage.commit(commits)
+
+
+class DrivenResults(Results):
+    """Whoever waits on another loop than the kit's has the kit do what is waited for."""
+
+    def __init__(self, app: App, world: World) -> None:
+        super().__init__(app.storage, app.hub, app.clock, NEVER)
+        self._world = world
+
+    async def ended(self, run_id: str) -> Run:
+        if self._world.is_running_here:
+            return await super().ended(run_id)
+        return self._world.run_to_the_end_of(run_id)
+
+    async def _wait(self) -> None:
+        await self._look.wait()
+
+
+class ExactTime(StorageTime):
+    """No estimate: there is one clock."""
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    def keep_fresh(self, storage: Storage) -> None:
+        pass
+
+
+class DirectFacade(SyncFacade):
+    """`trigger_sync` and its like, without a thread."""
+
+    def call(self, use: Callable[[App], Awaitable[T]]) -> T:
+        return run_aside(use(self._app))
+
+    def close(self) -> None:
+        pass
+
+
+class Idle:
+    """Stands for a service that the app wants to run: the kit does its work, when told."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __aenter__(self) -> Self:
+        await self._app.__aenter__()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._app.__aexit__()
+
+
+class Repointed:
+    """`app` belongs to `world` until `restore`."""
+
+    def __init__(self, app: App, world: World) -> None:
+        self._app = app
+        self._saved = dict(vars(app))
+        idle = Idle(app)
+
+        def do_nothing(*arguments: Any, **options: Any) -> Idle:
+            return idle
+
+        vars(app).update(
+            url="sqlite:///:memory:",
+            clock=world.clock,
+            ids=world.ids,
+            defaults=replace(app.defaults, poll=NEVER),
+            tasks=dict(app.tasks),
+            hub=Hub(world.ids.token()),
+            sync=DirectFacade(app),
+            open_storage=lambda: world.storage,
+            worker=do_nothing,
+            executing=do_nothing,
+            maintenance=do_nothing,
+            _queue_limits=list(app._queue_limits),
+            _opened=None,
+            _times_opened=1,
+        )
+        app._opened = opened = finish(_Opened.open(app))
+        opened.client._batches = DirectCommits(app)
+        opened.results = DrivenResults(app, world)
+        opened.time = ExactTime(app.clock)
+
+    def restore(self) -> None:
+        vars(self._app).clear()
+        vars(self._app).update(self._saved)
