@@ -11,7 +11,7 @@ from perdure.core.lifecycle import Status
 from perdure.core.run import Run
 from perdure.engine.handle import RunHandle
 from perdure.engine.task import Task
-from perdure.storage.protocol import RecordedEvent, RunFilter
+from perdure.storage.protocol import RecordedEvent
 from perdure.testing.inline import finish
 from perdure.testing.kit.matching import Wanted, check_payload
 from perdure.testing.kit.world import World, describe
@@ -20,7 +20,6 @@ T = TypeVar("T")
 
 AnyTask = Task[..., Any] | str
 AnyRun = RunHandle[Any] | Run | str
-PAGE = 200
 
 
 class Assertions:
@@ -44,17 +43,8 @@ class Assertions:
 
     def triggered(self, task: AnyTask | None = None) -> list[Run]:
         """Every run there is (of a task), in the order they were asked for."""
-        app = self._world.app
-        name = None if task is None else _name(task)
-        found: list[Run] = []
-        cursor = None
-        while True:
-            wanted = RunFilter(environment=app.environment, task=name)
-            page = finish(self._world.storage.find(wanted, limit=PAGE, cursor=cursor))
-            found += page.runs
-            cursor = page.cursor
-            if cursor is None:
-                return found[::-1]
+        wanted = None if task is None else _name(task)
+        return [run for run in self._world.runs() if wanted in (None, run.task)]
 
     # Triggered
 
@@ -109,7 +99,8 @@ class Assertions:
     ) -> str:
         name, definition = _name(task), self._definition(task)
         if fitting:
-            lines = [f"{_call(task, wanted)} was triggered {_times(len(fitting))}, not {times}:"]
+            often = f"{_times(len(fitting))}, not {_times(times or 0)}"
+            lines = [f"{_call(task, wanted)} was triggered {often}:"]
             return "\n".join(lines + [f"  {_shown(run)}" for run in fitting])
         if not runs:
             return f"{name} was not triggered at all. {self._instead()}"
@@ -166,8 +157,9 @@ class Assertions:
         retries = found.counters.retries
         if (times is None and retries) or retries == times:
             return found
-        wanted = "retried" if times is None else f"retried {_times(times)}"
-        said = f"{found.task} ({found.id}) was not {wanted}, but {_times(retries)}"
+        counted = f"retried {_times(retries)}" if retries else "never retried"
+        wanted = "" if times is None else f", not {_times(times)}"
+        said = f"{found.task} ({found.id}) was {counted}{wanted}"
         raise AssertionError(f"{said}; it is {self._story(found)}")
 
     def assert_history(self, run: AnyRun, types: Sequence[str]) -> Run:

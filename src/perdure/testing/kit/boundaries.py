@@ -37,7 +37,11 @@ class Boundaries:
     @property
     def worth_a_crash(self) -> list[Boundary]:
         """All but those where nothing happened: a claim of nothing, say."""
-        return [boundary for boundary in self.passed if boundary.number not in self._idle]
+        return self.since(0)
+
+    def since(self, number: int) -> list[Boundary]:
+        """Those of them after the `number`th."""
+        return [item for item in self.passed[number:] if item.number not in self._idle]
 
     def reach(self, label: str, point: str | None = None) -> Boundary:
         """Pass a boundary; the process that does so may not survive it."""

@@ -142,11 +142,13 @@ class Kit(Assertions):
             storage.ration = None
 
     def step(self) -> Boundary | None:
-        """On to the next boundary a worker passes; None if there is nothing to do."""
-        passed = self._world.boundaries.passed
-        before = len(passed)
-        self._world.run(until=lambda: len(passed) > before)
-        return passed[before] if len(passed) > before else None
+        """On to where something happens next: the boundary a worker has just passed, or None if
+        there is nothing to do. What a handler was about, it is still about."""
+        boundaries = self._world.boundaries
+        before = len(boundaries.passed)
+        self._world.run(until=lambda: bool(boundaries.since(before)))
+        passed = boundaries.since(before)
+        return passed[-1] if passed else None
 
     def run_to_point(self, name: str) -> None:
         """Until a handler has passed the point `name`. It stays where it waits next."""

@@ -115,7 +115,8 @@ def _option(run: Run, name: str) -> Any:
         case "run_at":
             return run.requested_at
         case "ttl":
-            return None if run.expires_at is None else run.expires_at - run.created_at
+            first = run.requested_at or run.created_at
+            return None if run.expires_at is None else run.expires_at - first
         case _:
             return getattr(run, name)
 

@@ -37,6 +37,7 @@ BRIEFLY = 0.5
 LONGEST = timedelta(days=1)
 """So much virtual time one call may pass through because handlers sleep."""
 MOST_MOMENTS = 20_000
+GROUP = 500
 
 Until = Callable[[], bool]
 DueSource = Callable[[datetime], datetime | None]
@@ -164,6 +165,14 @@ class World:
         return min((moment for moment in moments if moment is not None), default=None)
 
     # Looking back
+
+    def runs(self) -> list[Run]:
+        """All there are, in the order they were created."""
+        ids = self.database.created_runs()
+        runs: dict[str, Run] = {}
+        for first in range(0, len(ids), GROUP):
+            runs |= finish(self.storage.get(ids[first : first + GROUP]))
+        return [runs[run_id] for run_id in ids if run_id in runs]
 
     @property
     def position(self) -> int:
@@ -299,7 +308,8 @@ class World:
 
 def describe(run: Run) -> str:
     """A run in a message: which one, and what holds it."""
-    held = f", due at {run.run_at:%Y-%m-%d %H:%M:%S}" if run.run_at is not None else ""
+    due = run.claimable_at
+    held = f", due at {due:%Y-%m-%d %H:%M:%S}" if due is not None else ""
     if run.awaiting is not None:
         held = f", for {run.awaiting.kind} {run.awaiting.key!r}"
     if run.lease is not None:
