@@ -19,6 +19,7 @@ from perdure.engine.storage_time import StorageTime
 from perdure.storage.protocol import Outcome, Storage
 from perdure.testing.inline import finish
 from perdure.testing.kit.nested import run_aside
+from perdure.testing.virtual import Process, process_here
 
 if TYPE_CHECKING:
     from perdure.testing.kit.world import World
@@ -36,20 +37,29 @@ class DirectCommits(CommitBatcher):
         return await self._app.storage.commit(commits)
 
 
+class PatientResults(Results):
+    """Looks when told, and only then."""
+
+    async def _wait(self) -> None:
+        await self._look.wait()
+
+
 class DrivenResults(Results):
-    """Whoever waits on another loop than the kit's has the kit do what is waited for."""
+    """Whoever waits on another loop than the kit's has the kit do what is waited for. On the
+    kit's own, each process has its waiters for itself: they die with it."""
 
     def __init__(self, app: App, world: World) -> None:
         super().__init__(app.storage, app.hub, app.clock, NEVER)
         self._world = world
+        self._of: dict[Process | None, PatientResults] = {}
 
     async def ended(self, run_id: str) -> Run:
-        if self._world.is_running_here:
-            return await super().ended(run_id)
-        return self._world.run_to_the_end_of(run_id)
-
-    async def _wait(self) -> None:
-        await self._look.wait()
+        if not self._world.is_running_here:
+            return self._world.run_to_the_end_of(run_id)
+        process = process_here()
+        if process not in self._of:
+            self._of[process] = PatientResults(self._storage, self._hub, self._clock, NEVER)
+        return await self._of[process].ended(run_id)
 
 
 class ExactTime(StorageTime):
