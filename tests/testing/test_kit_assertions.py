@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from perdure import App, Context, Retry
+from perdure import Context, Retry
 from perdure.errors import InvalidInput, RunNotFound
 from perdure.testing import Kit
 
@@ -54,7 +54,7 @@ def test_a_triggered_task_is_found_by_what_is_named_of_its_payload(kit: Kit) -> 
     assert kit.assert_triggered("welcome").payload["user_id"] == 1
     assert kit.assert_triggered("welcome", {"user_id": 2}).id == wanted
     assert kit.assert_triggered("welcome", {"extra": {"b": 2}}).id == wanted
-    assert kit.assert_triggered("welcome", {"user_id": ANY, "locale": "de"}, times=2)
+    kit.assert_triggered("welcome", {"user_id": ANY, "locale": "de"}, times=2)
 
 
 def test_typed_arguments_are_compared_as_they_are(kit: Kit) -> None:
@@ -94,9 +94,7 @@ def test_other_things_instead(kit: Kit) -> None:
         kit.app.tasks["fails"].trigger_sync()
     kit.app.tasks["ship"].trigger_sync(UUID(int=1), Address("Ulm"))
 
-    assert failing(kit) == (
-        "welcome was not triggered at all. What was: fails twice, ship once."
-    )
+    assert failing(kit) == ("welcome was not triggered at all. What was: fails twice, ship once.")
 
 
 def test_the_closest_run_is_shown_with_its_differences(kit: Kit) -> None:
@@ -167,7 +165,10 @@ def test_success_and_its_result(kit: Kit) -> None:
         kit.assert_succeeded(run)
     kit.run_until_idle()
 
-    assert str(early.value) == f"welcome ({run}) is not succeeded, but queued, due at 2030-01-01 00:00:00"
+    assert (
+        str(early.value)
+        == f"welcome ({run}) is not succeeded, but queued, due at 2030-01-01 00:00:00"
+    )
     kit.assert_succeeded(run, result="en 1")
     kit.assert_succeeded(shipped, result=datetime(2030, 1, 1, tzinfo=UTC))
     with pytest.raises(AssertionError) as other:
@@ -228,9 +229,7 @@ def test_a_run_that_was_never_retried(kit: Kit) -> None:
 
     with pytest.raises(AssertionError) as failed:
         kit.assert_retried(run)
-    assert str(failed.value) == (
-        f"welcome ({run}) was never retried; it is succeeded"
-    )
+    assert str(failed.value) == (f"welcome ({run}) was never retried; it is succeeded")
 
 
 def test_histories_are_compared_line_by_line(kit: Kit) -> None:

@@ -72,9 +72,7 @@ def test_a_crash_at_a_point_costs_the_attempt_and_the_run_goes_on(
     assert kit.events(run)[3].occurred_at == kit.events(run)[0].occurred_at + timedelta(seconds=30)
 
 
-def test_nothing_of_a_killed_async_handler_runs_again_not_even_finally(
-    kit: Kit, app: App
-) -> None:
+def test_nothing_of_a_killed_async_handler_runs_again_not_even_finally(kit: Kit, app: App) -> None:
     said: list[str] = []
 
     @app.task
@@ -219,9 +217,7 @@ def pay_sync(order: str) -> None:
 
 
 @pytest.mark.parametrize("executor", ["async", "thread", "process"])
-def test_the_matrix_finds_an_effect_that_happens_twice(
-    kit: Kit, app: App, executor: str
-) -> None:
+def test_the_matrix_finds_an_effect_that_happens_twice(kit: Kit, app: App, executor: str) -> None:
     bank = BANK
     function = pay_async if executor == "async" else pay_sync
     pay = app.task(name="pay", executor=executor)(function)

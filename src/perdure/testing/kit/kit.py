@@ -20,7 +20,7 @@ from perdure.testing.kit.crash_matrix import CrashMatrix
 from perdure.testing.kit.nested import run_aside
 from perdure.testing.kit.points import active
 from perdure.testing.kit.records import Execution, Progress
-from perdure.testing.kit.world import DueSource, Stuck, World, describe
+from perdure.testing.kit.world import PATIENCE, DueSource, Stuck, World, describe
 from perdure.testing.virtual import EPOCH
 
 P = ParamSpec("P")
@@ -52,8 +52,18 @@ class Kit(Assertions):
         self._start = start
         self._crash_at = crash_at
         self._replay = replay
+        self._patience = PATIENCE
         self._sources: list[DueSource] = []
         self._logs = LogKeeper()
+
+    @property
+    def patience(self) -> float:
+        """So many real seconds a thread may keep a handler waiting."""
+        return self._patience
+
+    @patience.setter
+    def patience(self, seconds: float) -> None:
+        self._patience = self._world.patience = seconds
 
     def __enter__(self) -> Self:
         self._database = _spare_databases.pop() if _spare_databases else InlineDatabase()
@@ -83,6 +93,7 @@ class Kit(Assertions):
     def _begin(self) -> None:
         self._world = World(self.app, self._database, seed=self._seed, start=self._start)
         self._world.due_sources += self._sources
+        self._world.patience = self._patience
         self._logs.records.clear()
 
     # Time
