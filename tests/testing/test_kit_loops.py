@@ -225,6 +225,30 @@ def test_triggering_from_other_threads(kit: Kit, app: App) -> None:
     assert sorted(run.result for run in kit.triggered(note)) == list(range(8))
 
 
+def test_other_threads_with_loops_of_their_own_may_wait_for_results(kit: Kit, app: App) -> None:
+    """As the test clients of web frameworks do."""
+    results: list[int] = []
+
+    @app.task
+    async def double(number: int) -> int:
+        await asyncio.sleep(1)
+        return 2 * number
+
+    async def request(number: int) -> None:
+        results.append(await double.run(number))
+
+    def serve(number: int) -> None:
+        asyncio.run(request(number))
+
+    threads = [threading.Thread(target=serve, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(results) == [0, 2, 4, 6]
+
+
 def test_the_app_is_given_back_as_it_was() -> None:
     app = App("sqlite:///somewhere.db")
 

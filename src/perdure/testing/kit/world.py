@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import threading
 import time as real_time
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
@@ -34,7 +35,7 @@ PATIENCE = 10.0
 """So many real seconds a thread or a socket may keep a handler waiting."""
 BRIEFLY = 0.5
 """So many real seconds an open socket may be silent before time goes on without it."""
-LONGEST = timedelta(days=1)
+LONGEST = timedelta(hours=6)
 """So much virtual time one call may pass through because handlers sleep."""
 MOST_MOMENTS = 20_000
 GROUP = 500
@@ -74,6 +75,7 @@ class World:
         self._starts = 0
         self._guests: list[asyncio.Task[Any]] = []
         self._known: tuple[int, int] | None = None
+        self._alone = threading.RLock()
         self.killed_at: int | None = None
         """After which position of the history the worker was killed, if it was."""
         self.boundaries.on_kill = self._on_kill
@@ -99,6 +101,10 @@ class World:
     def run(self, target: datetime | None = None, until: Until = never) -> None:
         """Do all there is to do, up to `target` (none: without moving time, but for handlers
         that sleep)."""
+        with self._alone:
+            self._run(target, until)
+
+    def _run(self, target: datetime | None, until: Until) -> None:
         limit = self.now + LONGEST
         self._look()
         while True:
@@ -114,7 +120,7 @@ class World:
             if moment is None:
                 return
             if target is None and moment > limit:
-                raise Stuck(f"{LONGEST.days} day of virtual time has passed, and {self.busy_with}")
+                raise Stuck(f"six hours of virtual time have passed, and {self.busy_with}")
             self._go_to(moment)
 
     def run_until_done(self) -> None:
