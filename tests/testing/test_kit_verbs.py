@@ -417,3 +417,12 @@ def test_limits_hold(kit: Kit, app: App) -> None:
 
     assert most == 2
     assert all(run.status == "succeeded" for run in kit.triggered(careful))
+
+
+def test_nothing_is_due_any_more_once_it_is_cancelled(kit: Kit, app: App) -> None:
+    run = app.task(_failing_once()).options(delay=60).trigger_sync()
+    kit.run_until_idle()
+
+    kit.run(app.runs.cancel(run.id))
+
+    assert kit.next_due() is None

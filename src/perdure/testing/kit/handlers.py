@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from perdure.engine.attempt import Ladder
 from perdure.engine.context import Context, current
 from perdure.engine.handlers import Handlers
 from perdure.engine.options import Executor
@@ -198,12 +197,8 @@ class KitHost(WorkerHost):
         self._watched = watched
 
     def _make_handlers(self) -> Handlers:
-        defaults = self._app.defaults
-        handlers = Handlers(
-            WatchedTasks(self._app, self._watched),
-            ladder=Ladder(defaults.cancel_grace, defaults.abandon_after),
-            result_limit=defaults.result_limit,
-        )
+        handlers = super()._make_handlers()
+        handlers._tasks = WatchedTasks(self._app, self._watched)
         handlers._threads = InlineThreads(asyncio.get_running_loop())
         return handlers
 

@@ -20,6 +20,7 @@ from perdure.testing.kit.crash_matrix import CrashMatrix
 from perdure.testing.kit.nested import run_aside
 from perdure.testing.kit.points import active
 from perdure.testing.kit.records import Execution, Progress
+from perdure.testing.kit.repoint import definitions
 from perdure.testing.kit.world import PATIENCE, DueSource, Stuck, World, describe
 from perdure.testing.virtual import EPOCH
 
@@ -85,14 +86,14 @@ class Kit(Assertions):
 
     def reset(self) -> None:
         """Everything anew: an empty storage, the first instant, the same ids. Tasks stay."""
-        tasks, limits = self.app.tasks, self.app._queue_limits
+        kept = definitions(self.app)
         self._world.close()
         self._begin()
-        self.app.tasks, self.app._queue_limits = tasks, limits
+        vars(self.app).update(kept)
 
     def _begin(self) -> None:
         self._world = World(self.app, self._database, seed=self._seed, start=self._start)
-        self._world.due_sources += self._sources
+        self._world.other_sources += self._sources
         self._world.patience = self._patience
         self._logs.records.clear()
 
@@ -110,7 +111,7 @@ class Kit(Assertions):
     def also_due(self, source: DueSource) -> None:
         """Have another source of instants asked: given the time, the next one after it."""
         self._sources.append(source)
-        self._world.due_sources.append(source)
+        self._world.other_sources.append(source)
 
     def advance(self, by: Duration) -> Progress:
         """Let so much time pass, and do all that is due on the way."""

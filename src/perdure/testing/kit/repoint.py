@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -13,7 +14,6 @@ from perdure.core.run import Run
 from perdure.engine.app import App, _Opened
 from perdure.engine.client import CommitBatcher
 from perdure.engine.facade import SyncFacade
-from perdure.engine.hints import Hub
 from perdure.engine.results import Results
 from perdure.engine.storage_time import StorageTime
 from perdure.storage.protocol import Outcome, Storage
@@ -96,30 +96,41 @@ class Idle:
         await self._app.__aexit__()
 
 
+def definitions(app: App) -> dict[str, Any]:
+    """What has been said about the app so far: its tasks, its queues."""
+    return {name: value for name, value in vars(app).items() if type(value) in (dict, list)}
+
+
 class Repointed:
     """`app` belongs to `world` until `restore`."""
 
     def __init__(self, app: App, world: World) -> None:
         self._app = app
         self._saved = dict(vars(app))
+        fresh = App(
+            "sqlite:///:memory:",
+            environment=app.environment,
+            defaults=replace(app.defaults, poll=NEVER),
+            clock=world.clock,
+            ids=world.ids,
+        )
         idle = Idle(app)
 
         def do_nothing(*arguments: Any, **options: Any) -> Idle:
             return idle
 
         vars(app).update(
-            url="sqlite:///:memory:",
-            clock=world.clock,
-            ids=world.ids,
-            defaults=replace(app.defaults, poll=NEVER),
-            tasks=dict(app.tasks),
-            hub=Hub(world.ids.token()),
+            {name: copy(value) for name, value in definitions(app).items()},
+            url=fresh.url,
+            clock=fresh.clock,
+            ids=fresh.ids,
+            defaults=fresh.defaults,
+            hub=fresh.hub,
             sync=DirectFacade(app),
             open_storage=lambda: world.storage,
             worker=do_nothing,
             executing=do_nothing,
             maintenance=do_nothing,
-            _queue_limits=list(app._queue_limits),
             _opened=None,
             _times_opened=1,
         )

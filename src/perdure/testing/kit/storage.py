@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -39,8 +40,16 @@ class KitStorage(SqlStorage):
         """If set, the only run that may be claimed."""
         self.ration: int | None = None
         """If set, how many attempts may still begin."""
+        self.look_again_at: datetime | None = None
+        """When a claim may find more, as the last one was told: limits know more than runs."""
         self.cut_off: set[str] = set()
         """Runs whose renewals do not arrive."""
+
+    def is_any_due(self) -> bool:
+        """Workers look more often than there is something to see: that is no boundary."""
+        query = "SELECT 1 FROM runs WHERE claimable_at <= ? LIMIT 1"
+        now = self.dialect.instant(self._database.clock.now())
+        return self._database.ask(query, now) is not None
 
     async def migrate(self) -> int:
         return 1
@@ -53,9 +62,11 @@ class KitStorage(SqlStorage):
 
     async def claim(self, request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
         what = _events_of(outcomes) or "the claim"
-        before = await self._pass(f"before {what}") if outcomes or self._is_any_due() else None
+        before = await self._pass(f"before {what}") if outcomes or self.is_any_due() else None
         claimed = await super().claim(self._rationed(request), outcomes)
-        if self.ration is not None:
+        if self.ration is None:
+            self.look_again_at = claimed.next_claimable_at
+        else:
             self.ration -= len(claimed.runs)
         happened = [f"the claim of {run.task}" for run in claimed.runs]
         happened += [_events_of(outcomes)] if outcomes else []
@@ -83,12 +94,6 @@ class KitStorage(SqlStorage):
             await self._pass(f"after {what}")
         elif before is not None:
             self._boundaries.forget(before)
-
-    def _is_any_due(self) -> bool:
-        """Workers look more often than there is something to see: that is no boundary."""
-        query = "SELECT 1 FROM runs WHERE claimable_at <= ? LIMIT 1"
-        now = self.dialect.instant(self._database.clock.now())
-        return self.ration != 0 and self._database.ask(query, now) is not None
 
     def _rationed(self, request: ClaimRequest) -> ClaimRequest:
         if self.only is not None:

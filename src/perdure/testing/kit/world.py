@@ -25,7 +25,7 @@ from perdure.testing.kit.boundaries import Boundaries, Boundary, stop_if_dead
 from perdure.testing.kit.handlers import KitHost, Watched, Witness
 from perdure.testing.kit.loop import KitLoop, is_guest
 from perdure.testing.kit.nested import run_aside
-from perdure.testing.kit.repoint import Repointed
+from perdure.testing.kit.repoint import Repointed, definitions
 from perdure.testing.kit.storage import KitStorage
 from perdure.testing.virtual import EPOCH, Process, VirtualClock, process_here
 
@@ -66,7 +66,7 @@ class World:
         self.clock = VirtualClock(self.loop, Random(f"{seed} jitter"))
         self.ids = Ids(Random(f"{seed} ids").randbytes)
         self.witness = Witness()
-        self.due_sources: list[DueSource] = [self._next_due_run]
+        self.other_sources: list[DueSource] = []
         self.patience = PATIENCE
         self._watched = Watched(self.loop, self.boundaries, self.witness)
         self._repointed = Repointed(app, self)
@@ -74,7 +74,7 @@ class World:
         self._host: KitHost | None = None
         self._starts = 0
         self._guests: list[asyncio.Task[Any]] = []
-        self._known: tuple[int, int] | None = None
+        self._known: list[int] = []
         self._alone = threading.RLock()
         self.killed_at: int | None = None
         """After which position of the history the worker was killed, if it was."""
@@ -127,7 +127,7 @@ class World:
         """Until every run has ended, or waits for something that time does not bring."""
         for _ in range(MOST_MOMENTS):
             self.run()
-            moment = self._next_due_run(self.now)
+            moment = self._next_due_run()
             if moment is None:
                 return
             self._go_to(moment)
@@ -167,7 +167,7 @@ class World:
 
     def next_due(self) -> datetime | None:
         """The next instant at which time alone makes something happen."""
-        moments = [source(self.now) for source in self.due_sources]
+        moments = [self._next_due_run(), *(source(self.now) for source in self.other_sources)]
         return min((moment for moment in moments if moment is not None), default=None)
 
     # Looking back
@@ -228,7 +228,7 @@ class World:
 
     def _look(self) -> None:
         """A pass of every service, now; and the worker shall look, too."""
-        known = (len(self.app.tasks), len(self.app._queue_limits))
+        known = [len(said) for said in definitions(self.app).values()]
         if known != self._known:
             self._known = known
             run_aside(self.app._introduce())
@@ -284,9 +284,10 @@ class World:
         if due is not None and due <= moment:
             self._look()
 
-    def _next_due_run(self, now: datetime) -> datetime | None:
-        """The live worker's own leases do not count: it keeps them."""
-        instant = self.storage.dialect.instant(now)
+    def _next_due_run(self) -> datetime | None:
+        """When a run may be claimed or needs attention. The live worker's own leases do not
+        count: it keeps them. What is due, but held by a limit, is looked at when that opens."""
+        now = self.storage.dialect.instant(self.now)
         worker = "" if self._host is None or self._is_crashed else self._host.id
         query = (
             "SELECT min(at) FROM ("
@@ -294,7 +295,10 @@ class World:
             " UNION ALL SELECT attention_at FROM runs"
             "  WHERE attention_at > ?1 AND (lease_worker IS NULL OR lease_worker <> ?2))"
         )
-        return self.storage.dialect.moment(self.database.ask(query, instant, worker))
+        moments = [self.storage.dialect.moment(self.database.ask(query, now, worker))]
+        if self.storage.is_any_due():
+            moments.append(self.storage.look_again_at)
+        return min((at for at in moments if at is not None and at > self.now), default=None)
 
     def _something_comes_from_outside(self) -> bool:
         """Threads are waited for; an open socket only briefly, it may be one that is kept."""
