@@ -358,3 +358,53 @@ def test_the_matrix_covers_what_children_do(kit: Kit, app: App) -> None:
     assert "before the commit of run.created of child" in labels
     assert "after the commit of run.created of child" in labels
     assert "child (attempt 1) begins" in labels
+
+
+@pytest.mark.parametrize("kind", ["async", "def"])
+def test_a_transaction_and_its_success_are_both_there_or_both_not(
+    kit: Kit, app: App, kind: str
+) -> None:
+    @app.task
+    async def book_async(ctx: Context, order: str) -> None:
+        async with ctx.transaction() as connection:
+            await connection.execute("INSERT INTO orders VALUES (?)", (order,))
+            await child.trigger(order)
+        await asyncio.sleep(1)
+
+    @app.task
+    def book_def(ctx: Context, order: str) -> None:
+        with ctx.transaction() as connection:
+            connection.execute("INSERT INTO orders VALUES (?)", (order,))
+            child.trigger_sync(order)
+        point("written")
+
+    @app.task
+    def child(order: str) -> None:
+        pass
+
+    book = app.tasks[f"book_{kind}"]
+
+    def scenario() -> None:
+        kit.connection.execute("CREATE TABLE orders (name TEXT)")
+        book.trigger_sync("A")
+
+    def check() -> None:
+        assert kit.connection.execute("SELECT * FROM orders").fetchall() == [("A",)]
+        assert len(kit.triggered(child)) == 1
+        kit.assert_succeeded(kit.triggered(book)[0])
+
+    kit.crash_matrix(scenario, check)
+
+    labels = [boundary.label for boundary in kit.boundaries(scenario)]
+    assert f"before the commit of the transaction of book_{kind}" in labels
+    assert f"after the commit of the transaction of book_{kind}" in labels
+
+
+def test_tables_of_a_test_are_gone_after_it() -> None:
+    with Kit() as first:
+        first.connection.execute("CREATE TABLE mine (name TEXT)")
+    with Kit() as second:
+        second.connection.execute("CREATE TABLE mine (name TEXT)")
+        found = second.connection.execute("SELECT * FROM mine").fetchall()
+
+    assert found == []

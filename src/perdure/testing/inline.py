@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Coroutine
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, cast
@@ -58,11 +59,23 @@ class InlineDatabase:
         self.clock = Authority()
         self.storage: Any = cast(Any, open_storage("sqlite:///:memory:", self.clock, inline=True))
         finish(self.storage.migrate())
-        self._raw = self.storage._connection.raw
+        self._raw: sqlite3.Connection = self.storage._connection.raw
         for statement in more_tables:
             self._raw.execute(statement)
+        self._tables = self._all_tables()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        return self._raw
+
+    def _all_tables(self) -> list[str]:
         named = "SELECT name FROM sqlite_master WHERE type = 'table'"
-        self._tables = [name for (name,) in self._raw.execute(named).fetchall()]
+        return [name for (name,) in self._raw.execute(named).fetchall()]
+
+    def drop_other_tables(self) -> None:
+        """What a test made besides ours."""
+        for table in set(self._all_tables()) - {*self._tables, "sqlite_sequence"}:
+            self._raw.execute(f'DROP TABLE "{table}"')
 
     def reset(self, loop: VirtualLoop) -> None:
         self.clock.loop = loop

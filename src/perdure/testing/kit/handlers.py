@@ -11,6 +11,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,9 +185,10 @@ class InlineThreads(Threads):
         self._loop.call_soon(self._do, job)
 
     def _do(self, job: Job) -> None:
-        with outside_of_any_loop():
-            say = job()
-        say()
+        with suppress(WorkerKilled):  # in the middle of its transaction's commit
+            with outside_of_any_loop():
+                say = job()
+            say()
 
 
 class KitHost(WorkerHost):

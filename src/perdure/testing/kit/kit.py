@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from perdure.engine.app import App
-from perdure.engine.context import TASK_LOG
 from perdure.engine.options import Duration, duration
+from perdure.engine.run_log import TASK_LOG
 from perdure.engine.task import Task
 from perdure.errors import InvalidInput
 from perdure.testing.inline import InlineDatabase
@@ -96,6 +97,12 @@ class Kit(Assertions):
         self._world.other_sources += self._sources
         self._world.patience = self._patience
         self._logs.records.clear()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The private database itself: where `ctx.transaction()` writes. Make tables of your own
+        in it; they are gone after the test, and with `reset`."""
+        return self._database.connection
 
     # Time
 

@@ -14,10 +14,11 @@ from perdure.core.run import Run
 from perdure.engine.app import App, _Opened
 from perdure.engine.client import CommitBatcher
 from perdure.engine.facade import SyncFacade
+from perdure.engine.hints import Hub
+from perdure.engine.metrics import Metrics
 from perdure.engine.results import Results
 from perdure.engine.storage_time import StorageTime
 from perdure.storage.protocol import Outcome, Storage
-from perdure.testing.inline import finish
 from perdure.testing.kit.nested import run_aside
 from perdure.testing.virtual import Process, process_here
 
@@ -107,13 +108,7 @@ class Repointed:
     def __init__(self, app: App, world: World) -> None:
         self._app = app
         self._saved = dict(vars(app))
-        fresh = App(
-            "sqlite:///:memory:",
-            environment=app.environment,
-            defaults=replace(app.defaults, poll=NEVER),
-            clock=world.clock,
-            ids=world.ids,
-        )
+        metrics = Metrics(app)
         idle = Idle(app)
 
         def do_nothing(*arguments: Any, **options: Any) -> Idle:
@@ -121,11 +116,12 @@ class Repointed:
 
         vars(app).update(
             {name: copy(value) for name, value in definitions(app).items()},
-            url=fresh.url,
-            clock=fresh.clock,
-            ids=fresh.ids,
-            defaults=fresh.defaults,
-            hub=fresh.hub,
+            url="sqlite:///:memory:",
+            clock=world.clock,
+            ids=world.ids,
+            defaults=replace(app.defaults, poll=NEVER),
+            metrics=metrics,
+            hub=Hub(world.ids.token(), metrics.registry),
             sync=DirectFacade(app),
             open_storage=lambda: world.storage,
             worker=do_nothing,
@@ -134,7 +130,7 @@ class Repointed:
             _opened=None,
             _times_opened=1,
         )
-        app._opened = opened = finish(_Opened.open(app))
+        app._opened = opened = run_aside(_Opened.open(app))
         opened.client._batches = DirectCommits(app)
         opened.results = DrivenResults(app, world)
         opened.time = ExactTime(app.clock)

@@ -15,6 +15,7 @@ from perdure.storage.protocol import Claimed, ClaimRequest, Outcome, Renewal, Re
 from perdure.storage.sql_storage import Make, SqlStorage
 from perdure.testing.inline import InlineDatabase, finish
 from perdure.testing.kit.boundaries import Boundaries, freeze_if_dead
+from perdure.testing.kit.transactions import KitTransactions
 from perdure.testing.virtual import process_here
 
 T = TypeVar("T")
@@ -59,6 +60,9 @@ class KitStorage(SqlStorage):
 
     async def close(self) -> None:
         pass
+
+    def transactions(self) -> KitTransactions:
+        return KitTransactions(self._inner.transactions(), self._pass)
 
     async def claim(self, request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
         what = _events_of(outcomes) or "the claim"

@@ -60,6 +60,7 @@ class World:
         self.app = app
         self.database = database
         self.loop = KitLoop((start - EPOCH).total_seconds())
+        database.drop_other_tables()
         database.reset(self.loop)
         self.boundaries = Boundaries()
         self.storage = KitStorage(database, self.boundaries, self.loop)
