@@ -4,7 +4,14 @@ import os
 
 from hypothesis import settings
 
-pytest_plugins = ["fix_app", "fix_postgres", "fix_processes", "fix_storage"]
+pytest_plugins = [
+    "fix_app",
+    "fix_postgres",
+    "fix_processes",
+    "fix_storage",
+    "perdure.testing.plugin",
+    "pytester",
+]
 
 settings.register_profile("quick", deadline=None, print_blob=True, max_examples=20)
 settings.register_profile("ci", deadline=None, print_blob=True, max_examples=100)

@@ -48,13 +48,7 @@ class WorkerHost:
 
     async def __aenter__(self) -> Self:
         await self._app.__aenter__()
-        defaults = self._app.defaults
-        self._handlers = Handlers(
-            self._app.tasks,
-            ladder=Ladder(defaults.cancel_grace, defaults.abandon_after),
-            result_limit=defaults.result_limit,
-            tracing=self._app.tracing,
-        )
+        self._handlers = self._make_handlers()
         self._io = SameLoop() if self._same_loop else IoThread("perdure-io")
         await self._io.call(self._start())
         return self
@@ -79,6 +73,15 @@ class WorkerHost:
         await self._handlers.close()
         await self._transactions.close()
         await self._app.__aexit__()
+
+    def _make_handlers(self) -> Handlers:
+        defaults = self._app.defaults
+        return Handlers(
+            self._app.tasks,
+            ladder=Ladder(defaults.cancel_grace, defaults.abandon_after),
+            result_limit=defaults.result_limit,
+            tracing=self._app.tracing,
+        )
 
     async def _start(self) -> None:
         self._storage, self._owned = self._storage_here()

@@ -1,17 +1,12 @@
-"""The one database of a simulation: real SQLite in memory, run inline, with virtual time."""
+"""The one database of a simulation, and what of it the oracle looks at."""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from datetime import datetime, timedelta
-from typing import Any, TypeVar, cast
-
 import msgspec
 
-from perdure.storage import open_storage
-from perdure.testing.simulation.loop import EPOCH, SimulationLoop
+from perdure.testing.inline import HistoryRow, InlineDatabase, finish
 
-T = TypeVar("T")
+__all__ = ["Database", "HistoryRow", "RunRow", "finish"]
 
 
 class RunRow(msgspec.Struct, frozen=True):
@@ -30,72 +25,12 @@ class RunRow(msgspec.Struct, frozen=True):
     gate: str | None
 
 
-class HistoryRow(msgspec.Struct, frozen=True):
-    position: int
-    run_id: str
-    first_sequence: int
-    commit_id: str
-    events: str
-
-
-def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        value: T = stop.value
-        return value
-    raise AssertionError("it waits")
-
-
-class Authority:
-    """The storage's clock: virtual time itself."""
+class Database(InlineDatabase):
+    """What a simulation writes, read back."""
 
     def __init__(self) -> None:
-        self.loop: SimulationLoop | None = None
-
-    def now(self) -> datetime:
-        return EPOCH + timedelta(seconds=self.elapsed())
-
-    def elapsed(self) -> float:
-        return 0.0 if self.loop is None else self.loop.time()
-
-    def jitter(self) -> float:
-        raise AssertionError("storage takes no chances")
-
-    async def sleep(self, delay: timedelta) -> None:
-        raise AssertionError("storage does not sleep")
-
-
-class Database:
-    """Made once and emptied between scenarios, since parsing its statements is what costs."""
-
-    def __init__(self) -> None:
-        self.clock = Authority()
-        self.storage: Any = cast(Any, open_storage("sqlite:///:memory:", self.clock, inline=True))
-        finish(self.storage.migrate())
-        self._raw = self.storage._connection.raw
         # What handlers write in their transactions.
-        self._raw.execute("CREATE TABLE effects (run_id TEXT, token TEXT) STRICT")
-        named = "SELECT name FROM sqlite_master WHERE type = 'table'"
-        self._tables = [name for (name,) in self._raw.execute(named).fetchall()]
-
-    def reset(self, loop: SimulationLoop) -> None:
-        self.clock.loop = loop
-        for table in self._tables:
-            self._raw.execute(f"DELETE FROM {table}")
-
-    @property
-    def changes(self) -> int:
-        """Grows with every row written."""
-        return int(self._raw.total_changes)
-
-    def history_after(self, position: int) -> list[HistoryRow]:
-        query = (
-            "SELECT position, run_id, first_sequence, commit_id, events"
-            "  FROM history WHERE position > ? ORDER BY position"
-        )
-        return [HistoryRow(*row) for row in self._raw.execute(query, (position,)).fetchall()]
+        super().__init__("CREATE TABLE effects (run_id TEXT, token TEXT) STRICT")
 
     def rows(self) -> dict[str, RunRow]:
         query = f"SELECT {', '.join(RunRow.__struct_fields__)} FROM runs ORDER BY id"

@@ -1,0 +1,140 @@
+"""An app re-pointed at the kit: same object, same tasks, another storage, another time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from msgspec.structs import replace
+
+from perdure.core.commit import Commit
+from perdure.core.run import Run
+from perdure.engine.app import App, _Opened
+from perdure.engine.client import CommitBatcher
+from perdure.engine.facade import SyncFacade
+from perdure.engine.hints import Hub
+from perdure.engine.metrics import Metrics
+from perdure.engine.results import Results
+from perdure.engine.storage_time import StorageTime
+from perdure.storage.protocol import Outcome, Storage
+from perdure.testing.kit.nested import run_aside
+from perdure.testing.virtual import Process, process_here
+
+if TYPE_CHECKING:
+    from perdure.testing.kit.world import World
+
+T = TypeVar("T")
+
+NEVER = timedelta(days=3650)
+"""Nobody polls: inside one process no hint is lost."""
+
+
+class DirectCommits(CommitBatcher):
+    """Whoever asks for a run writes it: nothing to share, and no loop to be bound to."""
+
+    async def commit_all(self, commits: Sequence[Commit]) -> list[Outcome]:
+        return await self._app.storage.commit(commits)
+
+
+class PatientResults(Results):
+    """Looks when told, and only then."""
+
+    async def _wait(self) -> None:
+        await self._look.wait()
+
+
+class DrivenResults(Results):
+    """Whoever waits on another loop than the kit's has the kit do what is waited for. On the
+    kit's own, each process has its waiters for itself: they die with it."""
+
+    def __init__(self, app: App, world: World) -> None:
+        super().__init__(app.storage, app.hub, app.clock, NEVER)
+        self._world = world
+        self._of: dict[Process | None, PatientResults] = {}
+
+    async def ended(self, run_id: str) -> Run:
+        if not self._world.is_running_here:
+            return self._world.run_to_the_end_of(run_id)
+        process = process_here()
+        if process not in self._of:
+            self._of[process] = PatientResults(self._storage, self._hub, self._clock, NEVER)
+        return await self._of[process].ended(run_id)
+
+
+class ExactTime(StorageTime):
+    """No estimate: there is one clock."""
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    def keep_fresh(self, storage: Storage) -> None:
+        pass
+
+
+class DirectFacade(SyncFacade):
+    """`trigger_sync` and its like, without a thread."""
+
+    def call(self, use: Callable[[App], Awaitable[T]]) -> T:
+        return run_aside(use(self._app))
+
+    def close(self) -> None:
+        pass
+
+
+class Idle:
+    """Stands for a service that the app wants to run: the kit does its work, when told."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __aenter__(self) -> Self:
+        await self._app.__aenter__()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._app.__aexit__()
+
+
+def definitions(app: App) -> dict[str, Any]:
+    """What has been said about the app so far: its tasks, its queues."""
+    return {name: value for name, value in vars(app).items() if type(value) in (dict, list)}
+
+
+class Repointed:
+    """`app` belongs to `world` until `restore`."""
+
+    def __init__(self, app: App, world: World) -> None:
+        self._app = app
+        self._saved = dict(vars(app))
+        metrics = Metrics(app)
+        idle = Idle(app)
+
+        def do_nothing(*arguments: Any, **options: Any) -> Idle:
+            return idle
+
+        vars(app).update(
+            {name: copy(value) for name, value in definitions(app).items()},
+            url="sqlite:///:memory:",
+            clock=world.clock,
+            ids=world.ids,
+            defaults=replace(app.defaults, poll=NEVER),
+            metrics=metrics,
+            hub=Hub(world.ids.token(), metrics.registry),
+            sync=DirectFacade(app),
+            open_storage=lambda: world.storage,
+            worker=do_nothing,
+            executing=do_nothing,
+            maintenance=do_nothing,
+            _opened=None,
+            _times_opened=1,
+        )
+        app._opened = opened = run_aside(_Opened.open(app))
+        opened.client._batches = DirectCommits(app)
+        opened.results = DrivenResults(app, world)
+        opened.time = ExactTime(app.clock)
+
+    def restore(self) -> None:
+        vars(self._app).clear()
+        vars(self._app).update(self._saved)
