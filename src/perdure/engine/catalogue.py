@@ -62,6 +62,10 @@ class KnownTask(msgspec.Struct, frozen=True):
     settings: TaskSettings
     signature: None = None
 
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
 
 class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One worker process, as it last said of itself; `seen_at` is the storage's time."""

@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec.structs import force_setattr, replace
 
-from perdure.core.decide.create import MAX_META, check_priority
+from perdure.core.decide.create import MAX_META, MAX_TAGS, check_priority
 from perdure.core.retry import Backoff, BackoffKind, check_backoff
 from perdure.core.run import OnExhausted, OnLeaseExpired, Policy, is_run_id
 from perdure.core.values import check_label, encode_value, in_utc
@@ -224,6 +224,8 @@ class TriggerKeywords(TypedDict, total=False):
 def _check_tags(tags: dict[str, str], field: str) -> None:
     if not isinstance(tags, dict):
         raise InvalidInput(field, f"must be a dict, e.g. {{'team': 'red'}}, not {tags!r:.80}")
+    if len(tags) > MAX_TAGS:
+        raise InvalidInput(field, f"at most {MAX_TAGS} are allowed, not {len(tags)}")
     for key, value in tags.items():
         check_label(key, field)
         check_label(value, f"{field}.{key}")

@@ -13,6 +13,7 @@ __all__ = ["Storage", "check_url", "open_storage", "options_of"]
 _SQLITE = ("inline", "busy_timeout", "hints", "on_statement")
 _POSTGRES = (
     "max_connections",
+    "transaction_connections",
     "connect_timeout",
     "retries",
     "prepare",
