@@ -15,6 +15,7 @@
     ├── TransactionError            `ctx.transaction()` cannot be, or was rolled back
     ├── UnreadableHistory           stored by newer code, or damaged
     ├── AppNotOpen                  the app was used outside `async with app:`
+    ├── OutsideRun                  `current()` was called where no attempt runs
     ├── RunNotFound
     ├── TaskNotFound
     ├── IdempotencyConflict         the same key was used for another payload
@@ -35,6 +36,8 @@ All arguments go to `super().__init__`, so every error survives pickling.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class PerdureError(Exception):
@@ -168,11 +171,21 @@ class UnreadableHistory(PerdureError):
 
 
 class AppNotOpen(PerdureError):
-    """The app was used before it was opened. Use it inside `async with app:`, or call the
-    `_sync` methods, which open it by themselves."""
+    """The app was used before it was opened. Use it inside `async with app:`, or, from code that
+    cannot await, through `app.sync` and the `_sync` methods, which open it by themselves."""
 
     def __str__(self) -> str:
-        return "open the app first: `async with app:`, or use the methods that end in _sync"
+        return (
+            "open the app first: `async with app:`; code that cannot await uses app.sync.runs, "
+            "task.trigger_sync and run.result_sync, which open it by themselves"
+        )
+
+
+class OutsideRun(PerdureError, LookupError):
+    """There is no current run here. Only handlers, and what they call, have one."""
+
+    def __str__(self) -> str:
+        return "no attempt runs here; `current()` answers inside a handler only"
 
 
 class RunNotFound(PerdureError):
@@ -227,18 +240,22 @@ class SingletonConflict(PerdureError):
 class RunUnsuccessful(PerdureError):
     """The run ended, but not in success."""
 
-    def __init__(self, run_id: str, status: str, why: str = "") -> None:
-        super().__init__(run_id, status, why)
+    def __init__(self, run_id: str, status: str, why: str = "", failure: Any = None) -> None:
+        super().__init__(run_id, status, why, failure)
         self.run_id = run_id
         self.status = status
         self.why = why
+        self.failure = failure
+        """The run's `Failure`, if it has one: kind, type, message, traceback, details."""
 
     def __str__(self) -> str:
-        return f"run {self.run_id} {self.status}" + (f": {self.why}" if self.why else "")
+        kind = getattr(self.failure, "type", "")
+        why = ": ".join(word for word in (kind, self.why) if word)
+        return f"run {self.run_id} {self.status}" + (f": {why}" if why else "")
 
 
 class RunFailed(RunUnsuccessful):
-    """The run failed for good, or was dead-lettered."""
+    """The run failed for good, or was dead-lettered. `failure` tells how, with its traceback."""
 
 
 class RunCancelled(RunUnsuccessful):

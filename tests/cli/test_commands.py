@@ -188,6 +188,7 @@ def test_config_says_what_holds_and_why(shell: Shell) -> None:
     assert answer.json["lease_ttl"] == {"value": 7.5, "source": "PERDURE_LEASE_TTL"}
     assert answer.json["poll"] == {"value": 2.0, "source": "[tool.perdure] in pyproject.toml"}
     assert answer.json["max_attempts"] == {"value": 3, "source": "default"}
+    assert answer.json["backoff_maximum"] == {"value": 3600.0, "source": "default"}
     assert [line.split() for line in table.out.splitlines() if line.startswith("lease_ttl")] == [
         ["lease_ttl", "7.5", "PERDURE_LEASE_TTL"]
     ]
@@ -203,9 +204,12 @@ def test_config_hides_passwords(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("toml", "advice"),
     [
-        ("lease_tl = 9", "there is no setting 'lease_tl'"),
+        ("lease_tl = 9", "there is no setting 'lease_tl'; did you mean lease_ttl?"),
         ("lease_ttl = 'x'", "lease_ttl must be a number of seconds, not 'x'"),
         ("concurrency = 0", "concurrency must be more than nothing"),
+        ("concurrency = 3.5", "concurrency must be a whole number, not 3.5"),
+        ("backoff_factor = 0.5", "backoff_factor must lie between 1 and 1000, not 0.5"),
+        ("backoff_jitter = true", "backoff_jitter must be a number, not True"),
         ("queue = 3", "queue must be a text"),
         ("= 3", "cannot be read"),
     ],

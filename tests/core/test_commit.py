@@ -99,7 +99,7 @@ def test_asking_for_a_cancellation_rests_on_nothing() -> None:
 
 def test_a_replay_closes_the_dead_letter_in_the_same_commit() -> None:
     closed = close_dead_letter(
-        a_run(Status.DEAD_LETTERED), DeadLetterStatus.REPLAYED, OPERATOR, after(9), a_run()
+        a_run(Status.DEAD_LETTERED), DeadLetterStatus.REPLAYED, OPERATOR, after(9), a_run().id
     )
 
     commit = prepare_commit(None, history(), "commit-1", dead_letter_closed=closed)

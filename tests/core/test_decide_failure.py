@@ -234,3 +234,9 @@ def test_however_long_the_wait_the_retry_stays_an_instant() -> None:
 def test_evidence_must_be_json(field: str) -> None:
     with pytest.raises(InvalidValue, match=field):
         check_evidence(Evidence(**{field: {"ms": float("nan")}}))
+
+
+def test_evidence_that_can_be_kept_is_kept_as_it_is() -> None:
+    evidence = Evidence(execution_trace={"ms": 3}, output={"lines": []})
+
+    assert check_evidence(evidence) is evidence

@@ -191,9 +191,15 @@ def test_a_waiting_run_wakes_through_the_queue() -> None:
     assert (awake.status, awake.run_at, awake.awaiting) == (Status.QUEUED, after(5), None)
 
 
-@pytest.mark.parametrize("status", [s for s in Status if s is not Status.WAITING])
-def test_a_run_that_does_not_wait_is_left_alone(status: Status) -> None:
+@pytest.mark.parametrize("status", sorted(set(Status) - TERMINAL - {Status.WAITING}))
+def test_a_run_that_does_not_wait_any_more_is_left_alone(status: Status) -> None:
     assert decide_wake(a_run(status), OPERATOR, after(5)) == []
+
+
+@pytest.mark.parametrize("status", sorted(TERMINAL))
+def test_an_ended_run_is_not_woken(status: Status) -> None:
+    with pytest.raises(NotAllowed, match="it has ended"):
+        decide_wake(a_run(status), OPERATOR, after(5))
 
 
 def test_a_clock_that_steps_back_cannot_reorder_a_history() -> None:

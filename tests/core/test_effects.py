@@ -151,7 +151,7 @@ def test_other_events_and_other_queues_yield_no_outbox_rows() -> None:
 def test_a_dead_letter_is_closed_as_replayed_or_discarded() -> None:
     dead, replayed = a_run(Status.DEAD_LETTERED), a_run(run_id=run_id(2))
 
-    closed = close_dead_letter(dead, DeadLetterStatus.REPLAYED, OPERATOR, after(9), replayed)
+    closed = close_dead_letter(dead, DeadLetterStatus.REPLAYED, OPERATOR, after(9), replayed.id)
     thrown = close_dead_letter(dead, DeadLetterStatus.DISCARDED, OPERATOR, after(9))
 
     common: dict[str, Any] = {"run_id": RUN_ID, "closed_at": after(9), "closed_by": OPERATOR}

@@ -199,8 +199,8 @@ def test_a_good_label_is_kept(label: str) -> None:
         ("a\n", "control characters"),
         ("\x7f", "control characters"),
         ("\ud800", "lone surrogates"),
-        (3, "must be text, not int"),
-        (None, "must be text, not NoneType"),
+        (3, "must be text, not 3"),
+        (None, "must be text, not None"),
     ],
 )
 def test_a_bad_label_is_refused(label: Any, problem: str) -> None:

@@ -5,6 +5,7 @@ import ast
 import asyncio
 import inspect
 import re
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -39,6 +40,15 @@ def test_every_example_of_the_page_runs(
     with asyncio.Runner() as runner:
         for line, code in blocks(page):
             _execute(code, page, line, vars(module), runner)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+def test_what_a_newcomer_copies_runs_as_a_script(page: str, tmp_path: Path) -> None:
+    script = tmp_path / "copied.py"
+    code = "\n".join(code for _, code in blocks(ROOT / page))
+    script.write_text(code, encoding="utf-8")
+
+    subprocess.run([sys.executable, script], cwd=tmp_path, check=True, timeout=60)
 
 
 def _execute(

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from perdure import App, Context, Fail, Retry, RunHandle, current
 from perdure.core.failure import MAX_MESSAGE, Failure, FailureKind
+from perdure.engine.context import Released
 from perdure.engine.defaults import Defaults
 from perdure.errors import RunFailed
 
@@ -196,15 +197,13 @@ async def test_a_release_until_no_particular_time_is_a_failure(app: App) -> None
 
     failure = await fails(app, naive)
 
-    assert (failure.type, failure.message) == (
-        "InvalidInput",
-        "until: must say its time zone, e.g. tzinfo=UTC",
-    )
+    assert failure.type == "InvalidInput"
+    assert failure.message.startswith("until: must be an instant that says its time zone, not")
 
 
 async def test_an_ending_that_cannot_be_recorded_is_a_failure_and_stops_nobody(app: App) -> None:
-    def until_after_the_calendar(ctx: Context) -> None:
-        ctx.release(delay=timedelta.max)
+    def until_after_the_calendar() -> None:
+        raise Released(timedelta.max, None, None)
 
     failure = await fails(app, until_after_the_calendar)
 

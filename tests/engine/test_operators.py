@@ -16,7 +16,6 @@ from perdure.errors import (
     InvalidInput,
     NotAllowed,
     RunCancelled,
-    SequenceConflict,
     SingletonConflict,
 )
 
@@ -139,7 +138,7 @@ async def test_a_failed_run_is_retried_as_a_new_linked_run(app: App) -> None:
         await _until(app, run.id, Status.FAILED)
         broken = False
         again = await app.runs.retry(run.id, "mended", by=GRACE)
-        other = await app.runs.rerun(run.id, n=5)
+        other = await app.runs.rerun(run.id, payload={"n": 5})
 
         assert (await again.result(10), await other.result(10)) == (1, 5)
         made = await app.runs.get(again.id)
@@ -193,11 +192,11 @@ async def test_a_dead_letter_is_replayed_once(app: App) -> None:
         await _dead_letter(app, run.id)
         [letter] = await app.dead_letters.list()
         broken = False
-        replayed = await app.dead_letters.replay(run.id)
+        replayed = await app.dead_letters.replay(run.id, by=GRACE)
 
         assert letter.run_id == run.id
         assert await replayed.result(10) == "fine"
-        with pytest.raises(SequenceConflict):
+        with pytest.raises(NotAllowed, match=f"replayed by grace as {replayed.id}"):
             await app.dead_letters.replay(run.id)
         assert await app.dead_letters.list() == []
         [closed] = await app.dead_letters.list(status=None)
@@ -212,10 +211,14 @@ async def test_a_dead_letter_can_be_discarded_once(app: App) -> None:
     async with app.run_all():
         run = await fragile.trigger()
         await _dead_letter(app, run.id)
-        await app.dead_letters.discard(run.id)
+        await app.dead_letters.discard(run.id, by="alice")
 
         with pytest.raises(NotAllowed, match="no open dead letter"):
             await app.dead_letters.discard(run.id)
+        with pytest.raises(NotAllowed, match="was discarded by alice; rerun it"):
+            await app.dead_letters.replay(run.id)
+        with pytest.raises(NotAllowed, match="was discarded by alice; rerun it"):
+            await app.runs.retry(run.id)
 
 
 async def test_lists_understand_seed_words(opened: App) -> None:

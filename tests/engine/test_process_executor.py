@@ -34,7 +34,8 @@ async def app(sqlite_storage_url: str) -> AsyncIterator[App]:
 
 
 def in_process(app: App, function: Callable[..., Any], **settings: Any) -> Task[..., Any]:
-    return app.task(executor="process", **settings)(function)
+    task: Task[..., Any] = app.task(executor="process", **settings)(function)
+    return task
 
 
 async def failure_of(task: Task[..., Any], *arguments: Any) -> Failure:

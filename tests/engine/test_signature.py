@@ -12,7 +12,7 @@ import pytest
 
 from perdure import Context
 from perdure.engine.signature import Signature
-from perdure.errors import InvalidPayload, InvalidTask, InvalidValue, PayloadTooLarge
+from perdure.errors import InvalidPayload, InvalidTask, PayloadTooLarge
 
 
 @dataclass
@@ -81,8 +81,8 @@ def test_a_default_is_left_to_the_function() -> None:
     [
         (("a",), "name", "length >= 2"),
         ((5,), "name", "Expected `str`, got `int`"),
-        ((), "", "missing a required argument"),
-        (("ada", True), "", "too many positional"),
+        ((), "name", "missing a required argument"),
+        (("ada", True), "arguments", "too many positional arguments: it takes 1, not 2"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_field(
@@ -115,7 +115,7 @@ def test_a_pydantic_model_says_itself_what_is_wrong() -> None:
     with pytest.raises(InvalidPayload, match="valid string") as refused:
         Signature(greet, Context).decode(msgspec.Raw(b'{"model": {"name": 5}}'))
 
-    assert refused.value.field == "model"
+    assert refused.value.field == "model.name"
 
 
 def test_unknown_fields_are_refused() -> None:
@@ -129,9 +129,7 @@ def test_values_that_json_cannot_keep_are_refused() -> None:
 
     with pytest.raises(InvalidPayload, match="object is not a JSON value"):
         round_trip(anything, object())
-    with pytest.raises(InvalidValue):
-        round_trip(anything, float("nan"))
-    with pytest.raises(PayloadTooLarge):
+    with pytest.raises(PayloadTooLarge, match="payload of anything"):
         Signature(anything, Context).encode({"value": "x" * 100}, limit=50)
 
 

@@ -22,7 +22,7 @@ from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 from fix_app import QUICK
 from perdure import App, Context, Retry
 from perdure.engine.tracing import Tracing
-from perdure.errors import InvalidInput, InvalidPayload, RunFailed
+from perdure.errors import InvalidInput, InvalidPayload, RunFailed, RunNotFound
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -158,8 +158,8 @@ async def test_a_refused_trigger_is_an_error_and_has_an_end(
 
     with pytest.raises(InvalidPayload):
         await picky.trigger("seven")  # type: ignore[arg-type]  # the point
-    with pytest.raises(InvalidInput):
-        await picky.options(priority=99).trigger(7)
+    with pytest.raises(RunNotFound):
+        await picky.options(continuation_of=f"run_{7:032x}").trigger(7)
 
     [refused] = named(spans, "trigger picky")
     assert refused.status.status_code is StatusCode.ERROR

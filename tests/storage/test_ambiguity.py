@@ -107,7 +107,7 @@ async def test_a_replay_without_an_answer_closes_its_dead_letter_once(
     [dead] = await stored(remote, failure(await claim_one(remote)))
     replay = decide_retry(dead, make_run_id(now()), OPERATOR, now())
     plain = prepare_commit(None, replay, make_token())
-    closed = close_dead_letter(dead, DeadLetterStatus.REPLAYED, OPERATOR, now(), plain.run)
+    closed = close_dead_letter(dead, DeadLetterStatus.REPLAYED, OPERATOR, now(), plain.run.id)
     proxy.cut = cut
 
     outcomes = await remote.commit(

@@ -181,7 +181,7 @@ async def _dead(storage: Storage) -> Run:
 def _replayed(dead: Run) -> Commit:
     events = decide_retry(dead, make_run_id(now()), OPERATOR, now())
     new = prepare_commit(None, events, make_token()).run
-    closed = close_dead_letter(dead, DeadLetterStatus.REPLAYED, OPERATOR, now(), new)
+    closed = close_dead_letter(dead, DeadLetterStatus.REPLAYED, OPERATOR, now(), new.id)
     return prepare_commit(None, events, make_token(), dead_letter_closed=closed)
 
 

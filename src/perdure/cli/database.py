@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import json
+from typing import TYPE_CHECKING
 
 import click
 
 from perdure.cli.loading import (
-    app_argument,
+    database_app,
     database_url,
+    environment_option,
     load_app,
     require_database,
     url_option,
 )
 from perdure.cli.output import FAILED, answer, explained, json_option, run
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
 
 
 @click.command()
@@ -39,7 +43,7 @@ async def _migrate(url: str, as_json: bool) -> None:
 
 @click.command()
 @url_option
-@click.option("--environment", help="Whose runs; by default the configured one's.")
+@environment_option
 @json_option
 @explained
 def audit(url: str | None, environment: str | None, as_json: bool) -> None:
@@ -78,15 +82,21 @@ async def _audit(url: str, environment: str, as_json: bool) -> None:
 
 
 @click.command()
-@app_argument
+@click.argument("app_spec", metavar="[APP]", required=False)
+@url_option
+@environment_option
 @json_option
 @explained
-def tick(app_spec: str, as_json: bool) -> None:
-    """One pass of maintenance for APP (module:attribute), now. For cron and the like."""
-    run(_tick(app_spec))
-    click.echo(json.dumps({"ticked": True}) if as_json else "One pass of maintenance is done.")
+def tick(app_spec: str | None, url: str | None, environment: str | None, as_json: bool) -> None:
+    """One pass of maintenance, now. For cron and the like.
+
+    It needs nobody's code; with APP (module:attribute) the database and the settings are its.
+    """
+    app = database_app(url, environment) if app_spec is None else load_app(app_spec, url)
+    run(_tick(app))
+    answer(as_json, {"ticked": True}, "One pass of maintenance is done.")
 
 
-async def _tick(app_spec: str) -> None:
-    async with load_app(app_spec) as app:
+async def _tick(app: App) -> None:
+    async with app:
         await app.tick()

@@ -17,10 +17,29 @@ if TYPE_CHECKING:
 
 app_argument = click.argument("app_spec", metavar="APP")
 url_option = click.option("--url", help="The database, e.g. sqlite:///runs.db.")
+environment_option = click.option("--environment", help="Whose runs; by default the configured.")
 
 
-def load_app(spec: str) -> App:
-    """The app that `module:attribute` names, looked for here first."""
+def database_app(url: str | None, environment: str | None) -> App:
+    """An app without tasks, for commands that need nobody's code."""
+    from perdure.engine.app import App
+
+    chosen = database_url(url)
+    require_database(chosen)
+    return App(chosen, environment=environment)
+
+
+def load_app(spec: str, url: str | None = None) -> App:
+    """The app that `module:attribute` names, looked for here first; `url` is another database."""
+    from perdure.storage import check_url
+
+    app = _find_app(spec)
+    if url is not None:
+        app.url = check_url(url)
+    return app
+
+
+def _find_app(spec: str) -> App:
     from perdure.engine.app import App
 
     module_name, colon, attribute = spec.partition(":")
@@ -50,6 +69,18 @@ def _import(name: str) -> object:
             f"there is no module {error.name!r} in {os.getcwd()} or on the Python path; "
             "run perdure where it can be imported"
         ) from error
+    except (Exception, SystemExit) as error:
+        raise CannotStart(f"{name} cannot be imported: {_told(error)}") from error
+
+
+def _told(error: BaseException) -> str:
+    """What a module raised, and where in it; without the frames that led there."""
+    import traceback
+
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = ("<", __file__, importlib.__file__)
+    where = [f"  {f.filename}, line {f.lineno}" for f in frames if not f.filename.startswith(ours)]
+    return "\n".join(["".join(traceback.format_exception_only(error)).rstrip(), *where])
 
 
 def _apps_in(module_name: str, kind: type) -> str:
@@ -68,7 +99,7 @@ def database_url(url: str | None) -> str:
 def require_database(url: str) -> None:
     """A command that only reads must not make an empty file."""
     path = url.removeprefix("sqlite:///")
-    if path != url and not Path(path).exists():
+    if path != url and not Path(path).expanduser().exists():
         raise CommandFailed(
             f"there is no database {path}; name another with --url, or run `perdure migrate`"
         )

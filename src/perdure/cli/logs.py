@@ -8,6 +8,7 @@ import os
 import sys
 from datetime import UTC, datetime
 
+from perdure.cli.output import CannotStart
 from perdure.telemetry.fields import fields_of
 
 
@@ -16,8 +17,16 @@ def log_to_stderr(as_json: bool) -> None:
     handler.setFormatter(JsonLines() if as_json else Lines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
-    root.setLevel(os.environ.get("PERDURE_LOG_LEVEL", "INFO").upper())
+    root.setLevel(_level(os.environ.get("PERDURE_LOG_LEVEL") or "INFO"))
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # we say so ourselves
+
+
+def _level(name: str) -> str:
+    known = logging.getLevelNamesMapping()
+    if name.upper() not in known:
+        words = ", ".join(known)
+        raise CannotStart(f"PERDURE_LOG_LEVEL must be one of {words}, not {name!r}")
+    return name.upper()
 
 
 class Lines(logging.Formatter):

@@ -5,7 +5,10 @@ from __future__ import annotations
 import click
 
 from perdure.cli.database import audit, migrate, tick
+from perdure.cli.dead_letters import dead_letters, workers
+from perdure.cli.runs import runs
 from perdure.cli.settings import config
+from perdure.cli.trigger import trigger
 from perdure.cli.worker import worker
 
 
@@ -19,5 +22,10 @@ def main() -> None:
     """
 
 
-for command in (worker, tick, migrate, audit, config):
+COMMANDS: tuple[click.Command, ...] = (
+    *(worker, trigger, runs, dead_letters, workers),
+    *(tick, migrate, audit, config),
+)
+
+for command in COMMANDS:
     main.add_command(command)

@@ -68,8 +68,6 @@ def _explanation(error: Exception) -> CommandFailed | None:
             return CannotStart(str(error))
         case PerdureError():
             return CommandFailed(str(error))
-        case ModuleNotFoundError(name="psycopg" | "psycopg_pool"):
-            return CannotStart("PostgreSQL needs its driver: pip install 'perdure[postgres]'")
         case _:
             return None
 

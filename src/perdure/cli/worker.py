@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perdure.cli.loading import app_argument, load_app
+from perdure.cli.loading import app_argument, load_app, url_option
 from perdure.cli.output import explained, json_option, run
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @app_argument
+@url_option
 @click.option("--concurrency", type=click.IntRange(min=1), help="Runs at once, in each process.")
 @click.option("--queues", help="Serve only these queues: a,b. Without it, all.")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True)
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @explained
 def worker(
     app_spec: str,
+    url: str | None,
     concurrency: int | None,
     queues: str | None,
     processes: int,
@@ -54,13 +56,13 @@ def worker(
         maintenance=maintenance,
         supervised=supervised,
     )
-    _work(app_spec, options)
+    _work(app_spec, url, options)
 
 
-def _work(app_spec: str, options: WorkerOptions) -> None:
+def _work(app_spec: str, url: str | None, options: WorkerOptions) -> None:
     from perdure.engine.worker_process import run_worker
 
-    run(run_worker(load_app(app_spec), options))
+    run(run_worker(load_app(app_spec, url), options))
 
 
 def _supervise(processes: int, drain: float | None) -> int:

@@ -11,6 +11,7 @@ from perdure.core.events import Event
 from perdure.core.lifecycle import EventType
 from perdure.core.reducer import project
 from perdure.core.run import ActorType, Lease, Run
+from perdure.core.values import as_it_will_be_read
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,8 +41,11 @@ def prepare_commit(
 ) -> Commit:
     """The commit that takes `run` (none: a new one) through `events`.
 
-    Raises InvariantViolation if they cannot happen to it.
+    Raises InvariantViolation if they cannot happen to it, InvalidInput if they cannot be kept.
     """
+    for event in events:
+        if event.type not in _OWN_WORDS:
+            as_it_will_be_read(event, event.type)
     expected = 0 if run is None else run.sequence
     after = project(run, events, expected)
     effects = consequences(after, events, pushed_queues=pushed_queues)
@@ -59,6 +63,19 @@ def prepare_commit(
         freed_lease=lease is not None and after.lease is None,
     )
 
+
+_OWN_WORDS = frozenset(
+    {
+        EventType.CREATED,  # read back where it is decided, since it comes back normalized
+        EventType.LEASE_CLAIMED,
+        EventType.LEASE_HEARTBEAT,
+        EventType.STARTED,
+        EventType.SUCCEEDED,
+        EventType.EXPIRED,
+    }
+)
+"""Events of our own making, every value of which was checked on its way in. All others carry what
+operators and handlers say, and are read back before they are stored."""
 
 _TAKES_OVER = (EventType.DELIVERY_REQUESTED, EventType.LEASE_CLAIMED)
 

@@ -18,6 +18,7 @@ from perdure.core.failure import FailureKind
 from perdure.core.lifecycle import Status
 from perdure.core.retry import LONGEST
 from perdure.core.run import Actor, Run
+from perdure.core.values import as_it_will_be_read
 
 
 class KeyKind(StrEnum):
@@ -115,13 +116,16 @@ def consequences(
 
 
 def close_dead_letter(
-    run: Run, status: DeadLetterStatus, actor: Actor, now: datetime, replay: Run | None = None
+    run: Run, status: DeadLetterStatus, actor: Actor, now: datetime, replay_id: str | None = None
 ) -> DeadLetterClosed:
-    """An operator's decision about a dead letter: replayed as another run, or discarded."""
-    replay_id = None if replay is None else replay.id
-    return DeadLetterClosed(
+    """An operator's decision about a dead letter: replayed as another run, or discarded.
+
+    Raises InvalidInput if it cannot be kept.
+    """
+    closed = DeadLetterClosed(
         run_id=run.id, status=status, closed_at=now, closed_by=actor, replay_run_id=replay_id
     )
+    return as_it_will_be_read(closed, "dead letter")
 
 
 def freed_idempotency_key(run: Run) -> tuple[KeyFreed, ...]:

@@ -96,4 +96,13 @@ def clean_text(text: str) -> str:
     return f"{safe[:MAX_MESSAGE]}… ({len(safe) - MAX_MESSAGE} more characters)"
 
 
+def clean_reason(reason: str | None) -> str | None:
+    """What an operator or a policy gives as its reason. Raises InvalidInput if that is no text."""
+    if reason is None:
+        return None
+    if not isinstance(reason, str):
+        raise InvalidInput("reason", f"must be text, not {reason!r:.80}")
+    return clean_text(reason)
+
+
 CRASH = make_failure(FailureKind.CRASH, type="LeaseExpired", message=CRASH_MESSAGE)

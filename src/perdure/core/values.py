@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,6 +20,8 @@ DEFAULT_LIMIT = 1024 * 1024
 MAX_LABEL = 256
 
 NULL = msgspec.Raw(b"null")
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -51,21 +53,34 @@ def decode_value(body: msgspec.Raw) -> Any:
     return json.loads(bytes(body))
 
 
+def as_it_will_be_read(value: StructT, field: str) -> StructT:
+    """Written and read once, so that what cannot be read back is never stored."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value), type=type(value))
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, InvalidInput) as error:
+        raise InvalidInput(field, f"cannot be kept: {error}") from error
+
+
 def check_label(text: str, field: str, *, limit: int = MAX_LABEL) -> str:
     """A key, tag or name: 1 to `limit` bytes of UTF-8, no control characters or surrogates."""
     if not isinstance(text, str):
-        raise InvalidValue(field, f"must be text, not {type(text).__name__}")
+        raise InvalidValue(field, f"must be text, not {text!r:.80}")
     if _CONTROL.search(text):
-        raise InvalidValue(field, "must not hold control characters or lone surrogates")
+        problem = f"must not hold control characters or lone surrogates, but is {text!r:.80}"
+        raise InvalidValue(field, problem)
     if not 1 <= len(text.encode()) <= limit:
-        raise InvalidValue(field, f"must have 1 to {limit} bytes, not {len(text.encode())}")
+        problem = f"must have 1 to {limit} bytes, not {len(text.encode())}: {text!r:.80}"
+        raise InvalidValue(field, problem)
     return text
 
 
 def in_utc(instant: datetime, field: str) -> datetime:
     """The same moment in UTC, in which instants are kept. Raises InvalidInput if it is none."""
+    if not isinstance(instant, datetime):
+        raise InvalidInput(field, f"must be a datetime, not {instant!r:.80}")
     if instant.utcoffset() is None:
-        raise InvalidInput(field, f"must be an instant that says its time zone, not {instant!r}")
+        problem = f"must be an instant that says its time zone, not {instant!r}"
+        raise InvalidInput(field, f"{problem}; e.g. datetime.now(UTC)")
     try:
         return instant.astimezone(UTC)
     except OverflowError as error:

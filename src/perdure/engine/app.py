@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
+from perdure.core.decide.create import check_priority
 from perdure.core.limits import Limit, LimitScope
-from perdure.core.run import Actor, ActorType, OnLeaseExpired
+from perdure.core.run import Actor, OnLeaseExpired
 from perdure.core.values import check_label
 from perdure.engine import catalogue
 from perdure.engine.client import Client
@@ -18,6 +18,15 @@ from perdure.engine.clock import SystemClock
 from perdure.engine.configuration import configured
 from perdure.engine.context import Context
 from perdure.engine.defaults import Defaults
+from perdure.engine.definition import TaskDecorator, check_function, choose_executor, keywords_of
+from perdure.engine.door import (
+    Duration,
+    client_of,
+    count,
+    only_known,
+    queue_names,
+    some_time,
+)
 from perdure.engine.facade import SyncFacade
 from perdure.engine.hints import Hints, Hub
 from perdure.engine.ids import Ids
@@ -26,7 +35,7 @@ from perdure.engine.maintenance import Maintenance
 from perdure.engine.metered import metered
 from perdure.engine.metrics import Metrics
 from perdure.engine.operators import DeadLetters, Runs, Workers
-from perdure.engine.options import Duration, Executor, Retry, TaskSettings, duration, make_policy
+from perdure.engine.options import Executor, Retry, TaskKeywords, TaskSettings, make_policy
 from perdure.engine.redaction import Redact, Redaction
 from perdure.engine.results import Results
 from perdure.engine.signature import Signature
@@ -35,11 +44,17 @@ from perdure.engine.task import Task
 from perdure.engine.tracing import tracing_of
 from perdure.engine.worker_host import WorkerHost
 from perdure.errors import AppNotOpen, InvalidTask
-from perdure.storage import Storage, open_storage
+from perdure.storage import Storage, check_url, open_storage, options_of
 from perdure.storage.protocol import Clock
+
+if TYPE_CHECKING:
+    from perdure.engine.task import AsyncContextTask, AsyncTask, ContextTask, PlainTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+_NOTHING: Any = object()
 
 
 class App:
@@ -50,23 +65,25 @@ class App:
 
     def __init__(
         self,
-        url: str | None = None,
+        url: str | os.PathLike[str] | None = None,
         *,
         environment: str | None = None,
         defaults: Defaults | None = None,
         clock: Clock | None = None,
         ids: Ids | None = None,
-        actor: Actor | None = None,
+        actor: Actor | str | None = None,
         redact: Redact | None = None,
         tracing: Any = None,
         **storage_options: Any,
     ) -> None:
         self.defaults = configured().defaults if defaults is None else defaults
-        self.url = url or os.environ.get("PERDURE_URL") or self.defaults.url
-        self.environment = check_label(environment or self.defaults.environment, "environment")
+        self.url = check_url(url or os.environ.get("PERDURE_URL") or self.defaults.url)
+        only_known(storage_options, (*_OPTIONS, *options_of(self.url)), "option of an App here")
+        named = self.defaults.environment if environment is None else environment
+        self.environment = check_label(named, "environment")
         self.clock = clock or SystemClock()
         self.ids = ids or Ids()
-        self.actor = actor or Actor(ActorType.CLIENT)
+        self.actor = client_of(actor)
         self.storage_options = storage_options
         self.tasks: dict[str, Task[..., Any]] = {}
         self.redact = redact or Redaction()
@@ -81,27 +98,33 @@ class App:
     # Defining
 
     @overload
-    def task(self, function: Callable[Concatenate[Context, P], Awaitable[R]], /) -> Task[P, R]: ...
+    def task(  # type: ignore[overload-overlap]  # the narrower one comes first
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncContextTask[P, R]: ...
     @overload
-    def task(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
     @overload
-    def task(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
+    def task(  # type: ignore[overload-overlap]  # the narrower one comes first
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
     @overload
-    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
     @overload
-    def task(self, /, **settings: Any) -> TaskDecorator: ...
+    def task(self, /, **settings: Unpack[TaskKeywords]) -> TaskDecorator: ...
 
-    def task(self, function: Callable[..., Any] | None = None, /, **settings: Any) -> Any:
+    def task(self, function: Any = _NOTHING, /, **settings: Unpack[TaskKeywords]) -> Any:
         """Make a function a task: `@app.task`, or `@app.task(queue="mail", retry=Retry(5))`.
 
         `name`, `queue`, `retry`, `timeout`, `priority`, `ttl`, `lease_ttl`, `on_lease_expired`,
-        `executor`, `version`, `concurrency`, `concurrency_per_key`.
+        `executor`, `version`, `concurrency`, `concurrency_per_key`, `record_heartbeats`.
         """
-        if function is not None:
-            return self._define(function)
-        return TaskDecorator(self, settings)
+        only_known(settings, _KEYWORDS, "setting of a task")
+        if function is _NOTHING:
+            return TaskDecorator(lambda function: self._define(function, settings))
+        return self._define(function, settings)
 
-    def _define(self, function: Callable[..., Any], **settings: Any) -> Task[..., Any]:
+    def _define(self, function: Callable[..., Any], settings: TaskKeywords) -> Task[..., Any]:
+        check_function(function, settings.get("name"))
         made = task_settings(function, self.defaults, **settings)
         if made.executor is Executor.PROCESS:
             locate(function)
@@ -227,10 +250,23 @@ class App:
     # Running
 
     def worker(
-        self, *, concurrency: int | None = None, queues: Sequence[str] | None = None, **options: Any
+        self,
+        *,
+        concurrency: int | None = None,
+        queues: Sequence[str] | None = None,
+        drain: Duration | None = None,
+        same_loop: bool = False,
     ) -> WorkerHost:
-        """A worker inside this process: `async with app.worker(concurrency=10):`."""
-        return WorkerHost(self, concurrency or self.defaults.concurrency, queues, **options)
+        """A worker inside this process: `async with app.worker(concurrency=10):`. It serves all
+        queues, or those named; `drain` is how long runs may take to end when it stops."""
+        places = self.defaults.concurrency if concurrency is None else concurrency
+        return WorkerHost(
+            self,
+            count(places, "concurrency"),
+            queue_names(queues),
+            drain=drain,
+            same_loop=same_loop,
+        )
 
     def executing(self, run_id: str) -> WorkerHost:
         """A worker for one run only, here: unless another one has it already."""
@@ -241,39 +277,27 @@ class App:
         return Maintenance(self)
 
     @asynccontextmanager
-    async def run_all(self, **worker_options: Any) -> AsyncIterator[Self]:
-        """Open the app and run every service in this process."""
+    async def run_all(
+        self,
+        *,
+        concurrency: int | None = None,
+        queues: Sequence[str] | None = None,
+        drain: Duration | None = None,
+        same_loop: bool = False,
+    ) -> AsyncIterator[Self]:
+        """Open the app and run every service in this process; see `worker`."""
+        worker = self.worker(
+            concurrency=concurrency, queues=queues, drain=drain, same_loop=same_loop
+        )
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self)
             await stack.enter_async_context(self.maintenance())
-            await stack.enter_async_context(self.worker(**worker_options))
+            await stack.enter_async_context(worker)
             yield self
 
     async def tick(self) -> None:
         """One pass of maintenance, now."""
         await Maintenance(self, patient=False).run_once()
-
-
-class TaskDecorator:
-    """`@app.task(…)` with settings."""
-
-    def __init__(self, app: App, settings: dict[str, Any]) -> None:
-        self._app = app
-        self._settings = settings
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[Context, P], Awaitable[R]], /
-    ) -> Task[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, Awaitable[R]], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, function: Callable[P, R], /) -> Task[P, R]: ...
-
-    def __call__(self, function: Callable[..., Any], /) -> Any:
-        return self._app._define(function, **self._settings)
 
 
 def task_settings(
@@ -287,35 +311,36 @@ def task_settings(
     priority: int = 0,
     ttl: Duration | None = None,
     lease_ttl: Duration | None = None,
-    on_lease_expired: OnLeaseExpired = OnLeaseExpired.RETRY,
-    executor: str | None = None,
+    on_lease_expired: OnLeaseExpired | str = OnLeaseExpired.RETRY,
+    executor: Executor | str | None = None,
     version: int | None = None,
     concurrency: int | None = None,
     concurrency_per_key: int | None = None,
     record_heartbeats: bool = False,
 ) -> TaskSettings:
     """A task's definition from what the decorator was told. Raises InvalidInput."""
-    is_async = inspect.iscoroutinefunction(function)
-    chosen = Executor(executor or ("async" if is_async else "thread"))
-    if is_async != (chosen is Executor.ASYNC):
-        raise InvalidTask("executor", f"{chosen} does not fit {function.__qualname__}")
+    check_priority(priority)
     return TaskSettings(
-        name=check_label(name or function.__name__, "name"),
-        queue=check_label(queue or defaults.queue, "queue"),
-        executor=chosen,
+        name=check_label(function.__name__ if name is None else name, "name"),
+        queue=check_label(defaults.queue if queue is None else queue, "queue"),
+        executor=choose_executor(function, executor),
         policy=make_policy(
-            retry or Retry(max_attempts=defaults.max_attempts),
+            defaults,
+            retry,
             timeout=timeout,
             lease_ttl=lease_ttl,
             on_lease_expired=on_lease_expired,
             record_heartbeats=record_heartbeats,
         ),
         priority=priority,
-        ttl=None if ttl is None else duration(ttl, "ttl"),
-        version=version,
+        ttl=None if ttl is None else some_time(ttl, "ttl"),
+        version=None if version is None else count(version, "version", least=0),
         concurrency=concurrency,
         concurrency_per_key=concurrency_per_key,
     )
+
+
+_KEYWORDS, _OPTIONS = keywords_of(task_settings), keywords_of(App.__init__)
 
 
 class _Opened:

@@ -146,7 +146,7 @@ class LoopCall(Call):
             return rejected(error)
         enter(self.context)
         try:
-            self._coroutine = self.handler.function(**arguments)
+            self._coroutine = self.handler.invoke(arguments)
             value = await self._coroutine
         except asyncio.CancelledError as error:
             return Stopped() if self.context.cancelled else ending_of(error)

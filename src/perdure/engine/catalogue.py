@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from perdure.core.run import Policy
-from perdure.engine.options import Executor
+from perdure.core.values import encode_value
+from perdure.engine.door import did_you_mean
+from perdure.engine.handle import RunHandle
+from perdure.engine.options import Executor, TaskSettings, TriggerOptions
 from perdure.engine.task import Task
+from perdure.errors import InvalidPayload, TaskNotFound
 from perdure.storage.protocol import Record, Storage
 
 if TYPE_CHECKING:
@@ -26,6 +30,15 @@ TASK = "task"
 WORKER = "worker"
 MOST_CONFLICTS = 20
 FORGET_WORKERS_AFTER = timedelta(hours=1)
+
+_JSON_TYPES: dict[Any, Any] = {
+    "string": str,
+    "integer": int,
+    "number": int | float,
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+}
 
 
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +54,17 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None = None
     concurrency_per_key: int | None = None
     payload_schema: dict[str, Any] | None = None
+
+
+class KnownTask(msgspec.Struct, frozen=True):
+    """A task without its code."""
+
+    settings: TaskSettings
+    signature: None = None
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
 
 
 class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +117,46 @@ def read_task(record: Record) -> TaskEntry:
 
 async def known_tasks(storage: Storage, environment: str) -> list[TaskEntry]:
     return [read_task(record) for record in await storage.records(environment, TASK)]
+
+
+async def find_task(storage: Storage, environment: str, name: str) -> TaskEntry:
+    """Raises TaskNotFound."""
+    for entry in await known_tasks(storage, environment):
+        if entry.name == name:
+            return entry
+    raise TaskNotFound(name)
+
+
+async def trigger_known(
+    app: App, name: str, payload: Mapping[str, Any], options: TriggerOptions
+) -> RunHandle[Any]:
+    """Ask for a run of a task whose code is elsewhere. Its payload is checked as far as its
+    schema goes; the worker checks the rest. Raises TaskNotFound and InvalidPayload."""
+    entry = await find_task(app.storage, app.environment, name)
+    check_payload(name, entry.payload_schema or {}, payload)
+    body = encode_value(dict(payload), limit=app.defaults.payload_limit)
+    fields = {field: getattr(entry, field) for field in TaskSettings.__struct_fields__}
+    # All that a trigger asks of a task is its settings; results stay plain without a signature.
+    task = cast("Task[..., Any]", KnownTask(TaskSettings(**fields)))
+    return await app.client.trigger(task, body, options)
+
+
+def check_payload(task: str, schema: dict[str, Any], payload: Mapping[str, Any]) -> None:
+    """Names, and types where they are plain. Raises InvalidPayload."""
+    body = schema.get("$defs", {}).get(schema.get("$ref", "").rpartition("/")[2], schema)
+    properties = body.get("properties")
+    if properties is None:
+        return
+    for name, value in payload.items():
+        if name not in properties:
+            hint = did_you_mean(name, properties)
+            raise InvalidPayload(task, name, f"there is no such argument{hint}")
+        wanted = properties[name].get("type")
+        if wanted in _JSON_TYPES and not isinstance(value, _JSON_TYPES[wanted]):
+            raise InvalidPayload(task, name, f"must be of type {wanted}, not {value!r:.80}")
+    for name in body.get("required", ()):
+        if name not in payload:
+            raise InvalidPayload(task, name, "is missing")
 
 
 async def known_workers(storage: Storage, environment: str) -> list[WorkerEntry]:

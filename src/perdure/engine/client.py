@@ -16,8 +16,9 @@ from perdure.core.effects import KeyKind
 from perdure.core.run import Policy, Run, Source, SourceType
 from perdure.engine import hints, write
 from perdure.engine.context import Context, current
+from perdure.engine.door import duration
 from perdure.engine.handle import RunHandle
-from perdure.engine.options import TriggerOptions, duration
+from perdure.engine.options import TriggerOptions
 from perdure.engine.tracing import Carrier
 from perdure.errors import IdempotencyConflict, PerdureError
 from perdure.storage.protocol import Committed, Outcome
@@ -211,12 +212,7 @@ def _policy(policy: Policy, options: TriggerOptions) -> Policy:
     """The task's policy, with what this run overrides."""
     changes: dict[str, Any] = {}
     if options.retry is not None:
-        changes |= {
-            "max_attempts": options.retry.max_attempts,
-            "backoff": options.retry.backoff(),
-            "on_exhausted": options.retry.on_exhausted,
-            "poison_threshold": options.retry.poison_threshold,
-        }
+        policy = options.retry.applied_to(policy)
     if options.timeout is not None:
         changes["timeout"] = duration(options.timeout, "timeout")
     if options.idempotency_ttl is not None:

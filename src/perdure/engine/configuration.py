@@ -13,11 +13,30 @@ from typing import Any
 import msgspec
 
 from perdure.engine.defaults import DEFAULTS, Defaults
+from perdure.engine.door import did_you_mean
 from perdure.errors import InvalidInput
 
 DEFAULT = "default"
 VARIABLE = "PERDURE_"
 PYPROJECT = Path("pyproject.toml")
+
+
+_WANTED = {
+    timedelta: "a number of seconds",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+}
+_TAKES: dict[type, Any] = {
+    timedelta: float | int | str,
+    int: int | str,
+    float: float | int | str,
+    str: str,
+}
+_BOUNDS: dict[str, tuple[Any, Any]] = {
+    "backoff_factor": (1, 1000),
+    "backoff_jitter": (0, 1),
+}
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -63,14 +82,16 @@ def _value(name: str, given: Any, source: str) -> Any:
     """`given` as the type that the default has; durations are seconds."""
     kind = type(getattr(DEFAULTS, name))
     try:
-        if kind is str and not isinstance(given, str):
+        if not isinstance(given, _TAKES[kind]) or isinstance(given, bool):
             raise ValueError
         value = timedelta(seconds=float(given)) if kind is timedelta else kind(given)
     except (TypeError, ValueError, OverflowError):
-        wanted = {timedelta: "a number of seconds", int: "a whole number"}.get(kind, "a text")
-        raise InvalidInput(source, f"{name} must be {wanted}, not {given!r}") from None
+        raise InvalidInput(source, f"{name} must be {_WANTED[kind]}, not {given!r}") from None
     if kind in (int, timedelta) and value <= kind(0):
         raise InvalidInput(source, f"{name} must be more than nothing, not {given!r}")
+    least, most = _BOUNDS.get(name, (value, value))
+    if not least <= value <= most:
+        raise InvalidInput(source, f"{name} must lie between {least} and {most}, not {given!r}")
     return value
 
 
@@ -80,9 +101,9 @@ def _table(file: Path) -> Mapping[str, Any]:
     except OSError:
         return {}
     table = _read(file.resolve(), changed)
-    unknown = sorted(set(table) - set(Defaults.__struct_fields__))
-    if unknown:
-        raise InvalidInput(f"[tool.perdure] in {file}", f"there is no setting {unknown[0]!r}")
+    for name in sorted(set(table) - set(Defaults.__struct_fields__)):
+        hint = did_you_mean(name, Defaults.__struct_fields__)
+        raise InvalidInput(f"[tool.perdure] in {file}", f"there is no setting {name!r}{hint}")
     return table
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never
 
 from perdure.core.run import Awaiting, AwaitingKind, Run
-from perdure.engine.options import Duration, duration
+from perdure.core.values import check_label, in_utc
+from perdure.engine.door import Duration, duration, flag
 from perdure.engine.run_log import NOWHERE, RunLog, Sink
-from perdure.errors import InvalidInput, PerdureError, TransactionError
+from perdure.errors import InvalidInput, OutsideRun, PerdureError, TransactionError
 from perdure.telemetry import table
 
 if TYPE_CHECKING:
@@ -22,23 +23,28 @@ if TYPE_CHECKING:
 
 
 class Fail(PerdureError):
-    """Raised by a handler to fail with a word on whether trying again makes sense."""
+    """Raised by a handler to fail with a word on whether trying again makes sense. The message
+    may be anything with a text, e.g. the error that is the cause."""
 
     def __init__(
-        self, message: str, *, retryable: bool = False, details: dict[str, Any] | None = None
+        self,
+        message: object = "failed",
+        *,
+        retryable: bool = False,
+        details: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = message
-        self.retryable = retryable
+        self.message = str(message)
+        self.retryable = flag(retryable, "retryable")
         self.details = details
 
 
 class RetryAfter(PerdureError):
     """Raised by a handler to fail and be tried again not before `delay` has passed."""
 
-    def __init__(self, delay: Duration, message: str = "asked to be tried again later") -> None:
+    def __init__(self, delay: Duration, message: object = "asked to be tried again later") -> None:
         super().__init__(message)
-        self.message = message
+        self.message = str(message)
         self.delay = duration(delay, "delay")
 
 
@@ -124,16 +130,18 @@ class Context:
         self.sink.progress(done, message)
         table.PROGRESS.say_on(self.log.aside, fraction=done, progress=message)
 
-    def release(
-        self, *, delay: Duration | None = None, until: datetime | None = None
-    ) -> Awaitable[Never]:
-        """Give the run back until later; it begins anew then. No failure, not counted."""
+    def release(self, *, delay: Duration | None = None, until: datetime | None = None) -> Never:
+        """Give the run back until later; it begins anew then. No failure, not counted. In an
+        `async def` it may be awaited, for the looks of it."""
+        if delay is not None and until is not None:
+            raise InvalidInput("until", "give delay or until, not both")
         length = None if delay is None else duration(delay, "delay")
-        raise Released(length, _with_zone(until, "until"), None)
+        raise Released(length, None if until is None else in_utc(until, "until"), None)
 
-    def wait_for(self, key: str, *, deadline: datetime | None = None) -> Awaitable[Never]:
+    def wait_for(self, key: str, *, deadline: datetime | None = None) -> Never:
         """Give the run back until `key` is signalled, or until the deadline."""
-        deadline = _with_zone(deadline, "deadline")
+        check_label(key, "key")
+        deadline = None if deadline is None else in_utc(deadline, "deadline")
         raise Released(None, None, Awaiting(kind=AwaitingKind.SIGNAL, key=key, deadline=deadline))
 
     def ask_to_stop(self) -> None:
@@ -145,8 +153,11 @@ _current: ContextVar[Context] = ContextVar("perdure_context")
 
 
 def current() -> Context:
-    """The context of the attempt that runs here. Raises LookupError outside of one."""
-    return _current.get()
+    """The context of the attempt that runs here. Raises OutsideRun where there is none."""
+    try:
+        return _current.get()
+    except LookupError:
+        raise OutsideRun from None
 
 
 def enter(context: Context) -> None:
@@ -158,12 +169,6 @@ def _share(fraction: Any) -> float:
     if not isinstance(fraction, int | float) or math.isnan(fraction):
         raise InvalidInput("fraction", f"must be a number from 0 to 1, not {fraction!r}")
     return min(max(float(fraction), 0.0), 1.0)
-
-
-def _with_zone(instant: datetime | None, field: str) -> datetime | None:
-    if instant is not None and instant.utcoffset() is None:
-        raise InvalidInput(field, "must say its time zone, e.g. tzinfo=UTC")
-    return instant
 
 
 def transaction_here(url: str) -> HandlerTransaction | None:

@@ -15,6 +15,10 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     queue: str = "default"
     concurrency: int = 100
     max_attempts: int = 3
+    backoff_initial: timedelta = timedelta(seconds=1)
+    backoff_maximum: timedelta = timedelta(hours=1)
+    backoff_factor: float = 2.0
+    backoff_jitter: float = 0.2
     lease_ttl: timedelta = timedelta(seconds=30)
     renewals_per_ttl: int = 3
     poll: timedelta = timedelta(seconds=1)

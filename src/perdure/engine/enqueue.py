@@ -59,13 +59,13 @@ class TransactionalTask(Generic[P, R]):
         self._options = options
         self._place = place
 
-    async def trigger(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+    async def trigger(self, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Ask for a run. With a connection that cannot be awaited, this blocks meanwhile."""
         payload = self._task.payload(args, kwargs)
         with self._span() as span:
             return self._only(await self._create(self._one(payload, span.carrier)))
 
-    def trigger_sync(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+    def trigger_sync(self, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """`trigger`, from code that cannot await, here on this thread."""
         payload = self._task.payload(args, kwargs)
         with self._span() as span:

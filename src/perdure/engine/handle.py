@@ -10,11 +10,13 @@ import msgspec
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run
 from perdure.engine.context import transaction_here
+from perdure.engine.door import Duration, duration
 from perdure.errors import (
     ResultTimeout,
     RunCancelled,
     RunExpired,
     RunFailed,
+    RunNotFound,
     RunSkipped,
     RunUnsuccessful,
     TransactionError,
@@ -55,28 +57,41 @@ class RunHandle(Generic[R]):
         """The run as it is now."""
         return await self._app.runs.get(self.id)
 
-    async def result(self, timeout: float | None = None) -> R:  # noqa: ASYNC109  # the contract
-        """What the run returned, once it has ended.
+    def get_sync(self) -> Run:
+        """`get`, from code that cannot await."""
+        return self._app.sync.call(lambda app: app.runs.get(self.id))
+
+    async def result(self, timeout: Duration | None = None) -> R:  # noqa: ASYNC109  # the contract
+        """What the run returned, once it has ended; `timeout` in seconds or as a timedelta.
 
         Raises RunFailed, RunCancelled, RunExpired or RunSkipped; ResultTimeout if it has not
         ended in time.
         """
         _refuse_to_wait_for_oneself(self.id, self._app.url)
+        limit = None if timeout is None else duration(timeout, "timeout").total_seconds()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(limit):
                 run = await self._app.results.ended(self.id)
         except TimeoutError:
-            raise ResultTimeout(self.id, timeout or 0.0) from None
-        value: R = _result(run, self._signature)
+            raise ResultTimeout(self.id, limit or 0.0) from None
+        except RunNotFound:
+            await self.get()  # if it is there and cannot be read, this says so
+            raise
+        value: R = _result(run, self._signature or self._known_signature(run))
         return value
 
-    def result_sync(self, timeout: float | None = None) -> R:
+    def result_sync(self, timeout: Duration | None = None) -> R:
         """`result`, from code that cannot await."""
         return self._app.sync.call(
             lambda app: RunHandle[R](app, self.id, self._signature, created=self.created).result(
                 timeout
             )
         )
+
+    def _known_signature(self, run: Run) -> Signature | None:
+        """A run known by its id only may be one of a task that this app knows."""
+        task = self._app.tasks.get(run.task)
+        return None if task is None else task.signature
 
 
 def _refuse_to_wait_for_oneself(run_id: str, url: str) -> None:
@@ -92,7 +107,7 @@ def _refuse_to_wait_for_oneself(run_id: str, url: str) -> None:
 def _result(run: Run, signature: Signature | None) -> Any:
     if run.status is not Status.SUCCEEDED:
         why = run.failure.message if run.failure is not None else run.reason or ""
-        raise _ERRORS[run.status](run.id, run.status, why)
+        raise _ERRORS[run.status](run.id, run.status, why, run.failure)
     if run.result_json is msgspec.UNSET:
         return None
     if signature is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -31,12 +32,16 @@ class Handler:
             return rejected(error)
         enter(context)
         try:
-            value = self.function(**arguments)
+            value = self.invoke(arguments)
         except AttemptStopped as error:
             return Stopped() if context.cancelled else ending_of(error)
         except BaseException as error:  # noqa: BLE001  # an attempt's failure is data
             return ending_of(error)
         return self.returned(value)
+
+    def invoke(self, arguments: dict[str, Any]) -> Any:
+        """The function itself: a value, or of an `async def` its coroutine."""
+        return self.signature.call(self.function, arguments)
 
     def arguments(self, context: Context) -> dict[str, Any]:
         """What to call it with. Raises InvalidInput."""
@@ -47,7 +52,7 @@ class Handler:
             raise
         except Exception as error:
             problem = f"cannot be read: {type(error).__name__}: {error}"
-            raise InvalidPayload(self.function.__qualname__, "", problem) from error
+            raise InvalidPayload(self.function.__name__, "", problem) from error
         if self.signature.context_name is not None:
             arguments[self.signature.context_name] = context
         return arguments
@@ -59,6 +64,10 @@ class Handler:
             return rejected(error)
 
     def _encoded(self, value: Any) -> msgspec.Raw:
+        if inspect.isawaitable(value):
+            getattr(value, "close", lambda: None)()  # nobody will await it: no warning either
+            advice = "make the handler `async def` and await it there"
+            raise InvalidInput("result", f"is something to await, which nobody does; {advice}")
         try:
             return self.signature.encode_result(value, self.result_limit)
         except InvalidInput:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from perdure.core.alias import resolve_status
+import msgspec
+
 from perdure.core.attempts import Attempt, derive_attempts
 from perdure.core.decide import (
     decide_cancel,
@@ -28,12 +29,21 @@ from perdure.core.effects import (
 from perdure.core.events import Event
 from perdure.core.lifecycle import Status
 from perdure.core.run import Actor, ActorType, Run
+from perdure.core.values import encode_value
 from perdure.engine import hints, write
 from perdure.engine.catalogue import WorkerEntry, known_workers
+from perdure.engine.door import actor_of, choice, count, run_id_of, text
+from perdure.engine.filters import RunFilters, make_filter, page_limit
 from perdure.engine.handle import RunHandle
 from perdure.engine.reading_logs import Bundle, follow_logs, read_bundle, read_logs
-from perdure.errors import NotAllowed, PerdureError, SingletonConflict
-from perdure.storage.protocol import Committed, Existing, Outcome, Page, RecordedEvent, RunFilter
+from perdure.errors import (
+    InvalidInput,
+    NotAllowed,
+    PerdureError,
+    SequenceConflict,
+    SingletonConflict,
+)
+from perdure.storage.protocol import Committed, Existing, Outcome, Page, RecordedEvent
 from perdure.storage.run_log import LogLine, Progress
 
 if TYPE_CHECKING:
@@ -41,20 +51,30 @@ if TYPE_CHECKING:
 
 OPERATOR = Actor(ActorType.OPERATOR)
 
+By = Actor | str
+"""Who does it: the operator's name, or an Actor."""
+
+AnyRun = str | RunHandle[Any] | Run
+"""Which run: its id, its handle, or the run as it was seen."""
+
+Decide = Callable[[Run, datetime], Sequence[Event]]
+Payload = Mapping[str, Any]
+
 
 class Runs:
-    """`app.runs`: look at runs and steer them. `by` names the operator."""
+    """`app.runs`: look at runs and steer them. `by` names the operator. A run may be given by its
+    id or by its handle; all raise RunNotFound."""
 
     def __init__(self, app: App) -> None:
         self._app = app
 
-    async def get(self, run_id: str) -> Run:
-        """Raises RunNotFound."""
-        return await write.load(self._app.storage, run_id)
+    async def get(self, run: AnyRun) -> Run:
+        """The run as it is now."""
+        return await write.load(self._app.storage, run_id_of(run))
 
-    def handle(self, run_id: str) -> RunHandle[Any]:
+    def handle(self, run: AnyRun) -> RunHandle[Any]:
         """A run to wait for, known by its id only, e.g. from another process."""
-        return RunHandle(self._app, run_id, None, created=False)
+        return RunHandle(self._app, run_id_of(run), None, created=False)
 
     async def list(
         self,
@@ -62,135 +82,180 @@ class Runs:
         status: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
-        **filters: Any,
+        **filters: Unpack[RunFilters],
     ) -> Page:
-        """A page, newest first. `status` may be a seed system's word; see `RunFilter`."""
-        filters.setdefault("environment", self._app.environment)
-        wanted = None if status is None else resolve_status(status)
-        return await self._app.storage.find(
-            RunFilter(status=wanted, **filters), limit=limit, cursor=cursor
-        )
+        """A page, newest first. `status` may be a seed system's word; see `RunFilters`."""
+        wanted = make_filter(self._app.environment, status, filters)
+        if cursor is not None:
+            text(cursor, "cursor")
+        return await self._app.storage.find(wanted, limit=page_limit(limit), cursor=cursor)
 
-    async def events(self, run_id: str, *, after: int = 0) -> Sequence[RecordedEvent]:
-        return await self._app.storage.events(run_id, after=after)
+    async def events(self, run: AnyRun, *, after: int = 0) -> Sequence[RecordedEvent]:
+        """Its history, or what came after an event's sequence."""
+        run_id = run_id_of(run)
+        found = await self._app.storage.events(run_id, after=count(after, "after", least=0))
+        if not found:
+            await self.get(run_id)
+        return found
 
-    async def attempts(self, run_id: str) -> Sequence[Attempt]:
-        return derive_attempts([recorded.event for recorded in await self.events(run_id)])
+    async def attempts(self, run: AnyRun) -> Sequence[Attempt]:
+        return derive_attempts([recorded.event for recorded in await self.events(run)])
 
     async def logs(
-        self, run_id: str, *, after: str | None = None, limit: int = 1000
+        self, run: AnyRun, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[LogLine]:
         """What its handlers said, oldest first, `after` a line's `cursor`."""
-        return await read_logs(self._app, run_id, after, limit)
+        return await read_logs(self._app, run_id_of(run), after, limit)
 
-    def follow(self, run_id: str, *, after: str | None = None) -> AsyncIterator[LogLine]:
+    def follow(self, run: AnyRun, *, after: str | None = None) -> AsyncIterator[LogLine]:
         """The same as it is said, until the run has ended: `async for line in …`."""
-        return follow_logs(self._app, run_id, after)
+        return follow_logs(self._app, run_id_of(run), after)
 
-    async def progress(self, run_id: str) -> Progress | None:
+    async def progress(self, run: AnyRun) -> Progress | None:
         """How far its latest attempt says it is."""
+        run_id = run_id_of(run)
         return (await self._app.storage.progress([run_id])).get(run_id)
 
-    async def bundle(self, run_id: str) -> Bundle:
+    async def bundle(self, run: AnyRun) -> Bundle:
         """Everything about it, for whoever is to help: plain data, without secrets."""
-        return await read_bundle(self._app, run_id)
+        return await read_bundle(self._app, run_id_of(run))
 
-    async def cancel(self, run_id: str, reason: str | None = None, by: Actor = OPERATOR) -> Run:
+    async def cancel(self, run: AnyRun, reason: str | None = None, by: By = OPERATOR) -> Run:
         """End it at once, or ask its owner to stop. Asking twice changes nothing."""
-        run = await self._advance(run_id, lambda run, now: decide_cancel(run, by, now, reason))
-        topics = [hints.done(run.environment)]
-        if run.lease is not None:
-            topics.append(hints.cancel(run.lease.worker_id))
+        actor = actor_of(by)
+        after = await self._advance(run, lambda run, now: decide_cancel(run, actor, now, reason))
+        topics = [hints.done(after.environment)]
+        if after.lease is not None:
+            topics.append(hints.cancel(after.lease.worker_id))
         self._app.hints.publish(topics)
-        return run
+        return after
 
-    async def pause(self, run_id: str, reason: str | None = None, by: Actor = OPERATOR) -> Run:
-        return await self._advance(run_id, lambda run, now: decide_pause(run, by, now, reason))
+    async def pause(self, run: AnyRun, reason: str | None = None, by: By = OPERATOR) -> Run:
+        """Hold it back until it is resumed."""
+        actor = actor_of(by)
+        return await self._advance(run, lambda run, now: decide_pause(run, actor, now, reason))
 
-    async def resume(self, run_id: str, by: Actor = OPERATOR) -> Run:
-        run = await self._advance(run_id, lambda run, now: decide_resume(run, by, now))
-        return self._announce(run)
+    async def resume(self, run: AnyRun, by: By = OPERATOR) -> Run:
+        """Let a paused run go on."""
+        actor = actor_of(by)
+        after = await self._advance(run, lambda run, now: decide_resume(run, actor, now))
+        return self._announce(after)
 
-    async def reschedule(self, run_id: str, by: Actor = OPERATOR, **changes: Any) -> Run:
+    async def reschedule(
+        self,
+        run: AnyRun,
+        by: By = OPERATOR,
+        *,
+        run_at: datetime | None = None,
+        priority: int | None = None,
+        queue: str | None = None,
+        reason: str | None = None,
+    ) -> Run:
         """Another `run_at`, `priority` or `queue`."""
-        run = await self._advance(
-            run_id, lambda run, now: decide_reschedule(run, by, now, **changes)
-        )
-        return self._announce(run)
+        actor = actor_of(by)
 
-    async def wake(self, run_id: str, by: Actor = OPERATOR) -> Run:
+        def decide(run: Run, now: datetime) -> Sequence[Event]:
+            return decide_reschedule(
+                run, actor, now, run_at=run_at, priority=priority, queue=queue, reason=reason
+            )
+
+        return self._announce(await self._advance(run, decide))
+
+    async def wake(self, run: AnyRun, by: By = OPERATOR) -> Run:
         """What a waiting run waited for is there."""
-        run = await self._advance(run_id, lambda run, now: decide_wake(run, by, now))
-        return self._announce(run)
+        actor = actor_of(by)
+        after = await self._advance(run, lambda run, now: decide_wake(run, actor, now))
+        return self._announce(after)
 
-    async def reset_idempotency_key(self, run_id: str) -> Run:
+    async def reset_idempotency_key(self, run: AnyRun) -> Run:
         """Let the next trigger with this run's idempotency key make a new run."""
-        run = await self.get(run_id)
-        await self._app.storage.free_keys(run.id, freed_idempotency_key(run))
-        return run
+        found = await self.get(run)
+        await self._app.storage.free_keys(found.id, freed_idempotency_key(found))
+        return found
 
     async def rerun(
-        self, run_id: str, reason: str | None = None, by: Actor = OPERATOR, **arguments: Any
+        self,
+        run: AnyRun,
+        reason: str | None = None,
+        by: By = OPERATOR,
+        *,
+        payload: Payload | None = None,
     ) -> RunHandle[Any]:
-        """A new run like this ended one; with `arguments`, with another payload."""
-        run = await self.get(run_id)
-        return await self._again(run, decide_rerun, reason, by, arguments, None)
+        """A new run like this ended one; with `payload`, with other arguments."""
+        return await self._again(await self.get(run), decide_rerun, reason, actor_of(by), payload)
 
     async def retry(
-        self, run_id: str, reason: str | None = None, by: Actor = OPERATOR, **arguments: Any
+        self,
+        run: AnyRun,
+        reason: str | None = None,
+        by: By = OPERATOR,
+        *,
+        payload: Payload | None = None,
     ) -> RunHandle[Any]:
-        """A new try at a run that failed; its dead letter, if it has one, is closed with it."""
-        run = await self.get(run_id)
-        closed = None
-        if run.status is Status.DEAD_LETTERED:
-            now = self._app.time()
-            closed = close_dead_letter(run, DeadLetterStatus.REPLAYED, by, now)
-        return await self._again(run, decide_retry, reason, by, arguments, closed)
+        """A new try at a run that failed; its dead letter, if it has one, is closed with it.
+
+        Raises NotAllowed if it has been closed before, naming the run that replays it.
+        """
+        found, actor = await self.get(run), actor_of(by)
+        try:
+            return await self._again(found, decide_retry, reason, actor, payload)
+        except SequenceConflict:
+            raise await self._refused_retry(found) from None
 
     async def _again(
         self,
         run: Run,
         decide: Callable[..., Sequence[Event]],
         reason: str | None,
-        by: Actor,
-        arguments: dict[str, Any],
-        closed: DeadLetterClosed | None,
+        actor: Actor,
+        payload: Payload | None,
     ) -> RunHandle[Any]:
-        task = self._app.tasks.get(run.task)
-        payload = run.payload_json
-        if task is not None:
-            payload = task.signature.encode(arguments or task.signature.decode(payload))
         now = self._app.time()
         new_id = self._app.ids.run_id(now)
-        events = decide(run, new_id, by, now, reason=reason, payload_json=payload)
-        if closed is not None:
-            closed = _linked(closed, new_id)
+        body = self._payload(run, payload)
+        events = decide(run, new_id, actor, now, reason=reason, payload_json=body)
+        closed: DeadLetterClosed | None = None
+        if decide is decide_retry and run.status is Status.DEAD_LETTERED:
+            closed = close_dead_letter(run, DeadLetterStatus.REPLAYED, actor, now, new_id)
         outcome = await write.create(
             self._app.storage, events, self._app.ids, dead_letter_closed=closed
         )
         _refuse_taken(outcome)
         self._app.hints.publish([hints.work(run.environment, run.queue)])
+        task = self._app.tasks.get(run.task)
         return RunHandle(self._app, new_id, task.signature if task else None, created=True)
 
-    async def _advance(
-        self, run_id: str, decide: Callable[[Run, datetime], Sequence[Event]]
-    ) -> Run:
+    def _payload(self, run: Run, payload: Payload | None) -> msgspec.Raw:
+        """What the new run gets: the old payload as it is, or another one, checked where we can."""
+        task, limit = self._app.tasks.get(run.task), self._app.defaults.payload_limit
+        if payload is None:
+            if task is not None:
+                task.signature.decode(run.payload_json)
+            return run.payload_json
+        if not isinstance(payload, Mapping):
+            raise InvalidInput("payload", f"must be a dict of arguments, not {payload!r:.80}")
+        if task is None:
+            return encode_value(dict(payload), limit=limit)
+        return task.signature.encode(payload, limit)
+
+    async def _refused_retry(self, run: Run) -> NotAllowed:
+        """Somebody has closed the dead letter before: who, and how."""
+        letter = await self._app.storage.dead_letter(run.id)
+        by = letter.closed_by.id if letter is not None and letter.closed_by is not None else None
+        who = "" if by is None else f" by {by}"
+        if letter is None or letter.replay_run_id is None:
+            problem = f"its dead letter was discarded{who}; rerun it instead"
+        else:
+            problem = f"it was replayed{who} as {letter.replay_run_id}; look at that one"
+        return NotAllowed(run.id, "retry", run.status, problem)
+
+    async def _advance(self, run: AnyRun, decide: Decide) -> Run:
         app = self._app
-        return await write.advance(app.storage, run_id, decide, app.time(), app.ids)
+        return await write.advance(app.storage, run_id_of(run), decide, app.time(), app.ids)
 
     def _announce(self, run: Run) -> Run:
         self._app.hints.publish([hints.work(run.environment, run.queue)])
         return run
-
-
-def _linked(closed: DeadLetterClosed, replay_run_id: str) -> DeadLetterClosed:
-    return DeadLetterClosed(
-        run_id=closed.run_id,
-        status=closed.status,
-        closed_at=closed.closed_at,
-        closed_by=closed.closed_by,
-        replay_run_id=replay_run_id,
-    )
 
 
 def _refuse_taken(outcome: Outcome) -> None:
@@ -207,23 +272,31 @@ class DeadLetters:
         self._app = app
 
     async def list(self, *, status: str | None = "open", limit: int = 100) -> Sequence[DeadLetter]:
-        wanted = None if status is None else DeadLetterStatus(status)
+        """Newest first. `status`: open, replayed, discarded; None for all."""
+        wanted = None if status is None else choice(status, DeadLetterStatus, "status")
         return await self._app.storage.dead_letters(
-            self._app.environment, status=wanted, limit=limit
+            self._app.environment, status=wanted, limit=page_limit(limit)
         )
 
     async def replay(
-        self, run_id: str, reason: str | None = None, by: Actor = OPERATOR, **arguments: Any
+        self,
+        run: AnyRun,
+        reason: str | None = None,
+        by: By = OPERATOR,
+        *,
+        payload: Payload | None = None,
     ) -> RunHandle[Any]:
-        """Try it again as a new run. Two operators make one run."""
-        return await self._app.runs.retry(run_id, reason, by, **arguments)
+        """Try it again as a new run. Two operators make one run: the second gets NotAllowed,
+        which names it."""
+        return await self._app.runs.retry(run, reason, by, payload=payload)
 
-    async def discard(self, run_id: str, by: Actor = OPERATOR) -> None:
+    async def discard(self, run: AnyRun, by: By = OPERATOR) -> None:
         """Raises NotAllowed if it is not open any more."""
-        run = await self._app.runs.get(run_id)
-        closed = close_dead_letter(run, DeadLetterStatus.DISCARDED, by, self._app.time())
+        found = await self._app.runs.get(run)
+        now, actor = self._app.time(), actor_of(by)
+        closed = close_dead_letter(found, DeadLetterStatus.DISCARDED, actor, now)
         if not await self._app.storage.close_dead_letter(closed):
-            raise NotAllowed(run_id, "discard", run.status, "it has no open dead letter")
+            raise NotAllowed(found.id, "discard", found.status, "it has no open dead letter")
 
 
 class Workers:

@@ -2,62 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
+from msgspec.structs import force_setattr, replace
 
+from perdure.core.decide.create import MAX_META, MAX_TAGS, check_priority
 from perdure.core.retry import Backoff, BackoffKind, check_backoff
-from perdure.core.run import OnExhausted, OnLeaseExpired, Policy
-from perdure.engine.defaults import DEFAULTS
+from perdure.core.run import OnExhausted, OnLeaseExpired, Policy, is_run_id
+from perdure.core.values import check_label, encode_value, in_utc
+from perdure.engine.defaults import Defaults
+from perdure.engine.door import Duration, choice, count, duration, flag, some_time, text
 from perdure.errors import InvalidInput
-
-Duration = float | int | timedelta
-
-
-def duration(value: Duration, field: str) -> timedelta:
-    """Seconds or a timedelta, never negative."""
-    if type(value) not in (int, float, timedelta):
-        raise InvalidInput(field, f"must be seconds or a timedelta, not {value!r}")
-    length = value if isinstance(value, timedelta) else timedelta(seconds=value)
-    if length < timedelta(0):
-        raise InvalidInput(field, f"must not be negative, but is {value!r}")
-    return length
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """How often and when to try again. Durations are seconds or timedeltas.
+    """How often and when to try again. Durations are seconds or timedeltas; what is not given
+    holds as configured, see `perdure config`.
 
-    Exponential from `initial` by `factor` up to `maximum`; or a list of `delays`, the last one
-    repeated. `poison_threshold`: so many equal failures in a row make a dead letter at once.
+    `max_attempts` counts every try: 0 and 1 both mean one, and no retry. Delays grow from
+    `initial` by `factor` up to `maximum` (`kind`: exponential, linear, fixed), each spread by
+    ± `jitter`; or they are listed in `delays`, the last one repeated. `on_exhausted`: dead_letter
+    or fail. `poison_threshold`: so many equal failures in a row make a dead letter at once.
     """
 
-    max_attempts: int = DEFAULTS.max_attempts
-    initial: Duration = 1.0
-    maximum: Duration = 3600.0
-    factor: float = 2.0
-    jitter: float = 0.2
-    kind: BackoffKind = BackoffKind.EXPONENTIAL
-    delays: tuple[Duration, ...] = ()
-    on_exhausted: OnExhausted | None = None
+    max_attempts: int | None = None
+    initial: Duration | None = None
+    maximum: Duration | None = None
+    factor: float | None = None
+    jitter: float | None = None
+    kind: BackoffKind | str | None = None
+    delays: Sequence[Duration] = ()
+    on_exhausted: OnExhausted | str | None = None
     poison_threshold: int | None = None
 
     def __post_init__(self) -> None:
-        if type(self.max_attempts) is not int or self.max_attempts < 0:
-            raise InvalidInput("max_attempts", f"must be 0 or more, not {self.max_attempts!r}")
+        if self.kind is not None:
+            force_setattr(self, "kind", choice(self.kind, BackoffKind, "retry.kind"))
+        if self.on_exhausted is not None:
+            ending = choice(self.on_exhausted, OnExhausted, "retry.on_exhausted")
+            force_setattr(self, "on_exhausted", ending)
+        if not isinstance(self.delays, list | tuple):
+            problem = f"must be a list of seconds, not {self.delays!r:.80}"
+            raise InvalidInput("retry.delays", problem)
+        self.applied_to(Policy())
 
-    def backoff(self) -> Backoff:
-        backoff = Backoff(
-            kind=BackoffKind.LIST if self.delays else self.kind,
-            initial=duration(self.initial, "retry.initial"),
-            maximum=duration(self.maximum, "retry.maximum"),
-            factor=self.factor,
-            spread=self.jitter,
-            delays=tuple(duration(delay, "retry.delays") for delay in self.delays),
-        )
-        check_backoff(backoff)
-        return backoff
+    def applied_to(self, policy: Policy) -> Policy:
+        """`policy`, with what is given here. Raises InvalidInput."""
+        changes: dict[str, Any] = {"backoff": self._backoff(policy.backoff)}
+        if self.max_attempts is not None:
+            changes["max_attempts"] = count(self.max_attempts, "retry.max_attempts", least=0)
+        if self.on_exhausted is not None:
+            changes["on_exhausted"] = self.on_exhausted
+        if self.poison_threshold is not None:
+            changes["poison_threshold"] = count(self.poison_threshold, "retry.poison_threshold")
+        return replace(policy, **changes)
+
+    def _backoff(self, backoff: Backoff) -> Backoff:
+        changes: dict[str, Any] = {}
+        for name in ("initial", "maximum"):
+            if getattr(self, name) is not None:
+                changes[name] = duration(getattr(self, name), f"retry.{name}")
+        if self.factor is not None:
+            changes["factor"] = _number(self.factor, "retry.factor", 1, 1000)
+        if self.jitter is not None:
+            changes["spread"] = _number(self.jitter, "retry.jitter", 0, 1)
+        if self.kind is not None:
+            changes["kind"] = self.kind
+        if self.delays:
+            delays = tuple(duration(delay, "retry.delays") for delay in self.delays)
+            changes |= {"kind": BackoffKind.LIST, "delays": delays}
+        changed = replace(backoff, **changes)
+        check_backoff(changed)
+        return changed
+
+
+def check_retry(retry: Retry, field: str = "retry") -> Retry:
+    if not isinstance(retry, Retry):
+        hint = f"Retry(max_attempts={retry})" if type(retry) is int else "Retry(max_attempts=5)"
+        raise InvalidInput(field, f"must be a Retry, e.g. {hint}, not {retry!r:.80}")
+    return retry
+
+
+def _number(value: float, field: str, least: float, most: float) -> float:
+    if type(value) not in (int, float) or not least <= value <= most:
+        problem = f"must be a number between {least} and {most}, not {value!r:.80}"
+        raise InvalidInput(field, problem)
+    return float(value)
 
 
 class Executor(StrEnum):
@@ -82,24 +116,50 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_per_key: int | None = None
 
 
+class TaskKeywords(TypedDict, total=False):
+    """What `@app.task(…)` takes; see `task_settings`, and the guide."""
+
+    name: str
+    queue: str
+    retry: Retry
+    timeout: Duration | None
+    priority: int
+    ttl: Duration | None
+    lease_ttl: Duration | None
+    on_lease_expired: OnLeaseExpired | str
+    executor: Executor | str
+    version: int | None
+    concurrency: int | None
+    concurrency_per_key: int | None
+    record_heartbeats: bool
+
+
 def make_policy(
-    retry: Retry,
+    defaults: Defaults,
+    retry: Retry | None,
     *,
     timeout: Duration | None,
     lease_ttl: Duration | None,
-    on_lease_expired: OnLeaseExpired,
+    on_lease_expired: OnLeaseExpired | str,
     record_heartbeats: bool = False,
 ) -> Policy:
-    return Policy(
-        max_attempts=retry.max_attempts,
-        backoff=retry.backoff(),
-        timeout=None if timeout is None else duration(timeout, "timeout"),
-        lease_ttl=None if lease_ttl is None else duration(lease_ttl, "lease_ttl"),
-        on_lease_expired=OnLeaseExpired(on_lease_expired),
-        on_exhausted=retry.on_exhausted,
-        poison_threshold=retry.poison_threshold,
-        record_heartbeats=record_heartbeats,
+    """The rules for a task's runs: what is configured, and what the task says differently."""
+    backoff = Backoff(
+        initial=defaults.backoff_initial,
+        maximum=defaults.backoff_maximum,
+        factor=defaults.backoff_factor,
+        spread=defaults.backoff_jitter,
     )
+    policy = Policy(
+        max_attempts=defaults.max_attempts,
+        backoff=backoff,
+        timeout=None if timeout is None else some_time(timeout, "timeout"),
+        lease_ttl=None if lease_ttl is None else some_time(lease_ttl, "lease_ttl"),
+        on_lease_expired=choice(on_lease_expired, OnLeaseExpired, "on_lease_expired"),
+        record_heartbeats=flag(record_heartbeats, "record_heartbeats"),
+        idempotency_ttl=defaults.idempotency_ttl,
+    )
+    return policy if retry is None else check_retry(retry).applied_to(policy)
 
 
 class TriggerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +184,80 @@ class TriggerOptions(msgspec.Struct, frozen=True, kw_only=True):
     continuation_of: str | None = None
 
     def __post_init__(self) -> None:
+        for name, check in _CHECKS.items():
+            value = getattr(self, name)
+            if value is not None:
+                check(value, name)
         if self.run_at is not None and self.delay is not None:
             raise InvalidInput("delay", "give run_at or delay, not both")
-        if self.run_at is not None and self.run_at.utcoffset() is None:
-            raise InvalidInput("run_at", "must say its time zone, e.g. tzinfo=UTC")
+
+    def changed(self, options: dict[str, Any]) -> TriggerOptions:
+        """These options and some more; the later word counts, also of run_at and delay."""
+        for name, other in (("run_at", "delay"), ("delay", "run_at")):
+            if options.get(name) is not None:
+                options = {other: None, **options}
+        return TriggerOptions(**{**msgspec.structs.asdict(self), **options})
+
+
+class TriggerKeywords(TypedDict, total=False):
+    """What `task.options(…)` takes; see `TriggerOptions`, and the guide."""
+
+    queue: str | None
+    priority: int | None
+    run_at: datetime | None
+    delay: Duration | None
+    ttl: Duration | None
+    idempotency_key: str | None
+    idempotency_ttl: Duration | None
+    singleton_key: str | None
+    concurrency_key: str | None
+    tags: dict[str, str] | None
+    meta: dict[str, Any] | None
+    debug: bool
+    retry: Retry | None
+    timeout: Duration | None
+    parent_id: str | None
+    root_id: str | None
+    continuation_of: str | None
+
+
+def _check_tags(tags: dict[str, str], field: str) -> None:
+    if not isinstance(tags, dict):
+        raise InvalidInput(field, f"must be a dict, e.g. {{'team': 'red'}}, not {tags!r:.80}")
+    if len(tags) > MAX_TAGS:
+        raise InvalidInput(field, f"at most {MAX_TAGS} are allowed, not {len(tags)}")
+    for key, value in tags.items():
+        check_label(key, field)
+        check_label(value, f"{field}.{key}")
+
+
+def _check_meta(meta: dict[str, Any], field: str) -> None:
+    if not isinstance(meta, dict):
+        raise InvalidInput(field, f"must be a dict, not {meta!r:.80}")
+    encode_value(meta, field=field, limit=MAX_META)
+
+
+def _check_run_id(run_id: str, field: str) -> None:
+    if not is_run_id(text(run_id, field)):
+        raise InvalidInput(field, f"{run_id!r:.80} is not the id of a run")
+
+
+_CHECKS: dict[str, Callable[[Any, str], object]] = {
+    "queue": check_label,
+    "priority": lambda priority, _: check_priority(priority),
+    "run_at": in_utc,
+    "delay": duration,
+    "ttl": some_time,
+    "idempotency_key": check_label,
+    "idempotency_ttl": some_time,
+    "singleton_key": check_label,
+    "concurrency_key": check_label,
+    "tags": _check_tags,
+    "meta": _check_meta,
+    "debug": flag,
+    "retry": check_retry,
+    "timeout": some_time,
+    "parent_id": _check_run_id,
+    "root_id": _check_run_id,
+    "continuation_of": _check_run_id,
+}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback as tracebacks
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from types import TracebackType
 from typing import Any, assert_never
 
 import msgspec
@@ -17,15 +18,18 @@ from perdure.core.decide import (
     decide_success,
 )
 from perdure.core.decide.lease import Evidence
-from perdure.core.events import Event
+from perdure.core.events import Event, RunDeadLettered, RunFailed, RunRetryScheduled
 from perdure.core.failure import MAX_MESSAGE, Failure, FailureKind, clean_text, make_failure
 from perdure.core.lifecycle import Status
 from perdure.core.run import Awaiting, Run
 from perdure.core.values import encode_value
 from perdure.engine.context import Fail, Released, RetryAfter
+from perdure.engine.door import duration, flag
 from perdure.errors import InvalidInput
+from perdure.telemetry import table
 
 MAX_DETAILS = 64 * 1024
+MAX_LOGGED = 300
 
 
 class Returned(msgspec.Struct, frozen=True, tag=True):
@@ -86,17 +90,46 @@ def decide_ending(
             assert_never(ending)
 
 
+def say_failures(run: Run, events: Sequence[Event]) -> None:
+    """One warning for an attempt that failed: whose, why, and what follows."""
+    for event in events:
+        match event:
+            case RunRetryScheduled():
+                follows = f"next try at {event.retry_at.isoformat(timespec='milliseconds')}"
+            case RunDeadLettered():
+                follows = f"dead-lettered: {event.reason}"
+            case RunFailed():
+                follows = "that was the end of it"
+            case _:
+                continue
+        error = f"{event.failure.type}: {event.failure.message}".splitlines()[0][:MAX_LOGGED]
+        table.ATTEMPT_FAILED.say(
+            run_id=run.id, task=run.task, attempt=event.attempt, error=error, next=follows
+        )
+
+
 def ending_of(error: BaseException) -> Ending:
     """What an exception that left a handler means. Never raises."""
+    try:
+        return _ending_of(error)
+    except Exception as broken:  # noqa: BLE001  # somebody's exception class: it must end all the same
+        message = f"(what it says cannot be had: {type(broken).__name__}: {_text(broken)})"
+        kind = type(error).__name__
+        trace = _traceback(error)
+        failure = make_failure(FailureKind.ERROR, type=kind, message=message, traceback=trace)
+        return Raised(failure)
+
+
+def _ending_of(error: BaseException) -> Ending:
     match only_leaf(error):
         case Released(delay=delay, until=until, awaiting=awaiting):
             return GaveBack(delay, until, awaiting)
         case RetryAfter(message=message, delay=delay) as leaf:
-            return Raised(_failure(leaf, message, trace_of=error), delay)
+            return Raised(_failure(leaf, str(message), trace_of=error), duration(delay, "delay"))
         case Fail(message=message, retryable=retryable, details=details) as leaf:
-            details = plain(details)
+            again, said = flag(retryable, "retryable"), plain(details)
             return Raised(
-                _failure(leaf, message, trace_of=error, retryable=retryable, details=details)
+                _failure(leaf, str(message), trace_of=error, retryable=again, details=said)
             )
         case BaseExceptionGroup() as group:
             retryable = all(leaf.retryable for leaf in _leaves(group) if isinstance(leaf, Fail))
@@ -184,15 +217,25 @@ def _text(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Cut in the middle: where it began and how it ended are what one looks for."""
+    """From the handler on, without our own frames before it. Cut in the middle: where it began
+    and how it ended are what one looks for."""
     try:
-        text = "".join(tracebacks.format_exception(error))
+        begin = _after_our_own(error.__traceback__)
+        text = "".join(tracebacks.format_exception(type(error), error, begin))
     except Exception as broken:  # noqa: BLE001  # an attempt must end, also with this
         return f"(no traceback: {type(broken).__name__})"
     if len(text) <= MAX_MESSAGE:
         return text
     half = MAX_MESSAGE // 2 - 50
     return f"{text[:half]}\n… ({len(text) - 2 * half} characters left out) …\n{text[-half:]}"
+
+
+def _after_our_own(trace: TracebackType | None) -> TracebackType | None:
+    """Where the handler's own code begins; all of it, if it is ours altogether."""
+    begin = trace
+    while begin is not None and begin.tb_frame.f_globals.get("__name__", "").startswith("perdure."):
+        begin = begin.tb_next
+    return begin or trace
 
 
 def plain(details: Any, limit: int = MAX_DETAILS) -> dict[str, Any] | None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 import msgspec
 
 from perdure.engine.context import transaction_here
+from perdure.engine.door import only_known
 from perdure.engine.enqueue import Borrowing, Place, TransactionalTask
 from perdure.engine.handle import RunHandle
-from perdure.engine.options import TaskSettings, TriggerOptions
+from perdure.engine.options import TaskSettings, TriggerKeywords, TriggerOptions
 from perdure.engine.signature import Signature
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
+    from perdure.engine.context import Context
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,18 +41,22 @@ class Task(Generic[P, R]):
         self.signature = signature
         self._options = options or TriggerOptions()
 
+    def __repr__(self) -> str:
+        return f"<task {self.name} in {self.function.__module__}>"
+
     @property
     def name(self) -> str:
         return self.settings.name
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """The function itself, here and now, without a run."""
         return self.function(*args, **kwargs)
 
-    def options(self, **options: Any) -> Task[P, R]:
-        """The same task, asked for differently: see `TriggerOptions`."""
-        made = TriggerOptions(**options)
-        return Task(self.app, self.function, self.settings, self.signature, made)
+    def options(self, **options: Unpack[TriggerKeywords]) -> Self:
+        """The same task, asked for differently: see `TriggerOptions`. Options add up."""
+        only_known(options, TriggerOptions.__struct_fields__, "option of a trigger")
+        made = self._options.changed(cast("dict[str, Any]", options))
+        return type(self)(self.app, self.function, self.settings, self.signature, made)
 
     def using(self, connection: Any) -> TransactionalTask[P, R]:
         """The same task, asked for inside the transaction that is open on `connection`: of
@@ -62,7 +68,7 @@ class Task(Generic[P, R]):
     def _in(self, place: Place) -> TransactionalTask[P, R]:
         return TransactionalTask(self, self._options, place)
 
-    async def trigger(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+    async def trigger(self, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Ask for a run. When this returns, the run is durable; inside of a handler's open
         `ctx.transaction()`, it will be once that is committed."""
         if (place := transaction_here(self.app.url)) is not None:
@@ -70,7 +76,7 @@ class Task(Generic[P, R]):
         payload = self.payload(args, kwargs)
         return await self.app.client.trigger(self, payload, self._options)
 
-    def trigger_sync(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+    def trigger_sync(self, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """`trigger`, from code that cannot await."""
         if (place := transaction_here(self.app.url)) is not None:
             return self._in(place).trigger_sync(*args, **kwargs)
@@ -94,7 +100,7 @@ class Task(Generic[P, R]):
             return self._in(place).trigger_many_sync(items)
         return self.app.sync.call(lambda app: app.client.trigger_many(self, items, self._options))
 
-    async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def run(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Trigger, claim and execute here, as durably as anywhere: retries, limits and the lease
         hold, and if this process dies another worker goes on."""
         handle = await self.trigger(*args, **kwargs)
@@ -105,3 +111,21 @@ class Task(Generic[P, R]):
         """The arguments of one call as JSON. Raises InvalidInput."""
         limit = self.app.defaults.payload_limit
         return self.signature.encode(self.signature.bind(args, kwargs), limit)
+
+
+if TYPE_CHECKING:
+    # For type checkers only: what a task gives when it is called like the function it was.
+
+    class PlainTask(Task[P, R]):
+        def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    class AsyncTask(Task[P, R]):
+        def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+
+    class ContextTask(Task[P, R]):
+        def __call__(self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    class AsyncContextTask(Task[P, R]):
+        def __call__(
+            self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs
+        ) -> Coroutine[Any, Any, R]: ...

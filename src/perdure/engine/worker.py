@@ -23,7 +23,7 @@ from perdure.engine.attempt import StopReason
 from perdure.engine.catalogue import Registration
 from perdure.engine.handlers import Ended, Handlers, Report
 from perdure.engine.leases import Leases
-from perdure.engine.outcome import Ending, Settled, decide_ending, not_executed
+from perdure.engine.outcome import Ending, Settled, decide_ending, not_executed, say_failures
 from perdure.engine.run_logs import RunLogs
 from perdure.engine.storage_time import StorageTime
 from perdure.errors import (
@@ -289,6 +289,8 @@ class Worker:
         for item, outcome in zip(finished, outcomes, strict=True):
             if isinstance(outcome, Committed):
                 self._leases.drop(item.token)
+                if item.commit is not None:
+                    say_failures(item.commit.run, item.commit.events)
             elif isinstance(outcome, SequenceConflict):
                 again.append(item)
             else:

@@ -9,10 +9,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from perdure.engine.attempt import Ladder
+from perdure.engine.door import Duration, duration
 from perdure.engine.handlers import Handlers
 from perdure.engine.hints import Hints
 from perdure.engine.io_thread import IoThread, SameLoop
-from perdure.engine.options import Duration, duration
 from perdure.engine.transaction import TransactionTerms
 from perdure.engine.worker import Worker
 from perdure.storage.protocol import Storage

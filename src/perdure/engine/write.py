@@ -10,7 +10,7 @@ from perdure.core.effects import DeadLetterClosed
 from perdure.core.events import Event
 from perdure.core.run import Run
 from perdure.engine.ids import Ids
-from perdure.errors import PerdureError, RunNotFound, SequenceConflict
+from perdure.errors import PerdureError, RunNotFound, SequenceConflict, UnreadableHistory
 from perdure.storage.protocol import Outcome, Storage
 
 Decide = Callable[[Run, datetime], Sequence[Event]]
@@ -20,11 +20,13 @@ MOST_CONFLICTS = 100
 
 
 async def load(storage: Storage, run_id: str) -> Run:
-    """Raises RunNotFound."""
+    """Raises RunNotFound, or UnreadableHistory if it is there and cannot be read."""
     found = await storage.get([run_id])
-    if run_id not in found:
-        raise RunNotFound(run_id)
-    return found[run_id]
+    if run_id in found:
+        return found[run_id]
+    if await storage.events(run_id):  # raises itself, if it is these that cannot be read
+        raise UnreadableHistory(run_id, "its state is damaged; `perdure audit` tells more")
+    raise RunNotFound(run_id)
 
 
 async def advance(storage: Storage, run_id: str, decide: Decide, now: datetime, ids: Ids) -> Run:

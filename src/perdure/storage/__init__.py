@@ -2,27 +2,61 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from perdure.errors import InvalidInput
 from perdure.storage.protocol import Clock, Storage
 
-__all__ = ["Storage", "open_storage"]
+__all__ = ["Storage", "check_url", "open_storage", "options_of"]
+
+_SQLITE = ("inline", "busy_timeout", "hints", "on_statement")
+_POSTGRES = (
+    "max_connections",
+    "transaction_connections",
+    "connect_timeout",
+    "retries",
+    "prepare",
+    "listen_url",
+    "hints",
+    "on_statement",
+)
+_OPTIONS = {"sqlite": _SQLITE, "postgresql": _POSTGRES, "postgres": _POSTGRES}
+
+_KNOWN = "use sqlite:///file.db or postgresql://user@host/database"
 
 
 def open_storage(url: str, clock: Clock, **options: Any) -> Storage:
     """The storage behind a URL: `sqlite:///runs.db`, `sqlite:////absolute/runs.db` or
     `postgresql://user@host/database`. Connects lazily; `migrate` makes the schema."""
+    scheme, _, rest = check_url(url).partition("://")
+    if scheme == "sqlite":
+        from perdure.storage.sqlite import SqliteStorage
+
+        return SqliteStorage(os.path.expanduser(rest.removeprefix("/")), clock, **options)
+    try:
+        from perdure.storage.postgres.storage import PostgresStorage
+    except ImportError as error:
+        advice = "PostgreSQL needs its driver: pip install 'perdure[postgres]'"
+        raise InvalidInput("url", f"{advice} ({error})") from error
+    return PostgresStorage(url, clock, **options)
+
+
+def check_url(url: str | os.PathLike[str]) -> str:
+    """The URL, also of a file given as a path. Raises InvalidInput if it names no storage."""
+    if isinstance(url, os.PathLike):
+        return f"sqlite:///{os.fspath(url)}"
+    if not isinstance(url, str):
+        raise InvalidInput("url", f"must be a text or a path, not {url!r:.80}; {_KNOWN}")
     scheme, _, rest = url.partition("://")
-    match scheme:
-        case "sqlite":
-            from perdure.storage.sqlite import SqliteStorage
+    if scheme not in _OPTIONS:
+        raise InvalidInput("url", f"{url!r:.80} names no storage; {_KNOWN}")
+    if scheme == "sqlite" and "?" in rest:
+        problem = "takes nothing after a question mark; name only the file"
+        raise InvalidInput("url", f"{url!r:.80} {problem}")
+    return url
 
-            return SqliteStorage(rest.removeprefix("/"), clock, **options)
-        case "postgresql" | "postgres":
-            from perdure.storage.postgres.storage import PostgresStorage
 
-            return PostgresStorage(url, clock, **options)
-        case _:
-            known = "sqlite:///file.db or postgresql://user@host/database"
-            raise InvalidInput("url", f"{url!r} names no storage; use {known}")
+def options_of(url: str) -> tuple[str, ...]:
+    """The names of what `open_storage` takes besides, for this kind of storage."""
+    return _OPTIONS[check_url(url).partition("://")[0]]

@@ -330,6 +330,10 @@ class Storage(Protocol):
         self, environment: str, *, status: DeadLetterStatus | None = None, limit: int = 100
     ) -> list[DeadLetter]: ...
 
+    async def dead_letter(self, run_id: str) -> DeadLetter | None:
+        """The dead letter of this run, open or closed."""
+        ...
+
     async def close_dead_letter(self, closed: DeadLetterClosed) -> bool:
         """Close a dead letter that no run replays; false if it is not open any more."""
         ...

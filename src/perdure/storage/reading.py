@@ -130,6 +130,13 @@ def list_dead_letters(
     return [rows.dead_letter_of(row, dialect) for row in found]
 
 
+def read_dead_letter(run_id: str, dialect: Dialect) -> Operation[DeadLetter | None]:
+    if not is_run_id(run_id):
+        return None
+    [found] = yield last_trip(Step("read_dead_letter", {"run_id": dialect.key(run_id)}))
+    return rows.dead_letter_of(found[0], dialect) if found else None
+
+
 def close_dead_letter(closed: DeadLetterClosed, dialect: Dialect) -> Operation[bool]:
     [kept] = yield last_trip(close_step(closed, dialect))
     return bool(kept)

@@ -188,6 +188,9 @@ class SqlStorage(ABC):
             lambda: reading.list_dead_letters(environment, status, limit, self.dialect)
         )
 
+    async def dead_letter(self, run_id: str) -> DeadLetter | None:
+        return await self._read(lambda: reading.read_dead_letter(run_id, self.dialect))
+
     async def close_dead_letter(self, closed: DeadLetterClosed) -> bool:
         return await self._write(lambda: reading.close_dead_letter(closed, self.dialect))
 

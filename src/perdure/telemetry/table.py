@@ -18,7 +18,8 @@ class Log(Protocol):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One kind of log record. `fields` are the attributes it carries besides."""
+    """One kind of log record. `fields` are the attributes it carries besides; `message` may
+    show them, as `%(name)s`."""
 
     logger: str
     level: int
@@ -27,7 +28,9 @@ class Record(msgspec.Struct, frozen=True):
     meaning: str
 
     def say(self, **fields: Any) -> None:
-        logging.getLogger(self.logger).log(self.level, self.message, extra=fields, stacklevel=2)
+        shown = (fields,) if "%(" in self.message else ()
+        log = logging.getLogger(self.logger)
+        log.log(self.level, self.message, *shown, extra=fields, stacklevel=2)
 
     def say_with_error(self, **fields: Any) -> None:
         """With the traceback of the exception that is being handled."""
@@ -58,6 +61,13 @@ OUTCOME_IMPOSSIBLE = Record(
 )
 OUTCOME_REFUSED = Record(
     _WORKER, ERROR, "outcome refused", ("run_id", "why"), "Storage will never take it."
+)
+ATTEMPT_FAILED = Record(
+    "perdure.attempts",
+    WARNING,
+    "attempt %(attempt)s of %(task)s %(run_id)s failed: %(error)s; %(next)s",
+    ("run_id", "task", "attempt", "error", "next"),
+    "Recorded so. The message says it all, because many look at nothing else.",
 )
 HANDLER_STUCK = Record(
     "perdure.attempts",

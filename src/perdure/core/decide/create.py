@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from perdure.core.decide.fact import Events
 from perdure.core.events import Delivery, RunCreated, RunDeliveryRequested
-from perdure.core.failure import clean_text
+from perdure.core.failure import clean_reason
 from perdure.core.lifecycle import Status
 from perdure.core.retry import LONGEST, check_backoff
 from perdure.core.run import (
@@ -22,7 +22,7 @@ from perdure.core.run import (
     SourceType,
     is_run_id,
 )
-from perdure.core.values import NULL, check_label, encode_value, in_utc
+from perdure.core.values import NULL, as_it_will_be_read, check_label, encode_value, in_utc
 from perdure.errors import InvalidInput, NotAllowed
 
 PRIORITIES = range(11)
@@ -79,19 +79,10 @@ def decide_create(
         expires_at=_expiry(new, now),
         **{name: getattr(new, name) for name in _COPIED},
     )
-    created = _as_it_will_be_read(created)
+    created = as_it_will_be_read(created, "run")
     if dispatch or (created.run_at is not None and created.run_at > now):
         return [created, _first_delivery(created)]
     return [created]
-
-
-def _as_it_will_be_read(created: RunCreated) -> RunCreated:
-    """Written and read once, here, so that what cannot be read back is never stored."""
-    try:
-        read = msgspec.json.decode(msgspec.json.encode(created), type=RunCreated)
-    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
-        raise InvalidInput("run", f"cannot be kept: {error}") from error
-    return read
 
 
 _COPIED = tuple(
@@ -158,8 +149,9 @@ def _again(
     reason: str | None,
     payload_json: msgspec.Raw | None,
 ) -> NewRun:
-    reason = None if reason is None else clean_text(reason)
-    source = Source(type=kind, run_id=run.id, schedule_id=run.schedule_id, reason=reason)
+    source = Source(
+        type=kind, run_id=run.id, schedule_id=run.schedule_id, reason=clean_reason(reason)
+    )
     # Of an occurrence only the cadence's own run has the cadence's key.
     occurrence_key = None if run.occurrence_key is None else f"manual:{run_id}"
     lifetime = None if run.expires_at is None else run.expires_at - _first_due(run)

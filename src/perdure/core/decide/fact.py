@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from perdure.core.events import Delivery, Event, Fact, RunDeliveryRequested
-from perdure.core.failure import clean_text
+from perdure.core.failure import clean_reason
 from perdure.core.run import Actor, Run
 from perdure.errors import NotAllowed
 
@@ -16,7 +16,7 @@ FactT = TypeVar("FactT", bound=Fact)
 def fact(cls: type[FactT], run: Run, actor: Actor, now: datetime, **fields: Any) -> FactT:
     """An event about `run`: never before its last one, and carrying the stored lease expiry."""
     if fields.get("reason") is not None:
-        fields["reason"] = clean_text(fields["reason"])
+        fields["reason"] = clean_reason(fields["reason"])
     return cls(
         run_id=run.id,
         environment=run.environment,

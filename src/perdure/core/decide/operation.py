@@ -84,6 +84,7 @@ def decide_delivery(
 
 def decide_wake(run: Run, actor: Actor, now: datetime) -> Events:
     """What the run waited for is there. A run that does not wait any more is left alone."""
+    refuse_ended(run, "wake")
     if run.status is not Status.WAITING:
         return []
     return [delivery(run, actor, now)]

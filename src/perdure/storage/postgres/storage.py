@@ -68,8 +68,10 @@ class PostgresStorage(SqlStorage):
         self._retries = retries
         self._on_statement = on_statement
         self._hints = PostgresHints(self._connection, url, listen_url) if hints else None
+        self._refused: list[psycopg.Error] = []
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             url,
+            connection_class=_remembering(self._refused),
             min_size=0,
             max_size=max_connections,
             open=False,
@@ -156,9 +158,28 @@ class PostgresStorage(SqlStorage):
             async with self._pool.connection() as connection:
                 yield connection
         except (PoolTimeout, PoolClosed) as error:
-            raise StorageUnavailable(f"PostgreSQL: {error}") from error
+            why = f"; the last try said: {str(self._refused[0]).strip()}" if self._refused else ""
+            raise StorageUnavailable(f"PostgreSQL: {error}{why}") from error
         except psycopg.Error as error:
             raise translation(error) from error
+
+
+def _remembering(refused: list[psycopg.Error]) -> type[Connection]:
+    """Connections that leave behind why the last one could not be made: the pool only says that
+    it took too long."""
+
+    class Remembering(psycopg.AsyncConnection[tuple[Any, ...]]):
+        @classmethod
+        async def connect(cls, *args: Any, **kwargs: Any) -> Any:
+            try:
+                connection = await super().connect(*args, **kwargs)
+            except psycopg.Error as error:
+                refused[:] = [error]
+                raise
+            refused.clear()
+            return connection
+
+    return Remembering
 
 
 class _Transaction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -60,7 +61,7 @@ class Connection:
         factory: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> None:
         self._on_statement = on_statement
-        with translated():
+        try:
             self.raw = sqlite3.connect(
                 path,
                 timeout=busy_timeout.total_seconds(),
@@ -69,6 +70,8 @@ class Connection:
                 factory=factory,
             )
             self._configure(now)
+        except sqlite3.Error as error:
+            raise _cannot_open(path, error) from error
 
     def _configure(self, now: Callable[[], datetime]) -> None:
         instant = SqliteDialect().instant
@@ -145,6 +148,21 @@ def translated() -> Generator[None]:
         yield
     except sqlite3.Error as error:
         raise _translation(error) from error
+
+
+def _cannot_open(path: str, error: sqlite3.Error) -> StorageError:
+    """The same, with the file's name and what to do about it."""
+    kind = type(_translation(error))
+    directory = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(directory):
+        problem = f"there is no directory {directory}; make it first"
+    elif os.path.isdir(path):
+        problem = "it is a directory; name a file in it"
+    elif not os.access(path if os.path.exists(path) else directory, os.R_OK | os.W_OK):
+        problem = "this process may not write there; mend its permissions or name another file"
+    else:
+        problem = str(error)
+    return kind(f"SQLite cannot open {path}: {problem}")
 
 
 def _translation(error: sqlite3.Error) -> StorageError:

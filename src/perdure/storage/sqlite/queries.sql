@@ -124,6 +124,12 @@ SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, f
  ORDER BY run_id DESC
  LIMIT :limit;
 
+-- name: read_dead_letter
+SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, fingerprint,
+       message, opened_at, status, closed_at, closed_by, replay_run_id
+  FROM dead_letters
+ WHERE run_id = :run_id;
+
 -- name: insert_outbox
 INSERT INTO outbox (run_id, environment, queue, available_at, delivery)
 VALUES (:run_id, :environment, :queue, :available_at, :delivery);

@@ -1,0 +1,101 @@
+"""What the commands of operators share: a database without anybody's code, who asks, and runs
+as data."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perdure.cli.loading import database_app, environment_option, url_option
+from perdure.cli.output import CommandFailed, explained, json_option, run
+
+if TYPE_CHECKING:
+    from perdure.core.run import Run
+    from perdure.engine.app import App
+
+Command = Callable[..., Coroutine[Any, Any, None]]
+
+run_argument = click.argument("run_id", metavar="RUN")
+reason_option = click.option("--reason", help="Kept in the run's history.")
+by_option = click.option("--by", help="Who asks; by default the user of this shell.")
+payload_option = click.option("--payload", help="Other arguments, as a JSON object.")
+tag_option = click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE")
+
+
+def on_database(command: Command) -> Callable[..., None]:
+    """A command that is given an open app, and whether to answer in JSON."""
+
+    @url_option
+    @environment_option
+    @json_option
+    @explained
+    @functools.wraps(command)
+    def wrapped(url: str | None, environment: str | None, as_json: bool, **arguments: Any) -> None:
+        app = database_app(url, environment)
+
+        async def opened() -> None:
+            async with app:
+                await command(app, as_json, **arguments)
+
+        run(opened())
+
+    return wrapped
+
+
+def operator(by: str | None) -> str:
+    if by:
+        return by
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container without a name for its user
+        return "cli"
+
+
+def payload_of(text: str | None) -> dict[str, Any] | None:
+    """`--payload`, read."""
+    if text is None:
+        return None
+    try:
+        payload = json.loads(text)
+    except ValueError as error:
+        raise CommandFailed(f"--payload is not JSON: {error}") from None
+    if not isinstance(payload, dict):
+        raise CommandFailed(f"--payload must be a JSON object, e.g. '{{\"id\": 1}}', not {text}")
+    return payload
+
+
+def tags_of(words: tuple[str, ...]) -> dict[str, str]:
+    pairs = [word.partition("=") for word in words]
+    for word, (key, equals, _) in zip(words, pairs, strict=True):
+        if not (key and equals):
+            raise CommandFailed(f"--tag must be KEY=VALUE, not {word!r}")
+    return {key: value for key, _, value in pairs}
+
+
+def run_data(run: Run) -> dict[str, Any]:
+    """A run as JSON: payload and result as values."""
+    import msgspec
+
+    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(run))
+    data["payload"] = data.pop("payload_json")
+    if "result_json" in data:
+        data["result"] = data.pop("result_json")
+    return data
+
+
+def why(run: Run) -> str:
+    """In a word or two, why it is as it is."""
+    if run.failure is not None:
+        return f"{run.failure.type}: {run.failure.message}"
+    return run.reason or ""
+
+
+async def said(app: App, as_json: bool, after: Run) -> None:
+    """The run after an order."""
+    click.echo(json.dumps(run_data(after)) if as_json else f"{after.id} is {after.status}.")

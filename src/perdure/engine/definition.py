@@ -1,0 +1,130 @@
+"""Making a function a task. Whatever cannot be one is told why, at the line that defines it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
+
+from perdure.engine.door import choice
+from perdure.engine.options import Executor
+from perdure.errors import InvalidTask
+
+if TYPE_CHECKING:
+    from perdure.engine.context import Context
+    from perdure.engine.task import AsyncContextTask, AsyncTask, ContextTask, PlainTask
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_WRAP = "define a function with `def` or `async def` that calls it, and make that the task"
+
+
+class TaskDecorator:
+    """`@app.task(…)` with settings."""
+
+    def __init__(self, define: Callable[[Callable[..., Any]], Any]) -> None:
+        self._define = define
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # the narrower one comes first
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncContextTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # the narrower one comes first
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        return self._define(function)
+
+
+def keywords_of(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of what it takes by keyword only."""
+    parameters = inspect.signature(function).parameters.values()
+    return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+
+
+def choose_executor(function: Callable[..., Any], wanted: Executor | str | None) -> Executor:
+    """Where it runs: as is usual for its kind, unless another executor is wanted and fits."""
+    is_async = inspect.iscoroutinefunction(function)
+    usual = Executor.ASYNC if is_async else Executor.THREAD
+    chosen = usual if wanted is None else choice(wanted, Executor, "executor")
+    if is_async != (chosen is Executor.ASYNC):
+        fits = "async" if is_async else "thread or process"
+        kind = "`async def`" if is_async else "`def`"
+        problem = f"{chosen} does not fit {function.__qualname__}, which is {kind}; use {fits}"
+        raise InvalidTask("executor", problem)
+    return chosen
+
+
+def check_function(function: Any, name: str | None) -> None:
+    """Raises InvalidTask, saying what to do, unless `function` can be a task."""
+    problem = _problem(function, name)
+    if problem is not None:
+        shown = getattr(function, "__qualname__", None) or repr(function)
+        raise InvalidTask(f"{shown:.80}", problem)
+
+
+def _problem(function: Any, name: str | None) -> str | None:
+    if not callable(function):
+        if isinstance(function, str):
+            return f"is no function; to name a task say @app.task(name={function!r})"
+        return "is no function; put @app.task above a `def` or an `async def`"
+    if hasattr(function, "trigger"):
+        return "is a task already"
+    if isinstance(function, staticmethod | classmethod):
+        return "is not a function yet; put @app.task below @staticmethod, not above it"
+    if not inspect.isfunction(function) and not inspect.ismethod(function):
+        return _not_a_function(function)
+    return _problem_of_function(function, name)
+
+
+def _not_a_function(function: Any) -> str:
+    if inspect.isclass(function):
+        return f"is a class; {_WRAP}"
+    if isinstance(function, functools.partial):
+        return f"is a partial without a name or annotations of its own; {_WRAP}"
+    if inspect.isbuiltin(function):
+        return f"is a builtin without annotations; {_WRAP}"
+    return f"is an object that can be called, not a function; {_WRAP}"
+
+
+def _problem_of_function(function: Callable[..., Any], name: str | None) -> str | None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        return "yields, and a run has one result; return a list instead"
+    if function.__name__ == "<lambda>" and name is None:
+        return "is a lambda without a name; say app.task(name=…)"
+    if not inspect.iscoroutinefunction(function) and _wraps_async(function):
+        return "is a `def` around an `async def`; make the wrapper `async def` and await it there"
+    if _is_method(function):
+        return (
+            "is a method, and a run has no `self`; make it a function, or a @staticmethod "
+            "with @app.task below"
+        )
+    return None
+
+
+def _wraps_async(function: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(function))
+
+
+def _is_method(function: Callable[..., Any]) -> bool:
+    """A function in a class body, as its first parameter tells: nobody else annotates so."""
+    if inspect.ismethod(function):
+        return False
+    owner = function.__qualname__.rpartition(".")[0]
+    parameters = list(inspect.signature(function).parameters.values())
+    first = parameters[0] if parameters else None
+    return (
+        owner != ""
+        and not owner.endswith("<locals>")
+        and first is not None
+        and first.name in ("self", "cls")
+        and first.annotation is inspect.Parameter.empty
+    )

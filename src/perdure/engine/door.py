@@ -1,0 +1,125 @@
+"""What people give us, checked where it comes in: names, ids, counts, choices, durations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from perdure.core.retry import LONGEST
+from perdure.core.run import Actor, ActorType
+from perdure.core.values import check_label
+from perdure.errors import InvalidInput
+
+Duration = float | int | timedelta
+EnumT = TypeVar("EnumT", bound=StrEnum)
+
+
+def duration(value: Duration, field: str) -> timedelta:
+    """Seconds or a timedelta, never negative, never longer than `LONGEST`."""
+    if type(value) not in (int, float, timedelta):
+        raise InvalidInput(field, f"must be seconds or a timedelta, not {value!r:.80}")
+    try:
+        length = value if isinstance(value, timedelta) else timedelta(seconds=value)
+    except (ValueError, OverflowError):  # not a number, or beyond every calendar
+        length = None
+    if length is None or length > LONGEST:
+        problem = f"must be a number of seconds up to {LONGEST.days} days, not {value!r}"
+        raise InvalidInput(field, problem)
+    if length < timedelta(0):
+        raise InvalidInput(field, f"must not be negative, but is {value!r}")
+    return length
+
+
+def some_time(value: Duration, field: str) -> timedelta:
+    """A duration longer than nothing."""
+    length = duration(value, field)
+    if not length:
+        raise InvalidInput(field, f"must be longer than nothing, not {value!r}")
+    return length
+
+
+def text(value: object, field: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(field, f"must be text, not {value!r:.80}")
+    return value
+
+
+def count(value: int, field: str, *, least: int = 1) -> int:
+    """A whole number from `least` on."""
+    if type(value) is not int or value < least:
+        raise InvalidInput(field, f"must be a whole number from {least} on, not {value!r:.80}")
+    return value
+
+
+def flag(value: bool, field: str) -> bool:
+    if type(value) is not bool:
+        raise InvalidInput(field, f"must be True or False, not {value!r:.80}")
+    return value
+
+
+def choice(value: str, kind: type[EnumT], field: str) -> EnumT:
+    """One of the members of `kind`."""
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(kind)
+        hint = did_you_mean(value, kind)
+        raise InvalidInput(field, f"must be one of {known}, not {value!r:.80}{hint}") from None
+
+
+def only_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Raises InvalidInput for the first name that is not known."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            hint = did_you_mean(name, known) or f"; there are: {', '.join(known)}"
+            raise InvalidInput(name, f"is no {what}{hint}")
+
+
+def did_you_mean(given: Any, known: Iterable[str]) -> str:
+    """A hint at what may have been meant, or nothing."""
+    from difflib import get_close_matches  # only to explain a mistake
+
+    near = get_close_matches(str(given), list(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def actor_of(by: Actor | str, field: str = "by") -> Actor:
+    """Who does something: an operator's name, or an Actor."""
+    if isinstance(by, str):
+        return Actor(ActorType.OPERATOR, check_label(by, field))
+    if not isinstance(by, Actor):
+        problem = f"must be an operator's name or an Actor, not {by!r:.80}"
+        raise InvalidInput(field, problem)
+    if by.id is not None:
+        check_label(by.id, f"{field}.id")
+    return Actor(choice(by.type, ActorType, f"{field}.type"), by.id)
+
+
+def client_of(actor: Actor | str | None) -> Actor:
+    """Who triggers: a client, unless it says that it is something else."""
+    if actor is None or isinstance(actor, str):
+        return Actor(ActorType.CLIENT, None if actor is None else check_label(actor, "actor"))
+    return actor_of(actor, "actor")
+
+
+def queue_names(queues: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Which queues to serve; none: all of them."""
+    if queues is None:
+        return None
+    if isinstance(queues, str):
+        problem = f"must be a list of names, e.g. [{queues!r}], not {queues!r}"
+        raise InvalidInput("queues", problem)
+    if not queues:
+        raise InvalidInput("queues", "name at least one, or leave it out to serve all")
+    return tuple(check_label(name, "queues") for name in queues)
+
+
+def run_id_of(run: Any) -> str:
+    """The id of a run, of its handle, or of the run itself."""
+    run_id = run if isinstance(run, str) else getattr(run, "id", None)
+    if not isinstance(run_id, str):
+        raise InvalidInput("run_id", f"must be a run's id or its handle, not {run!r:.80}")
+    return run_id

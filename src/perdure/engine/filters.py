@@ -1,0 +1,61 @@
+"""Which runs somebody wants to see: the words of a list, checked."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TypedDict
+
+from perdure.core.alias import resolve_status
+from perdure.engine.door import count, only_known, text
+from perdure.errors import InvalidInput
+from perdure.storage.protocol import RunFilter
+
+MOST_ON_A_PAGE = 1000
+
+
+class RunFilters(TypedDict, total=False):
+    """What is not given does not matter. `text` looks in task, id and outcome."""
+
+    environment: str
+    task: str | None
+    queue: str | None
+    tag: tuple[str, str] | None
+    batch_id: str | None
+    schedule_id: str | None
+    parent_id: str | None
+    created_after: datetime | None
+    created_before: datetime | None
+    failure_kind: str | None
+    fingerprint: str | None
+    text: str | None
+
+
+def make_filter(environment: str, status: str | None, filters: RunFilters) -> RunFilter:
+    """Raises InvalidInput for a filter that there is not, or a value that it cannot have."""
+    only_known(filters, RunFilters.__annotations__, "filter of runs")
+    for name, value in filters.items():
+        if value is None:
+            continue
+        if name == "tag":
+            _check_tag(value)
+        elif not name.startswith("created_"):  # storage says what is wrong with an instant
+            text(value, name)
+    filters.setdefault("environment", environment)
+    wanted = None if status is None else resolve_status(text(status, "status"))
+    return RunFilter(status=wanted, **filters)
+
+
+def page_limit(limit: int) -> int:
+    """Whoever wants more turns pages."""
+    if count(limit, "limit") > MOST_ON_A_PAGE:
+        problem = f"must be at most {MOST_ON_A_PAGE}, not {limit}; go on with the page's cursor"
+        raise InvalidInput("limit", problem)
+    return limit
+
+
+def _check_tag(tag: object) -> None:
+    match tag:
+        case (str(), str()):
+            return
+        case _:
+            raise InvalidInput("tag", f"must be a pair, e.g. ('team', 'red'), not {tag!r:.80}")

@@ -1,0 +1,75 @@
+"""Why arguments do not fit, in words: which one, where in it, what was found there."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from perdure.core.values import MAX_DEPTH
+from perdure.errors import InvalidPayload
+
+_WHERE = re.compile(
+    r"^(?P<problem>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>[^`]*)`)?$", re.DOTALL
+)
+_FIELD = re.compile(r"(?:missing required|unknown) field `(?P<name>[^`]*)`")
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]|(?P<unknown>\[\.\.\.\])")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+_NOWHERE: Any = object()
+
+
+def misfit(task: str, error: Exception, arguments: Any) -> InvalidPayload:
+    """What the decoder said, as the caller of `task` understands it. `arguments`, if there are
+    any, tell which value it was."""
+    match = _WHERE.match(str(error))
+    assert match is not None
+    problem, path = match["problem"], match["path"] or ""
+    cause = error.__cause__
+    if cause is not None and hasattr(cause, "errors"):
+        return _of_model(task, path, cause)
+    named = _FIELD.search(problem)
+    if named is not None:
+        path += f".{named['name']}"
+    value = _NOWHERE if named or match["key"] or arguments is None else _value_at(arguments, path)
+    shown = "" if value is _NOWHERE or repr(value) in problem else f": {value!r:.80}"
+    return InvalidPayload(task, path.lstrip("."), f"{problem}{shown}")
+
+
+def _of_model(task: str, path: str, error: Any) -> InvalidPayload:
+    """A Pydantic model says itself what is wrong and where, of several things the first."""
+    first = error.errors(include_url=False)[0]
+    inside = "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in first["loc"])
+    shown = f": {first['input']!r:.80}" if "input" in first else ""
+    return InvalidPayload(task, f"{path}{inside}".lstrip("."), f"{first['msg']}{shown}")
+
+
+def _value_at(arguments: Any, path: str) -> Any:
+    value = arguments
+    try:
+        for step in _STEP.finditer(path):
+            if step["unknown"]:
+                return _NOWHERE
+            value = value[step["name"]] if step["name"] else value[int(step["index"])]
+    except (LookupError, TypeError):
+        return _NOWHERE
+    return value
+
+
+def unkeepable(value: Any, path: str = "", depth: int = 0) -> str:
+    """Where a plain value holds what JSON cannot keep: a number that is none, a lone surrogate,
+    a key that is no text, or more and more of itself."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return path
+    if isinstance(value, str) and _SURROGATE.search(value):
+        return path
+    parts: Any = ()
+    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+        return path
+    if isinstance(value, dict):
+        parts = ((f"{path}.{key}" if path else str(key), item) for key, item in value.items())
+    elif isinstance(value, list | tuple):
+        parts = ((f"{path}[{number}]", item) for number, item in enumerate(value))
+    if depth > MAX_DEPTH:
+        return path.partition(".")[0].partition("[")[0]
+    return next((found for at, it in parts if (found := unkeepable(it, at, depth + 1))), "")
