@@ -1,0 +1,138 @@
+"""A time zone as stretches of time between two changes of its clocks.
+
+`zoneinfo` answers what the clock says at an instant, not when it changes; the changes are found by
+probing, once for each zone and year.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from perdure.errors import InvalidInput
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FIRST_YEAR = 1970
+LAST_YEAR = 9900
+"""Far enough from the end of the calendar that no sum of an instant and a length leaves it."""
+
+PROBE = 2 * 86_400
+"""No zone has kept a clock for less than a week; a test over all of them says so."""
+
+MARGIN = 2 * 86_400
+"""More than any clock was ever turned back, so that a year knows of folds beside its edges."""
+
+
+class Fold(StrEnum):
+    """Which of two equal wall clock times counts, when clocks are turned back."""
+
+    FIRST = "first"
+    SECOND = "second"
+    BOTH = "both"
+
+
+class Stretch(NamedTuple):
+    """Instants `[start, end)` in seconds, with the clock `offset` seconds ahead of UTC.
+
+    `jumped`: how far the clock was turned forward at `start`.
+    """
+
+    start: int
+    end: int
+    offset: int
+    jumped: int
+
+
+class _Change(NamedTuple):
+    at: int
+    before: int
+    after: int
+
+
+def check_zone(tz: str) -> None:
+    """Raises InvalidInput if this machine's time zone data has no such zone."""
+    try:
+        ZoneInfo(tz)
+    except (KeyError, ValueError, OSError, TypeError) as error:
+        advice = "use an IANA name such as 'Europe/Berlin'"
+        raise InvalidInput("tz", f"{tz!r} is not a time zone known here; {advice}") from error
+
+
+def stretches_from(tz: str, start: int, fold: Fold) -> Iterator[Stretch]:
+    """The stretches that do not end before `start`, in order, to the end of the calendar."""
+    for year in range(max(_year(start), FIRST_YEAR), LAST_YEAR + 1):
+        for stretch in stretches(tz, year, fold):
+            if stretch.end > start:
+                yield stretch
+
+
+def stretches_before(tz: str, stop: int, fold: Fold) -> Iterator[Stretch]:
+    """The stretches that begin before `stop`, latest first, to the beginning of the calendar."""
+    for year in range(min(_year(stop), LAST_YEAR), FIRST_YEAR - 1, -1):
+        for stretch in reversed(stretches(tz, year, fold)):
+            if stretch.start < stop:
+                yield stretch
+
+
+@lru_cache(maxsize=8192)
+def stretches(tz: str, year: int, fold: Fold) -> tuple[Stretch, ...]:
+    """One year's stretches. What `fold` rules out, one pass through a repeated hour, is in none."""
+    begin, end = year_start(year), year_start(year + 1)
+    found = []
+    for change, following in pairwise(_changes(tz, year)):
+        start, stop = change.at, following.at
+        if fold is Fold.FIRST:
+            start += max(change.before - change.after, 0)
+        if fold is Fold.SECOND:
+            stop -= max(following.before - following.after, 0)
+        jumped = max(change.after - change.before, 0) if begin <= change.at else 0
+        start, stop = max(start, begin), min(stop, end)
+        if start < stop:
+            found.append(Stretch(start, stop, change.after, jumped))
+    return tuple(found)
+
+
+@lru_cache(maxsize=8192)
+def _changes(tz: str, year: int) -> tuple[_Change, ...]:
+    """Every change near the year, between two that change nothing at the edges of the search."""
+    zone = ZoneInfo(tz)
+    begin, end = year_start(year) - MARGIN, year_start(year + 1) + MARGIN
+    last = _offset(zone, begin)
+    found = [_Change(begin, last, last)]
+    for probe in range(begin, end, PROBE):
+        offset = _offset(zone, probe + PROBE)
+        if offset != last:
+            found.append(_Change(_bisect(zone, probe, probe + PROBE), last, offset))
+            last = offset
+    return (*found, _Change(end, last, last))
+
+
+def _bisect(zone: ZoneInfo, low: int, high: int) -> int:
+    """The first instant after `low` with another offset; there is one until `high`."""
+    offset = _offset(zone, low)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _offset(zone, middle) == offset:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _offset(zone: ZoneInfo, second: int) -> int:
+    offset = (EPOCH + timedelta(seconds=second)).astimezone(zone).utcoffset()
+    assert offset is not None
+    return int(offset.total_seconds())
+
+
+def year_start(year: int) -> int:
+    return int((datetime(year, 1, 1, tzinfo=UTC) - EPOCH).total_seconds())
+
+
+def _year(second: int) -> int:
+    return (EPOCH + timedelta(seconds=second)).year
