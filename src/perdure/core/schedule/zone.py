@@ -18,11 +18,11 @@ from perdure.errors import InvalidInput
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FIRST_YEAR = 1970
-LAST_YEAR = 9900
-"""Far enough from the end of the calendar that no sum of an instant and a length leaves it."""
+LAST_YEAR = 2999
+"""No search goes further, so that none takes long, and no sum leaves the calendar."""
 
-PROBE = 2 * 86_400
-"""No zone has kept a clock for less than a week; a test over all of them says so."""
+PROBE = 3 * 86_400
+"""No zone has kept a clock for less than twice as long; a test over all of them says so."""
 
 MARGIN = 2 * 86_400
 """More than any clock was ever turned back, so that a year knows of folds beside its edges."""
@@ -101,15 +101,15 @@ def stretches(tz: str, year: int, fold: Fold) -> tuple[Stretch, ...]:
 def _changes(tz: str, year: int) -> tuple[_Change, ...]:
     """Every change near the year, between two that change nothing at the edges of the search."""
     zone = ZoneInfo(tz)
-    begin, end = year_start(year) - MARGIN, year_start(year + 1) + MARGIN
-    last = _offset(zone, begin)
-    found = [_Change(begin, last, last)]
-    for probe in range(begin, end, PROBE):
-        offset = _offset(zone, probe + PROBE)
+    probes = range(year_start(year) - MARGIN, year_start(year + 1) + MARGIN + PROBE, PROBE)
+    last = _offset(zone, probes[0])
+    found = [_Change(probes[0], last, last)]
+    for low, high in pairwise(probes):
+        offset = _offset(zone, high)
         if offset != last:
-            found.append(_Change(_bisect(zone, probe, probe + PROBE), last, offset))
+            found.append(_Change(_bisect(zone, low, high), last, offset))
             last = offset
-    return (*found, _Change(end, last, last))
+    return (*found, _Change(probes[-1], last, last))
 
 
 def _bisect(zone: ZoneInfo, low: int, high: int) -> int:
