@@ -198,6 +198,14 @@ def test_a_window_includes_both_its_ends(make: Any) -> None:
     assert previous_time(windowed, utc("2026-01-01T01:00")) is None
 
 
+def test_a_window_without_a_time_in_it_has_none() -> None:
+    nightly = cron("0 0 * * *", start=utc("2026-01-01T01:00"), end=utc("2026-01-01T23:00"))
+
+    assert next_time(nightly, utc("2020-01-01")) is None
+    assert previous_time(nightly, utc("2030-01-01")) is None
+    assert count_times(nightly, utc("2020-01-01"), utc("2030-01-01")) == 0
+
+
 def test_between_two_instants_the_first_is_left_out_and_the_last_is_not() -> None:
     hourly = cron("0 * * * *")
 

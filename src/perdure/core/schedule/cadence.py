@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 import msgspec
 
@@ -153,6 +153,8 @@ def check_cadence(cadence: Cadence) -> None:
             _check_window(cadence)
         case Once():
             in_utc(cadence.instant, "at")
+        case _:
+            assert_never(cadence)
 
 
 def _check_window(cadence: Cron | Interval) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import chain, islice, pairwise
+from typing import assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -146,6 +147,8 @@ def _made_up(schedule: Schedule, now: datetime, until: datetime) -> tuple[dateti
         case Misfire.CATCH_UP:
             after = max(after, _too_old(schedule, now) or after)
             return newest_times(definition.cadence, after, until, definition.catch_up_limit)
+        case _:
+            assert_never(definition.misfire)
 
 
 def _too_old(schedule: Schedule, now: datetime) -> datetime | None:
@@ -205,6 +208,8 @@ def _overlapped(
             return _passed_over(occurrences, None, SkipReason.OVERLAP)
         case Overlap.QUEUE_LATEST | Overlap.REPLACE:
             return _passed_over(occurrences, _newest(occurrences), SkipReason.SUPERSEDED)
+        case _:
+            assert_never(schedule.definition.overlap)
 
 
 def _passed_over(

@@ -18,6 +18,7 @@ import hashlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import islice
+from typing import assert_never
 
 from perdure.core.schedule.cadence import Cadence, Cron, Gap, Interval, Once
 from perdure.core.schedule.cron import CronFields, parse_cron
@@ -27,8 +28,8 @@ from perdure.core.schedule.zone import (
     LAST_YEAR,
     Fold,
     Stretch,
-    stretches_before,
-    stretches_from,
+    stretches_backwards,
+    stretches_between,
 )
 
 TICK = timedelta(microseconds=1)
@@ -63,6 +64,8 @@ def next_time(cadence: Cadence, after: datetime) -> datetime | None:
             found = cadence.phase + ((after - cadence.phase) // cadence.length + 1) * cadence.length
         case Once():
             found = cadence.instant.astimezone(UTC)
+        case _:
+            assert_never(cadence)
     return found if found is not None and found <= until else None
 
 
@@ -78,6 +81,8 @@ def previous_time(cadence: Cadence, before: datetime) -> datetime | None:
             found = cadence.phase + ((until - cadence.phase) // cadence.length) * cadence.length
         case Once():
             found = cadence.instant.astimezone(UTC)
+        case _:
+            assert_never(cadence)
     return found if found is not None and found > after else None
 
 
@@ -109,6 +114,8 @@ def count_times(cadence: Cadence, after: datetime, until: datetime) -> int:
             return (until - phase) // length - (after - phase) // length
         case Once():
             return 1
+        case _:
+            assert_never(cadence)
 
 
 def jittered(cadence: Cadence, schedule_id: str, nominal: datetime) -> datetime:
@@ -128,6 +135,8 @@ def _within(cadence: Cadence, after: datetime, until: datetime) -> tuple[datetim
             end: datetime | None = cadence.instant
         case Cron() | Interval():
             start, end = cadence.start, cadence.end
+        case _:
+            assert_never(cadence)
     begin = max(start or EPOCH, EPOCH).astimezone(UTC) - TICK
     close = min(end or END_OF_TIME, END_OF_TIME).astimezone(UTC)
     # In UTC, because sums in a zone with changing clocks are sums on the wall.
@@ -137,9 +146,7 @@ def _within(cadence: Cadence, after: datetime, until: datetime) -> tuple[datetim
 def _next_cron(cron: Cron, after: datetime, until: datetime) -> datetime | None:
     fields = parse_cron(cron.expression)
     start, stop = _seconds(after) + 1, _seconds(until) + 1
-    for stretch in stretches_from(cron.tz, start, _fold(cron, fields)):
-        if stretch.start >= stop:
-            return None
+    for stretch in stretches_between(cron.tz, start, stop, _fold(cron, fields)):
         if stretch.start >= start and _fires_after_gap(cron, fields, stretch):
             return _instant(stretch.start)
         found = first_match(fields, *_wall(stretch, start, stop))
@@ -151,9 +158,7 @@ def _next_cron(cron: Cron, after: datetime, until: datetime) -> datetime | None:
 def _previous_cron(cron: Cron, after: datetime, until: datetime) -> datetime | None:
     fields = parse_cron(cron.expression)
     start, stop = _seconds(after) + 1, _seconds(until) + 1
-    for stretch in stretches_before(cron.tz, stop, _fold(cron, fields)):
-        if stretch.end <= start:
-            return None
+    for stretch in stretches_backwards(cron.tz, start, stop, _fold(cron, fields)):
         found = last_match(fields, *_wall(stretch, start, stop))
         if found is not None:
             return _instant(found - stretch.offset)
@@ -166,9 +171,7 @@ def _count_cron(cron: Cron, after: datetime, until: datetime) -> int:
     fields = parse_cron(cron.expression)
     start, stop = _seconds(after) + 1, _seconds(until) + 1
     total = 0
-    for stretch in stretches_from(cron.tz, start, _fold(cron, fields)):
-        if stretch.start >= stop:
-            break
+    for stretch in stretches_between(cron.tz, start, stop, _fold(cron, fields)):
         first, last = _wall(stretch, start, stop)
         total += count_matches(fields, first, last)
         if stretch.start >= start and _fires_after_gap(cron, fields, stretch):

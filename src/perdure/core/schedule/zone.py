@@ -17,7 +17,6 @@ from zoneinfo import ZoneInfo
 from perdure.errors import InvalidInput
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FIRST_YEAR = 1970
 LAST_YEAR = 2999
 """No search goes further, so that none takes long, and no sum leaves the calendar."""
 
@@ -63,19 +62,19 @@ def check_zone(tz: str) -> None:
         raise InvalidInput("tz", f"{tz!r} is not a time zone known here; {advice}") from error
 
 
-def stretches_from(tz: str, start: int, fold: Fold) -> Iterator[Stretch]:
-    """The stretches that do not end before `start`, in order, to the end of the calendar."""
-    for year in range(max(_year(start), FIRST_YEAR), LAST_YEAR + 1):
+def stretches_between(tz: str, start: int, stop: int, fold: Fold) -> Iterator[Stretch]:
+    """The stretches that have an instant in `[start, stop)`, in order, found one by one."""
+    for year in range(_year(start), _year(stop - 1) + 1):
         for stretch in stretches(tz, year, fold):
-            if stretch.end > start:
+            if stretch.end > start and stretch.start < stop:
                 yield stretch
 
 
-def stretches_before(tz: str, stop: int, fold: Fold) -> Iterator[Stretch]:
-    """The stretches that begin before `stop`, latest first, to the beginning of the calendar."""
-    for year in range(min(_year(stop), LAST_YEAR), FIRST_YEAR - 1, -1):
+def stretches_backwards(tz: str, start: int, stop: int, fold: Fold) -> Iterator[Stretch]:
+    """The same, the latest first."""
+    for year in range(_year(stop - 1), _year(start) - 1, -1):
         for stretch in reversed(stretches(tz, year, fold)):
-            if stretch.start < stop:
+            if stretch.end > start and stretch.start < stop:
                 yield stretch
 
 
