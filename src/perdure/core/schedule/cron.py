@@ -47,7 +47,7 @@ _MONTH = _Field("month", 1, 12, _MONTHS)
 _WEEKDAY = _Field("day of week", 0, 7, _numbered("SUN MON TUE WED THU FRI SAT", 0))
 _FIELDS = (_SECOND, _MINUTE, _HOUR, _DAY, _MONTH, _WEEKDAY)
 
-_AT_NAMES = {
+AT_NAMES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
     "@midnight": "0 0 * * *",
@@ -127,9 +127,9 @@ def _split(expression: str) -> list[str]:
 
 
 def _named(expression: str, name: str) -> str:
-    if name not in _AT_NAMES:
-        raise _refusal(expression, f"is not one of {', '.join(_AT_NAMES)}")
-    return _AT_NAMES[name]
+    if name not in AT_NAMES:
+        raise _refusal(expression, f"is not one of {', '.join(AT_NAMES)}")
+    return AT_NAMES[name]
 
 
 def _refusal(expression: str, problem: str) -> InvalidInput:

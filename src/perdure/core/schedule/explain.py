@@ -41,7 +41,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     following: datetime | None = None
 
 
-_BECAUSE = {
+BECAUSE = {
     SkipReason.MISFIRED: "it was decided later than its grace of {grace} allows, "
     "and the misfire policy is {misfire}",
     SkipReason.PAUSED: "the schedule was paused{pause}, and the misfire policy is {misfire}",
@@ -139,10 +139,10 @@ def _is_nominal(schedule: Schedule, instant: datetime) -> bool:
 
 
 def _because(schedule: Schedule, reason: str | None) -> str:
-    if reason not in _BECAUSE:
+    if reason not in BECAUSE:
         return f"it was skipped: {reason}"
     definition, pause = schedule.definition, schedule.last_pause
-    return _BECAUSE[SkipReason(reason)].format(
+    return BECAUSE[SkipReason(reason)].format(
         grace=definition.misfire_grace,
         misfire=definition.misfire,
         overlap=definition.overlap,
