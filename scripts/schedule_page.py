@@ -32,12 +32,12 @@ from datetime import UTC, datetime, timedelta
 
 from perdure import at, cron, every
 
-cron("0 9 * * MON-FRI", tz="Europe/Berlin")        # by the clock on the wall
-cron("*/10 * * * * *", jitter=5)                   # six fields: seconds come first
+cron("0 9 * * MON-FRI", tz="Europe/Berlin")  # by the clock on the wall
+cron("*/10 * * * * *", jitter=5)  # six fields: seconds come first
 cron("30 2 * * *", tz="Europe/Berlin", gap="skip", fold="second")
-every(minutes=5)                                   # by elapsed time, from 1970-01-01T00:00Z
+every(minutes=5)  # by elapsed time, from 1970-01-01T00:00Z
 every(timedelta(hours=36), anchor=datetime(2026, 1, 5, 6, tzinfo=UTC))
-at(datetime(2030, 1, 1, tzinfo=UTC))               # once
+at(datetime(2030, 1, 1, tzinfo=UTC))  # once
 ```"""
 
 RULE = (

@@ -113,6 +113,14 @@ def test_a_quarter_hourly_schedule_keeps_its_pace_through_both_nights() -> None:
         assert {b - a for a, b in pairwise(found)} == {timedelta(minutes=15)}
 
 
+def test_backwards_too_a_time_jumped_over_is_found_after_the_jump() -> None:
+    nightly = cron("30 2 * * *", tz=BERLIN)
+    jump = utc("2026-03-29T01:00")
+
+    assert previous_time(nightly, jump + timedelta(seconds=1)) == jump
+    assert previous_time(nightly, jump) == utc("2026-03-28T01:30")
+
+
 def test_the_last_hour_of_a_saturday_that_lacks_it_runs_as_sunday_begins() -> None:
     late = cron("30 23 * * *", tz=NUUK)
 
