@@ -10,7 +10,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 
-from scripts import lifecycle_svg, reference_pages, telemetry_page  # noqa: E402  # the path must be set first
+from scripts import (  # noqa: E402  # the path must be set first
+    lifecycle_svg,
+    reference_pages,
+    schedule_page,
+    telemetry_page,
+)
 
 PAGES = {
     "docs/images/lifecycle.svg": lifecycle_svg.draw,
@@ -18,6 +23,7 @@ PAGES = {
     "docs/reference/seed-conformance.md": reference_pages.seed_conformance,
     "docs/reference/errors.md": reference_pages.error_page,
     "docs/reference/telemetry.md": telemetry_page.telemetry,
+    "docs/reference/schedules.md": schedule_page.schedules,
 }
 
 

@@ -29,7 +29,7 @@ _HAPPY: tuple[tuple[Status | str, EventType, Status], ...] = (
 
 
 def lifecycle() -> str:
-    return _page(
+    return page(
         "Lifecycle",
         "Every status a run can have, every event that can happen to it, and nothing else. "
         "`perdure.core.lifecycle` is the source of this page, of the reducer and of its tests.",
@@ -67,37 +67,37 @@ def seed_conformance() -> str:
         "the test fails for a declaration that never occurs."
     )
     sections = [part for seed in Seed for part in _seed(seed, SEEDS[seed])]
-    return _page("Seed conformance", intro, *sections)
+    return page("Seed conformance", intro, *sections)
 
 
 def error_page() -> str:
     doc = inspect.getdoc(errors) or ""
     tree = doc.split("::\n\n")[1].split("\n\n")[0]
     rows = ((f"`{error.__name__}`", _yes(error.retryable), _first(error)) for error in _errors())
-    return _page(
+    return page(
         "Errors",
         "Everything Perdure raises on purpose is a `PerdureError` from `perdure.errors`. "
         "A retryable one may succeed if the same thing is tried again.",
         f"```text\n{inspect.cleandoc(tree)}\n```",
-        _table(("error", "retryable", "meaning"), rows),
+        table(("error", "retryable", "meaning"), rows),
         "`SequenceConflict`, `InvariantViolation` and `LeaseLost` never stand in for one another: "
         "the first is a lost race, the second a bug or a damaged history, the third the news "
         "that somebody else may own the run now.",
     )
 
 
-def _page(title: str, *parts: str) -> str:
+def page(title: str, *parts: str) -> str:
     return "\n\n".join([NOTICE, f"# {title}", *parts]) + "\n"
 
 
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def _statuses() -> str:
     rows = [(f"`{status}`", _class(status), MEANING[status], *_words(status)) for status in Status]
-    return _table(("status", "class", "meaning", *Seed), rows)
+    return table(("status", "class", "meaning", *Seed), rows)
 
 
 def _class(status: Status) -> str:
@@ -119,7 +119,7 @@ def _events() -> str:
     rows: dict[tuple[EventType, str, str], list[str]] = defaultdict(list)
     for arrow in ARROWS.values():
         rows[arrow.event, str(arrow.guard), _targets(arrow)].append(f"`{arrow.source}`")
-    return _table(
+    return table(
         ("event", "while", "if", "then"),
         (
             (f"`{event}`", ", ".join(sources), guard, targets)
@@ -135,7 +135,7 @@ def _targets(arrow: Arrow) -> str:
 
 
 def _aliases() -> str:
-    return _table(
+    return table(
         ("alias", "finds"),
         ((f"`{alias}`", _finds(wanted)) for alias, wanted in ALIASES.items()),
     )
@@ -232,7 +232,7 @@ def _seed(seed: Seed, table: SeedTable) -> Iterator[str]:
 
 def _reasons(declared: dict[Pair, str]) -> str:
     rows = ((f"`{source}` → `{target}`", reason) for (source, target), reason in declared.items())
-    return _table(("step", "because"), rows)
+    return table(("step", "because"), rows)
 
 
 def _errors() -> list[type[errors.PerdureError]]:

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perdure.core.schedule import at, cron, every
     from perdure.engine.app import App
     from perdure.engine.context import Context, Fail, RetryAfter, current
     from perdure.engine.handle import RunHandle
@@ -25,7 +26,10 @@ __all__ = [
     "RunHandle",
     "RunLogHandler",
     "Task",
+    "at",
+    "cron",
     "current",
+    "every",
 ]
 
 _HOMES = {
@@ -40,7 +44,10 @@ _HOMES = {
     "RunHandle": "perdure.engine.handle",
     "RunLogHandler": "perdure.engine.log_handler",
     "Task": "perdure.engine.task",
+    "at": "perdure.core.schedule",
+    "cron": "perdure.core.schedule",
     "current": "perdure.engine.context",
+    "every": "perdure.core.schedule",
 }
 
 

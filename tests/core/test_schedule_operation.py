@@ -1,0 +1,182 @@
+"""Changing schedules: only what comes later changes."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from builders import OPERATOR
+from perdure.core.schedule import (
+    DefinedBy,
+    Misfire,
+    Schedule,
+    SkipReason,
+    Touch,
+    decide_delete,
+    decide_occurrences,
+    decide_pause,
+    decide_resume,
+    decide_update,
+    definition_hash,
+    every,
+    new_schedule,
+)
+from perdure.errors import InvalidInput
+from scheduling import EACH_SECOND, HOUR, MINUTE, NINE, SECOND, a_definition, a_schedule
+
+LATER = NINE + 3 * HOUR + 2 * MINUTE
+BY_HAND = Touch(by=OPERATOR, at=LATER, reason="too often")
+HALF_HOURLY = every(minutes=30)
+
+
+def paused(schedule: Schedule) -> Schedule:
+    held = decide_pause(schedule, OPERATOR, NINE + MINUTE, "holiday")
+    assert held is not None
+    return held
+
+
+def test_a_new_schedule_begins_now() -> None:
+    schedule = new_schedule(a_definition(), NINE, environment="test", defined_by=DefinedBy.CODE)
+
+    assert (schedule.cursor, schedule.created_at, schedule.version) == (NINE, NINE, 1)
+    assert schedule.definition_hash == definition_hash(a_definition())
+    assert schedule.environment == "test"
+
+
+def test_a_new_schedule_is_checked() -> None:
+    with pytest.raises(InvalidInput):
+        new_schedule(a_definition(id="a:b"), NINE)
+
+
+def test_what_was_due_before_a_change_is_decided_by_the_old_definition() -> None:
+    change = decide_update(a_schedule(), a_definition(cadence=HALF_HOURLY), LATER, touch=BY_HAND)
+
+    assert change.plan is not None
+    assert [one.nominal for one in change.plan.occurrences] == [NINE + n * HOUR for n in (1, 2, 3)]
+    assert change.schedule is not None
+    assert (change.schedule.cursor, change.schedule.cadence_since) == (LATER, LATER)
+    assert (change.schedule.version, change.schedule.touched) == (2, BY_HAND)
+    assert change.schedule.next_at == NINE + 3 * HOUR + 30 * MINUTE
+
+
+def test_too_much_to_decide_comes_first() -> None:
+    schedule = a_schedule(cadence=EACH_SECOND, misfire=Misfire.CATCH_UP, catch_up_limit=5000)
+
+    change = decide_update(schedule, a_definition(), LATER)
+
+    assert change.plan is not None
+    assert change.plan.more
+    assert change.schedule is None
+
+
+def test_an_operators_change_leaves_the_hash_of_the_code_alone() -> None:
+    schedule = new_schedule(a_definition(), NINE, defined_by=DefinedBy.CODE)
+
+    change = decide_update(schedule, a_definition(max_concurrency=2), NINE, touch=BY_HAND)
+
+    assert change.plan is None
+    assert change.schedule is not None
+    assert change.schedule.definition_hash == schedule.definition_hash
+    assert change.schedule.defined_by is DefinedBy.CODE
+    assert change.schedule.cadence_since == NINE
+
+
+def test_a_change_by_code_or_manifest_takes_its_hash_and_ends_an_operators() -> None:
+    touched = replace(a_schedule(), touched=BY_HAND)
+    definition = a_definition(max_concurrency=2)
+
+    change = decide_update(
+        touched, definition, NINE, defined_by=DefinedBy.MANIFEST, definition_version=3
+    )
+
+    assert change.schedule is not None
+    assert change.schedule.touched is None
+    assert change.schedule.definition_hash == definition_hash(definition)
+    assert (change.schedule.defined_by, change.schedule.definition_version) == ("manifest", 3)
+
+
+def test_an_id_is_for_ever() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        decide_update(a_schedule(), a_definition(id="other"), NINE)
+
+    assert caught.value.field == "id"
+
+
+def test_a_paused_schedule_keeps_its_missed_times_through_a_change_of_policy() -> None:
+    change = decide_update(
+        paused(a_schedule()), a_definition(misfire=Misfire.SKIP), LATER, touch=BY_HAND
+    )
+
+    assert change.plan is None
+    assert change.schedule is not None
+    assert (change.schedule.cursor, change.schedule.cadence_since) == (NINE, NINE)
+    assert change.schedule.paused is not None
+
+
+def test_a_paused_schedule_writes_its_missed_times_down_when_its_cadence_changes() -> None:
+    change = decide_update(
+        paused(a_schedule()), a_definition(cadence=HALF_HOURLY), LATER, touch=BY_HAND
+    )
+
+    assert change.plan is not None
+    (span,) = change.plan.spans
+    assert (span.count, span.reason, change.plan.occurrences) == (3, SkipReason.CHANGED, ())
+    assert (span.first, span.last) == (NINE + HOUR, NINE + 3 * HOUR)
+    assert change.schedule is not None
+    assert change.schedule.cursor == change.plan.cursor == LATER
+
+
+def test_with_no_missed_time_there_is_nothing_to_write_down() -> None:
+    soon = NINE + 5 * MINUTE
+    change = decide_update(paused(a_schedule()), a_definition(cadence=HALF_HOURLY), soon)
+    at_once = decide_update(paused(a_schedule()), a_definition(cadence=HALF_HOURLY), NINE)
+
+    assert change.plan is not None
+    assert (change.plan.spans, change.plan.cursor) == ((), soon)
+    assert at_once.plan is None
+
+
+def test_time_while_disabled_is_not_missed_time() -> None:
+    change = decide_update(a_schedule(enabled=False), a_definition(), LATER)
+
+    assert change.plan is None
+    assert change.schedule is not None
+    assert (change.schedule.cursor, change.schedule.cadence_since) == (LATER, LATER)
+
+
+def test_a_deleted_schedule_that_is_defined_again_begins_anew() -> None:
+    deleted = decide_delete(paused(a_schedule()), OPERATOR, NINE + MINUTE, "not needed")
+    assert deleted is not None
+
+    change = decide_update(deleted, a_definition(), LATER)
+
+    assert change.plan is None
+    assert change.schedule is not None
+    assert (change.schedule.deleted, change.schedule.cursor) == (None, LATER)
+
+
+def test_to_pause_to_resume_and_to_delete_twice_changes_nothing() -> None:
+    held = paused(a_schedule())
+    deleted = decide_delete(held, OPERATOR, LATER)
+
+    assert decide_pause(held, OPERATOR, LATER) is None
+    assert decide_resume(a_schedule(), LATER) is None
+    assert deleted is not None
+    assert decide_delete(deleted, OPERATOR, LATER) is None
+
+
+def test_a_pause_is_remembered_when_it_is_over() -> None:
+    resumed = decide_resume(paused(a_schedule()), LATER)
+
+    assert resumed is not None
+    assert resumed.last_pause is not None
+    assert (resumed.last_pause.since, resumed.last_pause.until) == (NINE + MINUTE, LATER)
+    assert (resumed.last_pause.reason, resumed.cursor, resumed.version) == ("holiday", NINE, 3)
+
+
+def test_a_change_while_an_occurrence_is_active_stops_only_what_the_policy_stops() -> None:
+    """Editing decides with the runs there are, and forbids nothing that runs."""
+    schedule = a_schedule()
+    change = decide_update(schedule, a_definition(max_concurrency=2), NINE + HOUR + SECOND)
+
+    assert change.plan == decide_occurrences(schedule, NINE + HOUR + SECOND)
