@@ -234,3 +234,9 @@ def test_however_long_the_wait_the_retry_stays_an_instant() -> None:
 def test_evidence_must_be_json(field: str) -> None:
     with pytest.raises(InvalidValue, match=field):
         check_evidence(Evidence(**{field: {"ms": float("nan")}}))
+
+
+def test_evidence_that_is_json_is_handed_back() -> None:
+    evidence = Evidence(output={"stdout": "done"})
+
+    assert check_evidence(evidence) is evidence
