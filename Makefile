@@ -12,7 +12,7 @@ help:
 	@echo "make test     everything that must pass before a change lands"
 	@echo "make check    only lint, types and imports (seconds)"
 	@echo "make demo     watch one run live through a crash"
-	@echo "make bench    measure claiming"
+	@echo "make bench    measure Perdure beside its peers (BENCH=--quick: a minute or two)"
 	@echo "make docs     regenerate the generated pages"
 	@echo "make format   let ruff arrange the code"
 	@echo "make clean    remove .venv and every cache"
@@ -32,7 +32,7 @@ demo: $(STAMP)
 	@$(PY) examples/demo.py
 
 bench: $(STAMP)
-	@$(PY) -m benchmarks.claim
+	@$(PY) -m benchmarks $(BENCH)
 
 docs: $(STAMP)
 	@$(PY) scripts/generate_docs.py

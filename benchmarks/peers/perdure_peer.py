@@ -1,0 +1,101 @@
+"""Perdure, on PostgreSQL and on SQLite, with everything on: history, leases, fencing, maintenance.
+
+The worker is `perdure worker` as an operator starts it. For throughput its concurrency is 1,000,
+which makes its claims as large as the other contenders' batches (500); latency is measured at the
+default settings. SQLite is written with `synchronous=FULL`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.peers.body import (
+    PADDING,
+    PAUSE,
+    TALLY,
+    URL,
+    job,
+    produce_async,
+    report,
+    wish,
+)
+from perdure import App
+
+
+class Statements:
+    """How many statements this process has sent, in a file whenever that grows by some."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._file = (TALLY / f"statements.{os.getpid()}").open("w")
+
+    def __call__(self, _: str) -> None:
+        self._count += 1
+        self._file.seek(0)
+        self._file.write(str(self._count))
+        self._file.flush()
+
+
+options: dict[str, Any] = {}
+if os.environ.get("BENCH_STATEMENTS"):
+    options["on_statement"] = Statements()
+app = App(URL or None, **options)
+
+
+@app.task
+async def noop(sent: float, padding: str) -> None:
+    job(sent)
+
+
+async def single(sent: float) -> None:
+    await noop.trigger(sent, PADDING)
+
+
+async def many(sent: Sequence[float]) -> None:
+    await noop.trigger_many([{"sent": at, "padding": PADDING} for at in sent])
+
+
+async def results(count: int) -> None:
+    """Each run's result awaited before the next one is asked for."""
+    began = time.monotonic()
+    seconds = []
+    for _ in range(count):
+        asked = time.monotonic()
+        run = await noop.trigger(0.0, PADDING)
+        await run.result(60)
+        seconds.append(time.monotonic() - asked)
+        await asyncio.sleep(PAUSE)
+    report(count, began, seconds=seconds)
+
+
+async def main() -> None:
+    if wish().word == "schema":
+        storage = app.open_storage()
+        await storage.migrate()
+        await storage.close()
+        return
+    async with app:
+        if wish().word == "results":
+            await results(wish().number)
+        else:
+            await produce_async(single, many)
+
+
+def work() -> None:
+    command = [sys.executable, "-m", "perdure", "worker", "benchmarks.peers.perdure_peer:app"]
+    concurrency = os.environ.get("BENCH_CONCURRENCY")
+    if concurrency:
+        command += ["--concurrency", concurrency]
+    os.execv(sys.executable, command)
+
+
+if __name__ == "__main__":
+    if wish().word == "worker":
+        work()
+    else:
+        asyncio.run(main())
