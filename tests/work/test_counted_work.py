@@ -1,0 +1,141 @@
+"""Work that a run costs, counted, with limits. No clock is read: a slow machine changes nothing.
+
+The limits are what the code needs, and about a tenth more. If a change needs more for a good
+reason, or needs less, see what it is now, and write it here:
+
+    pytest tests/work -rP | grep now:
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from counted_work import Work, opened, python_work, stored_work
+from perdure.engine.clock import SystemClock
+from perdure.storage import open_storage
+from perdure.testing.postgres import PrivatePostgres
+
+SINGLE, BULK, CLAIMS, WORKER = "single trigger", "bulk trigger", "batched claims", "worker"
+
+# By adapter and deed, for one run. A claim and a bulk call concern 500 runs at once.
+LIMITS = {
+    ("postgres", SINGLE): Work(statements=5.5, commits=1.1, wal_bytes=1650, calls=3600),
+    ("postgres", BULK): Work(statements=0.011, commits=0.0022, wal_bytes=1850, calls=285),
+    ("postgres", CLAIMS): Work(statements=0.030, commits=0.0045, wal_bytes=3850),
+    ("postgres", WORKER): Work(calls=390),
+    ("sqlite", SINGLE): Work(statements=4.4, commits=1.1, calls=670),
+    ("sqlite", BULK): Work(statements=0.0088, commits=0.0022, calls=275),
+    ("sqlite", CLAIMS): Work(statements=0.027, commits=0.0028),
+    ("sqlite", WORKER): Work(calls=340),
+}
+
+
+@pytest.fixture(scope="module")
+def quiet_server() -> Iterator[PrivatePostgres]:
+    """A server of our own: another one's autovacuum and full pages would count as ours."""
+    with PrivatePostgres.start() as server:
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            connection.execute("ALTER SYSTEM SET autovacuum = off")
+            connection.execute("SELECT pg_reload_conf()")
+        yield server
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+async def place(
+    request: pytest.FixtureRequest, quiet_server: PrivatePostgres, tmp_path: Path
+) -> tuple[str, str]:
+    """An adapter, and the URL of a fresh database."""
+    adapter: str = request.param
+    url = f"sqlite:///{tmp_path / 'work.db'}"
+    if adapter == "postgres":
+        url = quiet_server.create_database(f"work_{tmp_path.name}"[:60])
+    storage = open_storage(url, SystemClock())
+    await storage.migrate()
+    await storage.close()
+    return adapter, url
+
+
+def keeps_to(adapter: str, deed: str, work: Work) -> None:
+    print(f"now: {adapter}, {deed}: {work}")
+    limit = LIMITS[adapter, deed]
+    assert work.excess(limit) == [], f"{adapter}, {deed}: {work}, at most {limit}"
+
+
+async def test_triggers_ask_the_database_for_no_more_than_they_did(
+    place: tuple[str, str],
+) -> None:
+    adapter, url = place
+    async with opened(url) as bench:
+        await bench.trigger_one_by_one(10)  # statements are prepared, the catalogue is written
+
+        keeps_to(adapter, SINGLE, await stored_work(bench, bench.trigger_one_by_one, 100))
+        keeps_to(adapter, BULK, await stored_work(bench, bench.trigger_in_bulk, 2000))
+
+
+async def test_claims_ask_the_database_for_no_more_than_they_did(place: tuple[str, str]) -> None:
+    adapter, url = place
+    async with opened(url) as bench:
+        await bench.trigger_in_bulk(2500)
+        await bench.drain_by_claims(500)
+
+        keeps_to(adapter, CLAIMS, await stored_work(bench, bench.drain_by_claims, 2000))
+
+
+async def test_triggers_call_no_more_functions_than_they_did(place: tuple[str, str]) -> None:
+    adapter, url = place
+
+    async def one_by_one(count: int) -> None:
+        async with opened(url) as bench:
+            await bench.trigger_one_by_one(count)
+
+    async def in_bulk(count: int) -> None:
+        async with opened(url) as bench:
+            await bench.trigger_in_bulk(count)
+
+    keeps_to(adapter, SINGLE, await least_calls(one_by_one, 200))
+    keeps_to(adapter, BULK, await least_calls(in_bulk, 1000))
+
+
+async def test_a_worker_calls_no_more_functions_than_it_did(place: tuple[str, str]) -> None:
+    adapter, url = place
+
+    async def fill() -> None:
+        async with opened(url) as bench:
+            await bench.trigger_in_bulk(1000)
+
+    async def work(count: int) -> None:
+        async with opened(url) as bench:
+            await bench.drain_by_worker(count)
+
+    keeps_to(adapter, WORKER, await least_calls(work, 1000, before=fill))
+
+
+async def nothing() -> None:
+    pass
+
+
+async def least_calls(
+    deed: Callable[[int], Awaitable[None]],
+    count: int,
+    before: Callable[[], Awaitable[None]] = nothing,
+) -> Work:
+    """The least of three: the first one imports, and waiting takes a few calls as it comes."""
+    works = []
+    for _ in range(3):
+        await before()
+        works.append(await python_work(lambda: deed(count), count))
+    return min(works, key=lambda work: work.calls or 0)
+
+
+def test_more_than_the_limit_is_told_with_its_limit() -> None:
+    excess = Work(statements=2, calls=10).excess(Work(statements=1, calls=10))
+
+    assert excess == ["statements: 2.000 a run, at most 1"]
+
+
+def test_work_without_a_limit_is_told() -> None:
+    assert Work(wal_bytes=5).excess(Work(calls=1)) == ["wal_bytes: 5.000 a run, at most None"]

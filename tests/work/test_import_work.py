@@ -1,0 +1,54 @@
+"""Importing Perdure brings in no more than it must: counted modules, not a timed test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {
+    "asyncio", "click", "concurrent", "email", "http", "logging", "msgspec", "multiprocessing",
+    "perdure.engine", "perdure.storage", "psycopg", "psycopg_pool", "rich", "sqlite3", "ssl",
+    "starlette", "unittest", "uvicorn",
+}  # fmt: skip
+"""What takes tens of milliseconds, or is somebody else's."""
+
+DRIVERS = {"psycopg", "psycopg_pool", "sqlite3"}
+INTERFACES = {"click", "http", "rich", "starlette", "uvicorn", "unittest", "pydantic"}
+
+MODULES = "import sys, json; print(json.dumps(sorted(sys.modules)))"
+NAMES_ONLY = "import perdure"
+AN_APP = "from perdure import App; App('sqlite:///nowhere.db')"
+HELP = """
+import sys
+sys.argv = ["perdure", "--help"]
+from perdure.cli.main import main
+try:
+    main(standalone_mode=False)
+except SystemExit:
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "unwanted", "most"),
+    [
+        pytest.param(NAMES_ONLY, HEAVY, 60, id="import perdure"),
+        pytest.param(AN_APP, DRIVERS | INTERFACES, 330, id="from perdure import App"),
+        pytest.param(HELP, HEAVY - {"click"}, 200, id="perdure --help"),
+    ],
+)
+def test_what_is_not_used_is_not_imported(code: str, unwanted: set[str], most: int) -> None:
+    modules = _imported_by(code) - _imported_by("pass")
+
+    assert {name for name in unwanted if name in modules} == set()
+    assert len(modules) <= most, sorted(modules)
+
+
+def _imported_by(code: str) -> set[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{MODULES}"], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stdout.splitlines()[-1]))
