@@ -37,14 +37,13 @@ class Ours:
         return {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
 
     def version(self) -> str:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.stdout.strip() or "unknown"
+        """The commit, where that can be known."""
+        git = shutil.which("git")
+        if git is None:
+            return "of this checkout"
+        command = [git, "describe", "--always", "--dirty"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.stdout.strip() or "of this checkout"
 
 
 @dataclass(frozen=True, slots=True)

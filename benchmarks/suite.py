@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,12 +33,14 @@ class Suite:
         self.results = Results()
         self._scale = scale
         self._say = say
-        self._data = HOME / "data"
+        self._data = Path()
         self._stores: dict[str, Store] = {}
         self._closing = ExitStack()
 
     def __enter__(self) -> Suite:
-        self._data.mkdir(parents=True, exist_ok=True)
+        HOME.mkdir(exist_ok=True)
+        self._data = Path(tempfile.mkdtemp(prefix="data-", dir=HOME))
+        self._data.chmod(0o755)  # PostgreSQL may run as somebody else
         self.results.conditions = machine.conditions(self._data)
         self._closing.callback(shutil.rmtree, self._data, ignore_errors=True)
         return self
@@ -76,7 +79,7 @@ class Suite:
             "keeps": contender.keeps,
             "settings": contender.says(),
         }
-        return Entrant(contender, store, command, HOME)
+        return Entrant(contender, store, command, self._data)
 
     def _store(self, kind: str) -> Store:
         if kind not in self._stores:

@@ -1,23 +1,47 @@
-"""The benchmark runs, and says what it measured. What it measures is no matter for a test."""
+"""The benchmarks run, and say what they measured. What they measure is no matter for a test."""
+
+from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT))
+
+from benchmarks import page  # noqa: E402  # not installed, so its place must be named first
+from benchmarks.contenders import (  # noqa: E402
+    CELERY,
+    CONTENDERS,
+    PERDURE_POSTGRES,
+    PERDURE_SQLITE,
+    PGQUEUER,
+)
+from benchmarks.results import Results, percentile, shown  # noqa: E402
+from benchmarks.targets import judged  # noqa: E402
+
+
+def benchmark(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize("adapter", ["sqlite", "postgres"])
-def test_a_small_benchmark_prints_and_writes_its_ratios(adapter: str, tmp_path: Path) -> None:
+def test_a_small_claim_benchmark_prints_and_writes_its_ratios(adapter: str, tmp_path: Path) -> None:
     file = tmp_path / "ratios.json"
-    command = ["-m", "benchmarks.claim", "--quick", "--adapter", adapter, "--json", str(file)]
 
-    done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = benchmark("benchmarks.claim", "--quick", "--adapter", adapter, "--json", str(file))
 
     assert done.returncode == 0, done.stderr
     ratios = json.loads(file.read_text())["adapters"][adapter]
@@ -26,13 +50,147 @@ def test_a_small_benchmark_prints_and_writes_its_ratios(adapter: str, tmp_path: 
         assert ratio["beside"] in done.stdout
 
 
-@pytest.mark.parametrize("adapter", ["sqlite", "postgres"])
-def test_the_latency_benchmark_prints_its_percentiles(adapter: str) -> None:
-    command = ["-m", "benchmarks.latency", "--runs", "5", "--adapter", adapter]
+@pytest.mark.parametrize(
+    ("adapter", "contender"), [("sqlite", PERDURE_SQLITE), ("postgres", PERDURE_POSTGRES)]
+)
+def test_a_quick_run_measures_ours_with_real_workers(
+    adapter: str, contender: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "results.json"
+    only = "bulk,drain2,end_to_end,latency,result,cost"
 
-    done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    done = benchmark(
+        "benchmarks", "--quick", "--peers", "none", "--adapter", adapter, "--only", only,
+        "--json", str(file),
+    )  # fmt: skip
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("p99") == 3
+    results = Results.read(file)
+    for value in ("bulk", "drain2", "end_to_end", "start_p99", "result_p50", "bytes_left"):
+        assert (results.median(value, contender) or 0) > 0, value
+    assert "prove nothing" in done.stdout
+
+
+def test_a_quick_run_grows_a_database_and_pins_it(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    only = "growth,pressure,imports"
+
+    done = benchmark(
+        "benchmarks", "--quick", "--peers", "none", "--adapter", "sqlite", "--only", only,
+        "--json", str(file),
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    results = Results.read(file)
+    names = [place["name"] for place in results.growth["sqlite"]]
+    assert names == ["empty", "finished_100000", "finished_1000000", "future", "queues", "keys"]
+    assert all(place["drain"][0] > 0 for place in results.growth["sqlite"])
+    assert len(results.pressure[PERDURE_SQLITE]["pinned"]) >= 3
+    assert results.imports["import perdure"][0] > 0
+
+
+def test_a_peer_that_cannot_be_had_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+
+    done = benchmark(
+        "benchmarks", "--quick", "--peers", CELERY, "--adapter", "sqlite", "--only", "single",
+        "--json", str(file), PATH=str(tmp_path),
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert "left out: Celery on redis: needs redis-server" in done.stderr
+    assert list(Results.read(file).samples["single"]) == [PERDURE_SQLITE]
+
+
+def test_an_unknown_measurement_is_refused_by_name() -> None:
+    done = benchmark("benchmarks", "--only", "warp")
+
+    assert done.returncode == 2
+    assert "'warp' is none of single, concurrent" in done.stderr
+
+
+@pytest.mark.parametrize("name", CONTENDERS)
+def test_every_contender_documents_its_settings(name: str) -> None:
+    assert len(CONTENDERS[name].says()) > 100
+
+
+def some_results() -> Results:
+    results = Results()
+    results.conditions = {"cores": 2, "postgres": {"fsync": "on"}}
+    for name in (PERDURE_POSTGRES, PGQUEUER):
+        contender = CONTENDERS[name]
+        results.contenders[name] = {
+            "title": contender.title,
+            "version": "1",
+            "store": contender.store,
+            "keeps": contender.keeps,
+            "settings": contender.says(),
+        }
+    for rate in (11_000, 13_000, 12_000):
+        results.add(PERDURE_POSTGRES, {"drain": rate})
+    results.add(PGQUEUER, {"drain": 8_000})
+    results.skipped[CELERY] = "needs redis-server"
+    return results
+
+
+def test_a_ratio_is_that_of_medians() -> None:
+    [verdict] = judged(some_results())
+
+    assert (verdict.value, verdict.is_met) == (1.5, True)
+
+
+def test_a_missed_target_is_told() -> None:
+    results = some_results()
+    results.samples["drain"][PGQUEUER] = [12_000]
+
+    assert "| 1.00 x | ≥ 1.2 x | **missed** |" in page.make(results)["benchmarks.md"]
+
+
+def test_the_page_tells_medians_conditions_settings_and_who_was_left_out() -> None:
+    text = page.make(some_results())["benchmarks.md"]
+
+    assert "| Perdure, PostgreSQL | 12,000 |" in text
+    assert "- PostgreSQL: fsync on" in text
+    assert "batches of 500" in text
+    assert "- Celery on Redis: needs redis-server" in text
+
+
+def test_a_chart_is_well_formed_and_longest_first() -> None:
+    chart = page.make(some_results())["benchmarks/drain.svg"]
+
+    bars = ElementTree.fromstring(chart).findall("{http://www.w3.org/2000/svg}rect")
+    widths = [float(bar.get("width", "0")) for bar in bars]
+    assert widths == [pytest.approx(1.5 * widths[1], rel=0.01), widths[1]]
+    assert "prefers-color-scheme: dark" in chart
+
+
+def test_a_quick_run_makes_no_page(tmp_path: Path) -> None:
+    results = some_results()
+    results.conditions["quick"] = True
+    results.write(tmp_path / "results.json")
+
+    assert page.main([str(tmp_path / "results.json"), str(tmp_path)]) == 1
+    assert not (tmp_path / "benchmarks.md").exists()
+
+
+def test_results_survive_being_written_and_read(tmp_path: Path) -> None:
+    results = some_results()
+    results.write(tmp_path / "results.json")
+
+    assert vars(Results.read(tmp_path / "results.json")) == vars(results)
+
+
+def test_a_percentile_is_one_of_the_samples() -> None:
+    samples = [float(number) for number in range(1, 101)]
+
+    assert percentile(samples, 0.5) == 51
+    assert percentile(samples, 0.99) == 100
+    assert percentile([7.0], 0.99) == 7
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(12_345.6, "jobs/s", "12,346 jobs/s"), (0.0042, "", "0.0042"), (2_500, "bytes", "2.5 kB")],
+)
+def test_numbers_are_shown_as_people_read_them(value: float, unit: str, text: str) -> None:
+    assert shown(value, unit) == text

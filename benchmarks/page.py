@@ -1,0 +1,261 @@
+"""A page of results: `python -m benchmarks.page RESULTS.json [DIRECTORY]`.
+
+Writes `benchmarks.md`, and its charts into `benchmarks/` beside it; by default into `docs/`. It
+says only what the file says: no number stands in this code. A quick run makes no page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+from benchmarks.charts import Bar, bar_chart
+from benchmarks.contenders import CEILING, CONTENDERS
+from benchmarks.machine import TOO_LOUD
+from benchmarks.pressure import FREE, PINNED
+from benchmarks.results import RATE, VALUES, Results, shown
+from benchmarks.stores import POSTGRES, REDIS, SQLITE
+from benchmarks.suite import OURS
+from benchmarks.targets import judged
+
+STORES = {POSTGRES: "PostgreSQL", SQLITE: "SQLite", REDIS: "Redis"}
+CHARTED = ("drain", "drain2", "end_to_end", "bulk", "concurrent", "single", "start_p50")
+RATES = ("single", "concurrent", "bulk", "drain", "drain2", "end_to_end")
+TIMES = ("start_p50", "start_p99", "result_p50", "result_p99")
+COSTS = tuple(name for name in VALUES if name not in (*RATES, *TIMES))
+"""In the order of `VALUES`."""
+
+Files = dict[str, str]
+
+
+def make(results: Results) -> Files:
+    """All files of the page, by their names."""
+    charts = {f"benchmarks/{name}.svg": chart for name, chart in _charts(results)}
+    sections: list[Callable[[Results], Iterable[str]]] = [
+        _conditions,
+        _promises,
+        _throughput,
+        _latency,
+        _costs,
+        _growth,
+        _pressure,
+        _imports,
+        _contenders,
+        _left_out,
+    ]
+    lines = list(_head())
+    for section in sections:
+        lines += section(results)
+    return {"benchmarks.md": "\n".join(lines).rstrip() + "\n", **charts}
+
+
+def _head() -> Iterator[str]:
+    yield "# Benchmarks"
+    yield ""
+    yield "Written by `python -m benchmarks.page` from the results of `make bench`; do not edit."
+    yield "The jobs do nothing, so that the engines are measured and not the work: a real job takes"
+    yield "longer than any difference here. Every number is the median of its rounds, in which the"
+    yield "contenders took turns. Read them as ratios: another machine has other numbers."
+    yield ""
+
+
+def _conditions(results: Results) -> Iterator[str]:
+    yield "## Conditions"
+    yield ""
+    for name, value in results.conditions.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{setting} {what}" for setting, what in value.items())
+        yield f"- {STORES.get(name, name)}: {value}"
+    loud = max((cores for by in results.loudest.values() for cores in by.values()), default=0.0)
+    yield f"- other processes used at most {loud:.2f} cores during any measurement"
+    if loud > TOO_LOUD:
+        yield f"  (**more than {TOO_LOUD}: not a quiet machine**)"
+    yield ""
+    yield "Producer, workers and database share the machine. Every measurement begins with a fresh"
+    yield "database; PostgreSQL's statistics are refreshed before a drain. All stores sync before"
+    yield "they answer, but Redis: it syncs once a second, so a power cut may cost what it had"
+    yield "confirmed."
+    yield ""
+
+
+def _promises(results: Results) -> Iterator[str]:
+    yield from _table(
+        "Promised and measured",
+        ("", "measured", "promised", ""),
+        [
+            (
+                one.target.says,
+                f"{one.value:.2f} {one.target.unit}",
+                one.target.asks(),
+                "" if one.is_met else "**missed**",
+            )
+            for one in judged(results)
+        ],
+    )
+
+
+def _throughput(results: Results) -> Iterator[str]:
+    yield from _section(results, "Throughput", RATES)
+
+
+def _latency(results: Results) -> Iterator[str]:
+    yield from _section(results, "Latency, at 20 jobs a second, the worker idle", TIMES)
+
+
+def _costs(results: Results) -> Iterator[str]:
+    yield from _section(results, "What a job costs", COSTS)
+
+
+def _section(results: Results, title: str, names: Sequence[str]) -> Iterator[str]:
+    """Charts, and a table with a row for each contender."""
+    measured = [name for name in names if name in results.samples]
+    if not measured:
+        return
+    head = ("", *(_heading(name) for name in measured))
+    rows = [
+        (_label(results, one), *(_cell(results, name, one) for name in measured))
+        for one in results.contenders
+        if any(one in results.samples[name] for name in measured)
+    ]
+    charts = [
+        f"![{VALUES[name].title}](benchmarks/{name}.svg)" for name in measured if name in CHARTED
+    ]
+    yield from _table(title, head, rows, before=charts)
+
+
+def _heading(name: str) -> str:
+    value = VALUES[name]
+    return f"{value.title} ({value.unit})" if value.unit == RATE else value.title
+
+
+def _cell(results: Results, name: str, contender: str) -> str:
+    value = results.median(name, contender)
+    if value is None:
+        return ""
+    unit = VALUES[name].unit
+    return shown(value, "" if unit == RATE else unit)
+
+
+def _growth(results: Results) -> Iterator[str]:
+    for store, places in results.growth.items():
+        empty = places[0]
+        rows = [
+            (
+                place["beside"],
+                shown(median(place["drain"]), RATE),
+                f"{median(place['drain']) / median(empty['drain']):.2f}",
+                f"{median(place['claim']):.2f} ms",
+                f"{median(place['claim']) / median(empty['claim']):.2f}",
+            )
+            for place in places
+        ]
+        head = ("beside", "drain", "of the empty one", "claim of 100", "of the empty one")
+        yield from _table(f"Growth on {STORES[store]}", head, rows)
+
+
+def _pressure(results: Results) -> Iterator[str]:
+    rows = [
+        (
+            _label(results, one),
+            *(f"{shown(part, RATE)}" for laps in (by[FREE], by[PINNED]) for part in _ends(laps)),
+        )
+        for one, by in results.pressure.items()
+    ]
+    head = ("", "without: first third", "last third", "with: first third", "last third")
+    yield from _table("An idle transaction left open, end to end", head, rows)
+
+
+def _ends(laps: Sequence[float]) -> tuple[float, float]:
+    third = max(len(laps) // 3, 1)
+    return median(laps[:third]), median(laps[-third:])
+
+
+def _imports(results: Results) -> Iterator[str]:
+    rows = [(f"`{what}`", f"{median(got):.0f} ms") for what, got in results.imports.items()]
+    yield from _table("CPU to import", ("", "CPU"), rows)
+
+
+def _contenders(results: Results) -> Iterator[str]:
+    yield "## Contenders and their settings"
+    yield ""
+    for name, facts in results.contenders.items():
+        yield f"- **{_label(results, name)}** {facts['version']}, keeps {facts['keeps']}."
+        yield f"  {facts['settings']}"
+    yield ""
+
+
+def _left_out(results: Results) -> Iterator[str]:
+    if results.skipped:
+        yield "## Left out"
+        yield ""
+        for name, reason in results.skipped.items():
+            contender = CONTENDERS[name]
+            yield f"- {contender.title} on {STORES[contender.store]}: {reason.splitlines()[0]}"
+
+
+def _table(
+    title: str, head: Sequence[str], rows: Sequence[Sequence[str]], before: Sequence[str] = ()
+) -> Iterator[str]:
+    if not rows:
+        return
+    yield f"## {title}"
+    yield ""
+    for line in before:
+        yield line
+        yield ""
+    yield f"| {' | '.join(head)} |"
+    yield f"|---|{'---:|' * (len(head) - 1)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"
+    yield ""
+
+
+def _charts(results: Results) -> Iterator[tuple[str, str]]:
+    for name in CHARTED:
+        medians = {one: results.median(name, one) for one in results.samples.get(name, {})}
+        value = VALUES[name]
+        more = value.unit == RATE
+        bars = [
+            Bar(_label(results, one), got, shown(got, value.unit), _kind(one))
+            for one, got in medians.items()
+            if got is not None
+        ]
+        bars.sort(key=lambda bar: bar.value, reverse=more)
+        if bars:
+            says = f"{value.unit}, {'more' if more else 'less'} is better"
+            yield name, bar_chart(value.title, says, bars)
+
+
+def _label(results: Results, contender: str) -> str:
+    facts = results.contenders[contender]
+    return f"{facts['title']}, {STORES[facts['store']]}"
+
+
+def _kind(contender: str) -> str:
+    if contender in OURS:
+        return "ours"
+    return "other" if contender == CEILING or CONTENDERS[contender].store == REDIS else "peer"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.page", description=__doc__)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("directory", type=Path, nargs="?", default=Path("docs"))
+    chosen = parser.parse_args(arguments)
+    results = Results.read(chosen.results)
+    if results.conditions.get("quick"):
+        print("These are the results of a quick run, which prove nothing: no page", file=sys.stderr)
+        return 1
+    for name, text in make(results).items():
+        path = chosen.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    print(f"wrote {chosen.directory / 'benchmarks.md'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
