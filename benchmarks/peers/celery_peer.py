@@ -1,6 +1,6 @@
 """Celery on Redis. Two prefork children, one a core. `acks_late`, so that a killed worker's tasks
 are delivered again as everybody else's are; a prefetch of 64 a child, and neither events nor remote
-control nor results, as its page on optimising advises for short tasks. It has no bulk call.
+control nor results, which cost time with short tasks. It has no bulk call.
 """
 
 from __future__ import annotations
