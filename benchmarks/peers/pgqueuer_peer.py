@@ -1,7 +1,6 @@
-"""PgQueuer, on asyncpg under uvloop, the faster of its drivers and loops. The worker takes
-batches of 500, as large as our claims, the best of five settings tried. Concurrent callers share
-a pool of 10 connections, since one asyncpg connection serves one caller at a time. It keeps three
-log rows a job, as it does by default.
+"""PgQueuer, on asyncpg under uvloop. The worker takes batches of 500, as large as our claims, the
+best of five settings tried. Concurrent callers share a pool of 10 connections, since one asyncpg
+connection serves one caller at a time. It keeps three log rows a job, as it does by default.
 """
 
 from __future__ import annotations

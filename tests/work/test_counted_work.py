@@ -23,14 +23,14 @@ SINGLE, BULK, CLAIMS, WORKER = "single trigger", "bulk trigger", "batched claims
 
 # By adapter and deed, for one run. A claim and a bulk call concern 500 runs at once.
 LIMITS = {
-    ("postgres", SINGLE): Work(statements=5.5, commits=1.1, wal_bytes=1650, calls=3600),
-    ("postgres", BULK): Work(statements=0.011, commits=0.0022, wal_bytes=1850, calls=285),
+    ("postgres", SINGLE): Work(statements=5.5, commits=1.1, wal_bytes=1615, calls=3670),
+    ("postgres", BULK): Work(statements=0.011, commits=0.0022, wal_bytes=1890, calls=270),
     ("postgres", CLAIMS): Work(statements=0.030, commits=0.0045, wal_bytes=3850),
-    ("postgres", WORKER): Work(calls=390),
-    ("sqlite", SINGLE): Work(statements=4.4, commits=1.1, calls=670),
-    ("sqlite", BULK): Work(statements=0.0088, commits=0.0022, calls=275),
+    ("postgres", WORKER): Work(calls=423),
+    ("sqlite", SINGLE): Work(statements=4.4, commits=1.1, calls=730),
+    ("sqlite", BULK): Work(statements=0.0088, commits=0.0022, calls=261),
     ("sqlite", CLAIMS): Work(statements=0.027, commits=0.0028),
-    ("sqlite", WORKER): Work(calls=340),
+    ("sqlite", WORKER): Work(calls=374),
 }
 
 
