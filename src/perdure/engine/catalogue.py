@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from perdure.core.rates import Rate
 from perdure.core.run import Policy
 from perdure.engine.options import Executor
 from perdure.engine.task import Task
@@ -40,6 +41,8 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     version: int | None = None
     concurrency: int | None = None
     concurrency_per_key: int | None = None
+    rate: Rate | None = None
+    rate_per_key: Rate | None = None
     payload_schema: dict[str, Any] | None = None
 
 

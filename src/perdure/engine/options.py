@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.rates import Rate
 from perdure.core.retry import Backoff, BackoffKind, check_backoff
 from perdure.core.run import OnExhausted, OnLeaseExpired, Policy
 from perdure.engine.defaults import DEFAULTS
@@ -80,6 +81,8 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
     version: int | None = None
     concurrency: int | None = None
     concurrency_per_key: int | None = None
+    rate: Rate | None = None
+    rate_per_key: Rate | None = None
 
 
 def make_policy(
