@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perdure.core.rates import Rate
     from perdure.engine.app import App
     from perdure.engine.context import Context, Fail, RetryAfter, current
     from perdure.engine.handle import RunHandle
@@ -19,6 +20,7 @@ __all__ = [
     "Fail",
     "LogLine",
     "Progress",
+    "Rate",
     "Redaction",
     "Retry",
     "RetryAfter",
@@ -34,6 +36,7 @@ _HOMES = {
     "Fail": "perdure.engine.context",
     "LogLine": "perdure.storage.run_log",
     "Progress": "perdure.storage.run_log",
+    "Rate": "perdure.core.rates",
     "Redaction": "perdure.engine.redaction",
     "Retry": "perdure.engine.options",
     "RetryAfter": "perdure.engine.context",
