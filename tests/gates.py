@@ -71,12 +71,15 @@ class Watch:
     def excess(self) -> list[str]:
         """Limits that are exceeded at this moment."""
         most = {(it.scope.value, it.name): it.max_leases or 0 for it in LIMITS}
-        holders = self._connection.execute(_HOLDERS).fetchall()
         return [
             f"{scope} {name} {key}: {count}"
-            for scope, name, key, count in holders
+            for scope, name, key, count in self.holders()
             if count > most.get((scope, name), count)
         ]
+
+    def holders(self) -> list[tuple[str, str, str, int]]:
+        """Scope, name, key, and how many hold it."""
+        return self._connection.execute(_HOLDERS).fetchall()
 
     def parked(self) -> int:
         [(count,)] = self._connection.execute(_PARKED).fetchall()

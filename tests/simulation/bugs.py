@@ -17,10 +17,11 @@ from perdure.core import commit as core_commit
 from perdure.core import effects, limits
 from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import decide_shutdown, decide_start, lease, recovery
+from perdure.core.fairness import take_turns
 from perdure.core.limits import Admission
 from perdure.core.reducer import project
 from perdure.core.run import Run
-from perdure.core.settings import NO_WISHES
+from perdure.core.settings import NO_WISHES, declare
 from perdure.engine import calls, handler, outcome
 from perdure.engine import limits as engine_limits
 from perdure.engine.client import CommitBatcher
@@ -255,7 +256,7 @@ def _(patch: Patch) -> None:
         return {place: replace(rule, is_paused=False) for place, rule in rules(found).items()}
 
     patch(gating, "_rules", heedless)
-    _in_query(patch, "claim_candidates", "rooms.paused = 1", "rooms.paused = 2")
+    _in_query(patch, "limited_candidates", "rooms.paused = 1", "rooms.paused = 2")
 
 
 @bug("a fair queue begins at its first key again and again")
@@ -265,10 +266,8 @@ def _(patch: Patch) -> None:
 
 @bug("the key with the longest backlog goes first")
 def _(patch: Patch) -> None:
-    take = turns.take_turns
-
     def greedy(*arguments: Any) -> Any:
-        taken = take(*arguments)
+        taken = take_turns(*arguments)
         return replace(taken, lanes=tuple((lane, 0) for lane, _ in taken.lanes))
 
     patch(turns, "take_turns", greedy)
@@ -276,7 +275,7 @@ def _(patch: Patch) -> None:
 
 @bug("reservations do not count")
 def _(patch: Patch) -> None:
-    for query in ("count_holders", "claim_candidates", "read_rooms"):
+    for query in ("count_holders", "limited_candidates", "read_rooms"):
         _in_query(patch, query, "gate = 'reserved'", "gate = 'reserved' AND 1 = 0")
 
 
@@ -287,8 +286,6 @@ def _(patch: Patch) -> None:
 
 @bug("code overrules operators")
 def _(patch: Patch) -> None:
-    declare = engine_limits.declare
-
     def overbearing(limit: Any, *arguments: Any) -> Any:
         return declare(replace(limit, operator=NO_WISHES), *arguments)
 

@@ -11,8 +11,10 @@ from perdure.core.decide import decide_cancel, decide_reschedule
 from perdure.core.lifecycle import Status
 from perdure.core.limits import LimitScope
 from perdure.core.run import Source, SourceType
+from perdure.storage import open_storage
 from perdure.storage.protocol import Storage
 from storage_kit import (
+    CLOCK,
     a_limit,
     check_all,
     claim,
@@ -192,3 +194,22 @@ async def test_of_two_who_set_one_limit_the_second_is_refused(storage: Storage) 
 
     [limit] = await storage.limits("default")
     assert limit.max_leases == 1
+
+
+async def test_a_claim_without_limits_looks_for_none(storage_url: str) -> None:
+    said: list[str] = []
+    storage = open_storage(storage_url, CLOCK, on_statement=said.append)
+    await stored(storage, new_run(concurrency_key="a"))
+    said.clear()
+
+    await claim(storage)
+    await storage.close()
+
+    framing = {"begin", "limit_transaction", "commit"}
+    assert [name for name in said if name not in framing] == [
+        "claim_candidates",
+        "claim_clock",
+        "update_runs",
+        "insert_history",
+        "next_claimable",
+    ]

@@ -50,7 +50,12 @@ async def _runs(storage: Storage, count: int, **fields: Any) -> list[Run]:
 
 
 async def _reserve(storage: Storage, places: int = 10, **fields: Any) -> Claimed:
-    asked = {"queue": PUSHED, "tasks": (TASK,), "places": places, "commit_id": make_token()}
+    asked: dict[str, Any] = {
+        "queue": PUSHED,
+        "tasks": (TASK,),
+        "places": places,
+        "commit_id": make_token(),
+    }
     return await storage.reserve(ReserveRequest(**(asked | fields)))
 
 

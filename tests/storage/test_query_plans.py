@@ -29,9 +29,12 @@ BATCH = 500
 
 # What must be found by which index. SQLite names the index of a primary key by itself.
 HOT = {
-    "claim_candidates": {"runs_claimable", "history_pkey", "limits_pkey"},
-    "claim_clock": {"limits_fair", "buckets_waiting"},
-    "next_claimable": {"runs_claimable", "limits_pkey", "buckets_waiting"},
+    "claim_candidates": {"runs_claimable", "history_pkey"},
+    "claim_clock": {"limits_pkey"},
+    "next_claimable": {"runs_claimable"},
+    "limited_candidates": {"runs_claimable", "history_pkey", "limits_pkey"},
+    "limited_clock": {"limits_fair", "buckets_waiting"},
+    "limited_next_claimable": {"runs_claimable", "limits_pkey", "buckets_waiting"},
     "read_rooms": {"runs_leased_by_queue", "runs_leased_by_task", "limits_pkey"},
     "fair_lanes": {"runs_by_key"},
     "unkeyed_lanes": {"runs_claimable"},
@@ -70,6 +73,12 @@ SQLITE_NAMES = {
     "limits_pkey": "limits USING PRIMARY KEY",
     "buckets_pkey": "buckets USING PRIMARY KEY",
 }
+JUMPING = [
+    "claim_candidates",
+    "next_claimable",
+    "limited_candidates",
+    "limited_next_claimable",
+]
 JUMP = "(environment=? AND (queue,keyed,task,priority,claimable_at)>(?,?,?,?,?))"
 KEY_JUMP = "(environment=? AND queue=? AND (concurrency_key,task,priority,claimable_at)>(?,?,?,?))"
 
@@ -124,12 +133,12 @@ def test_postgres_finds_it_by_index(url: str, name: str) -> None:
     assert HOT[name] <= postgres_indexes(plan)
 
 
-@pytest.mark.parametrize("name", ["claim_candidates", "next_claimable"])
+@pytest.mark.parametrize("name", JUMPING)
 def test_sqlite_jumps_past_a_lane_in_one_seek(sqlite_path: Path, name: str) -> None:
     assert any(JUMP in line for line in sqlite_plan(str(sqlite_path), name))
 
 
-@pytest.mark.parametrize("name", ["claim_candidates", "next_claimable"])
+@pytest.mark.parametrize("name", JUMPING)
 def test_postgres_jumps_past_a_lane_in_one_seek(url: str, name: str) -> None:
     conditions = [node.get("Index Cond", "") for node in postgres_plan(url, name)]
 

@@ -80,10 +80,12 @@ class Reserving:
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One transaction's share of a claim. `again`: limits took places, and more is due.
+    """One transaction's share of a claim. `is_limited`: there are limits, so the next one should
+    look for them at once. `again`: they took places, and more is due.
     `is_early`: it took nothing, since runs that wait for a key's rate are to be let in first."""
 
     claimed: Claimed
+    is_limited: bool = False
     again: bool = False
     is_early: bool = False
 
@@ -99,12 +101,12 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """What `claim_clock` answers."""
+    """The time, and what there is to heed: limits, fair queues, keys that wait for their rate."""
 
     now: datetime
     is_limited: bool
-    fair_queues: tuple[str, ...]
-    waking_at: datetime | None
+    fair_queues: tuple[str, ...] = ()
+    waking_at: datetime | None = None
 
 
 def hand_over(
@@ -113,6 +115,7 @@ def hand_over(
     dialect: Dialect,
     *,
     look_at: int = 0,
+    is_limited: bool = False,
     is_eager: bool = False,
 ) -> Operation[Round]:
     """Outcomes first, a savepoint, then the claim: if that half fails the outcomes stay.
@@ -120,39 +123,49 @@ def hand_over(
     Limits are locked once a transaction, in order of name: whoever looks again, after having
     parked what it found behind full limits, must do so in another one. It should `look_at` more
     runs then than it has places for, to get past what else stands behind those limits.
+    `is_limited`: limits are to be expected; if they are not, what has none touches none.
     `is_eager`: whoever waits for a key's rate was let in already.
     """
+    wanted = max(wish.places, look_at)
     if not batch:
-        return (yield from _hand_over(wish, dialect, (), look_at, is_eager))
+        return (yield from _hand_over(wish, dialect, (), wanted, is_limited, is_eager))
     outcomes, writes = yield from judge_batch(batch, dialect)
     yield Trip((*writes.steps, Step("savepoint")))
     try:
-        return (yield from _hand_over(wish, dialect, tuple(outcomes), look_at, is_eager))
+        kept = tuple(outcomes)
+        return (yield from _hand_over(wish, dialect, kept, wanted, is_limited, is_eager))
     except (StorageError, OverflowError):
         _, [[now]] = yield Trip((Step("rollback_to_savepoint"), Step("read_time")), last=True)
         return Round(Claimed(outcomes=tuple(outcomes), now=moment_of(now, dialect)))
 
 
 def _hand_over(
-    wish: Wish, dialect: Dialect, outcomes: tuple[Outcome, ...], look_at: int, is_eager: bool
+    wish: Wish,
+    dialect: Dialect,
+    outcomes: tuple[Outcome, ...],
+    wanted: int,
+    is_limited: bool,
+    is_eager: bool,
 ) -> Operation[Round]:
-    wanted = max(wish.places, look_at)
-    due, [clock_row] = yield trip(_search(wish, wanted, dialect), _clock(wish))
-    clock = _clock_of(clock_row, dialect)
+    due, clock = yield from _look(wish, wanted, is_limited, dialect)
+    if clock.is_limited and not is_limited:
+        due, clock = yield from _look(wish, wanted, True, dialect)
     if not is_eager and clock.waking_at is not None and clock.waking_at <= clock.now:
         yield Trip((Step("read_time"),), last=True)
-        return Round(Claimed(outcomes=outcomes, now=clock.now), is_early=True)
+        return Round(Claimed(outcomes=outcomes, now=clock.now), is_limited=True, is_early=True)
     found = yield from _found(wish, wanted, due, clock, dialect)
     admission, standing = yield from _admit(wish, found, dialect)
     now = found.now if standing is None else standing.now
     commits, impossible = _decide(wish, admission.admitted, now)
     writes = _writes(wish, found, admission, standing, commits, impossible, dialect)
-    results = yield Trip((*writes.steps, Step("next_claimable", _scope(wish))), last=True)
+    look = "limited_next_claimable" if clock.is_limited else "next_claimable"
+    results = yield Trip((*writes.steps, Step(look, _scope(wish))), last=True)
     next_at = dialect.moment(results[-1][0][0])
     runs = tuple(commit.run for commit in commits if wish.is_given(commit.run))
     claimed = Claimed(runs=runs, outcomes=outcomes, now=now, next_claimable_at=next_at)
     held_up = bool(admission.parked or admission.passed or found.unreadable or impossible)
-    return Round(claimed, again=held_up and next_at is not None and next_at <= now)
+    again = held_up and next_at is not None and next_at <= now
+    return Round(claimed, clock.is_limited, again)
 
 
 def _writes(
@@ -186,16 +199,26 @@ def _scope(wish: Wish) -> dict[str, Any]:
     }
 
 
-def _search(wish: Wish, wanted: int, dialect: Dialect) -> Step:
+def _look(
+    wish: Wish, wanted: int, is_limited: bool, dialect: Dialect
+) -> Operation[tuple[Rows, Clock]]:
+    """Due runs, and what else there is to heed. Where nothing is limited, that is asked for and
+    nothing else; where something turns out to be, it is worth another look."""
+    search = _search(wish, wanted, is_limited, dialect)
+    if is_limited:
+        due, [row] = yield trip(search, Step("limited_clock", _scope(wish)))
+        return due, _clock_of(row, dialect)
+    environment = {"environment": wish.request.environment}
+    due, [(now, limited)] = yield trip(search, Step("claim_clock", environment))
+    return due, Clock(moment_of(now, dialect), bool(limited))
+
+
+def _search(wish: Wish, wanted: int, is_limited: bool, dialect: Dialect) -> Step:
     scope = _scope(wish) | {"wanted": wanted}
     if wish.request.run_ids is None:
-        return Step("claim_candidates", scope)
+        return Step("limited_candidates" if is_limited else "claim_candidates", scope)
     ids = rows.json_list([dialect.key(run_id) for run_id in wish.request.run_ids])
     return Step("claim_named", scope | {"ids": ids})
-
-
-def _clock(wish: Wish) -> Step:
-    return Step("claim_clock", _scope(wish))
 
 
 def _clock_of(row: tuple[Any, ...], dialect: Dialect) -> Clock:

@@ -58,6 +58,8 @@ class SqlStorage(ABC):
     """See `protocol.Storage` for what each method promises."""
 
     dialect: Dialect
+    _limited: frozenset[str] = frozenset()
+    """Environments that had limits when somebody last looked: only a guess, to save a look."""
 
     @abstractmethod
     async def _write(self, make: Make[T]) -> T:
@@ -94,7 +96,8 @@ class SqlStorage(ABC):
         if first.is_early and request.tokens:
             await self._wake_keys(request, len(request.tokens))
             eager = await self._round(Claiming(request), (), is_eager=True)
-            first = Round(replace(eager.claimed, outcomes=first.claimed.outcomes), eager.again)
+            kept = replace(eager.claimed, outcomes=first.claimed.outcomes)
+            first = replace(eager, claimed=kept)
         return await self._look_again(
             first, len(request.tokens), lambda given: Claiming(_rest(request, given))
         )
@@ -137,9 +140,21 @@ class SqlStorage(ABC):
     async def _round(
         self, wish: Wish, outcomes: Sequence[Commit], look_at: int = 0, *, is_eager: bool = False
     ) -> Round:
-        return await self._write_once(
-            lambda: hand_over(wish, outcomes, self.dialect, look_at=look_at, is_eager=is_eager)
+        environment = frozenset([wish.request.environment])
+        expected = environment <= self._limited
+        done = await self._write_once(
+            lambda: hand_over(
+                wish,
+                outcomes,
+                self.dialect,
+                look_at=look_at,
+                is_limited=expected,
+                is_eager=is_eager,
+            )
         )
+        if done.is_limited != expected:
+            self._limited ^= environment
+        return done
 
     async def _wake_keys(self, request: ClaimRequest | ReserveRequest, most: int) -> None:
         tasks = request.tasks

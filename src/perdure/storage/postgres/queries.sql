@@ -198,6 +198,115 @@ SELECT position, delivery
 DELETE FROM outbox
  WHERE position = ANY (ARRAY(SELECT jsonb_array_elements_text(:positions::jsonb))::bigint[]);
 
+-- name: claim_candidates
+-- Jumps from lane to lane (a lane is one queue, with or without
+-- keys, one task and priority), so that neither runs in the
+-- future nor tasks this worker does not know cost more than one jump. Of each due lane the
+-- first few are ranked, queues taking turns; then as many as each lane won are locked.
+WITH RECURSIVE lane AS (
+    (SELECT queue, keyed, task, priority, claimable_at
+       FROM runs
+      WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+      ORDER BY queue, keyed, task, priority, claimable_at
+      LIMIT 1)
+    UNION ALL
+    (SELECT next.queue, next.keyed, next.task, next.priority, next.claimable_at
+       FROM lane
+      CROSS JOIN LATERAL (
+            SELECT queue, keyed, task, priority, claimable_at
+              FROM runs
+             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+               AND (queue, keyed, task, priority)
+                   > (lane.queue, lane.keyed, lane.task, lane.priority)
+             ORDER BY queue, keyed, task, priority, claimable_at
+             LIMIT 1) AS next)
+), due AS MATERIALIZED (
+    SELECT queue, keyed, task, priority, count(*) OVER () AS lanes
+      FROM lane
+     WHERE claimable_at <= statement_timestamp()
+       AND task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+       AND (:queues::jsonb IS NULL
+            OR queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))
+), ranked AS (
+    SELECT due.queue, due.keyed, due.task, due.priority,
+           first.claimable_at - due.priority * interval '1 hour' AS claim_rank,
+           row_number() OVER (PARTITION BY due.queue
+                              ORDER BY first.claimable_at - due.priority * interval '1 hour')
+           AS turn
+      FROM due
+     CROSS JOIN LATERAL (
+           SELECT claimable_at
+             FROM runs
+            WHERE environment = :environment AND gate IS NULL
+              AND queue = due.queue AND keyed = due.keyed
+              AND task = due.task AND priority = due.priority
+              AND claimable_at <= statement_timestamp()
+            ORDER BY claimable_at, id
+            LIMIT least(:wanted::bigint,
+                        greatest(5000, 4 * :wanted::bigint) / due.lanes + 1)
+           ) AS first
+     ORDER BY turn, claim_rank
+     LIMIT :wanted
+), won AS MATERIALIZED (
+    SELECT queue, keyed, task, priority, count(*) AS places
+      FROM ranked
+     GROUP BY queue, keyed, task, priority
+), locked AS MATERIALIZED (
+    SELECT mine.*
+      FROM won
+     CROSS JOIN LATERAL (
+           SELECT id, state, lease_expires_at,
+                  claimable_at - priority * interval '1 hour' AS claim_rank
+             FROM runs
+            WHERE environment = :environment AND gate IS NULL
+              AND queue = won.queue AND keyed = won.keyed
+              AND task = won.task AND priority = won.priority
+              AND claimable_at <= statement_timestamp()
+            ORDER BY claimable_at, id
+            LIMIT won.places
+              FOR UPDATE SKIP LOCKED) AS mine
+)
+SELECT locked.id, locked.state, locked.lease_expires_at, history.events
+  FROM locked
+ CROSS JOIN LATERAL (
+       SELECT events FROM history
+        WHERE run_id = locked.id AND first_sequence = 1
+        LIMIT 1) AS history
+ ORDER BY locked.claim_rank, locked.id;
+
+-- name: claim_clock
+-- The time, and whether there are limits to look at.
+SELECT clock_timestamp(),
+       EXISTS (SELECT FROM limits
+                WHERE environment = :environment
+                  AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused OR fair));
+
+-- name: next_claimable
+-- When the next lane that this worker serves becomes due.
+WITH RECURSIVE lane AS (
+    (SELECT queue, keyed, task, priority, claimable_at
+       FROM runs
+      WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+      ORDER BY queue, keyed, task, priority, claimable_at
+      LIMIT 1)
+    UNION ALL
+    (SELECT next.queue, next.keyed, next.task, next.priority, next.claimable_at
+       FROM lane
+      CROSS JOIN LATERAL (
+            SELECT queue, keyed, task, priority, claimable_at
+              FROM runs
+             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+               AND (queue, keyed, task, priority)
+                   > (lane.queue, lane.keyed, lane.task, lane.priority)
+             ORDER BY queue, keyed, task, priority, claimable_at
+             LIMIT 1) AS next)
+)
+SELECT min(claimable_at)
+  FROM lane
+ WHERE task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+   AND (:queues::jsonb IS NULL
+        OR queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))));
+
 -- part: rooms
 -- How many more each queue and task may start now; none: any number. It only narrows what claims
 -- look at and lock: what may start is judged under the limit's lock.
@@ -241,11 +350,9 @@ CASE WHEN EXISTS (SELECT FROM buckets WHERE environment = :environment AND waiti
                    LIMIT 1) AS first)
 END
 
--- name: claim_candidates
--- Jumps from lane to lane (a lane is one queue, with or without keys, one task and priority), so
--- that neither runs in the future nor tasks this worker does not know cost more than one jump,
--- nor queues and tasks that have no room. Of each due lane the first few are ranked, queues
--- taking turns; then as many as each lane won are locked. Fair queues are looked at elsewhere.
+-- name: limited_candidates
+-- The same where there are limits: lanes of queues and tasks that have no room are passed by, and
+-- not more is read than there is room for. Fair queues are looked at elsewhere.
 WITH RECURSIVE lane AS (
     (SELECT queue, keyed, task, priority, claimable_at
        FROM runs
@@ -328,12 +435,12 @@ SELECT locked.id, locked.state, locked.lease_expires_at, history.events
         LIMIT 1) AS history
  ORDER BY locked.claim_rank, locked.id;
 
--- name: claim_clock
--- The time, and what else there is to look at: limits, fair queues, keys that wait for their rate.
+-- name: limited_clock
+-- The time, and what there is to look at: limits, fair queues, keys that wait for their rate.
 SELECT clock_timestamp(),
        EXISTS (SELECT FROM limits
                 WHERE environment = :environment
-                  AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused)),
+                  AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused OR fair)),
        (SELECT json_agg(name ORDER BY name)::text FROM limits
          WHERE environment = :environment AND fair AND scope = 'queue' AND NOT paused
            AND (:queues::jsonb IS NULL
@@ -518,8 +625,8 @@ UPDATE turns
   FROM jsonb_to_recordset(:rows::jsonb) AS new (environment text, queue text, after_key text)
  WHERE turns.environment = new.environment AND turns.queue = new.queue;
 
--- name: next_claimable
--- When the next lane that this worker serves becomes due, and its queue and task let it start.
+-- name: limited_next_claimable
+-- The same where there are limits: not before its queue and task let it start.
 WITH RECURSIVE lane AS (
     (SELECT queue, keyed, task, priority, claimable_at
        FROM runs

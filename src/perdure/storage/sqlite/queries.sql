@@ -139,6 +139,93 @@ SELECT position, delivery
 DELETE FROM outbox
  WHERE position IN (SELECT value FROM json_each(:positions));
 
+-- name: claim_candidates
+-- Jumps from lane to lane (a lane is one queue, with or without
+-- keys, one task and priority), so that neither runs in the
+-- future nor tasks this worker does not know cost more than one jump. Of each due lane the
+-- first few are ranked, queues taking turns. An hour is 3,600,000,000 microseconds.
+-- The jump seeks past the last instant of a lane, since SQLite begins to read at the values of a
+-- row comparison, not after them; and without `+` it would seek by the queue alone.
+WITH RECURSIVE lane (head) AS (
+    SELECT (SELECT id
+              FROM runs
+             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+             ORDER BY queue, keyed, task, priority, claimable_at
+             LIMIT 1)
+    UNION ALL
+    SELECT (SELECT next.id
+              FROM runs AS next
+             WHERE next.environment = :environment
+               AND next.claimable_at IS NOT NULL AND next.gate IS NULL
+               AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
+                   > (+runs.queue, +runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
+             ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
+             LIMIT 1)
+      FROM lane
+      JOIN runs ON runs.id = lane.head
+), due AS MATERIALIZED (
+    SELECT runs.queue, runs.keyed, runs.task, runs.priority
+      FROM lane
+      JOIN runs ON runs.id = lane.head
+     WHERE runs.claimable_at <= now()
+       AND runs.task IN (SELECT value FROM json_each(:tasks))
+       AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
+), ranked AS MATERIALIZED (
+    SELECT runs.id, runs.claimable_at - runs.priority * 3600000000 AS claim_rank,
+           row_number() OVER (PARTITION BY due.queue
+                              ORDER BY runs.claimable_at - runs.priority * 3600000000, runs.id)
+           AS turn
+      FROM due
+      JOIN runs ON runs.id IN (
+           SELECT first.id
+             FROM runs AS first
+            WHERE first.environment = :environment AND first.gate IS NULL
+              AND first.queue = due.queue AND first.keyed = due.keyed AND first.task = due.task
+              AND first.priority = due.priority AND first.claimable_at <= now()
+            ORDER BY first.claimable_at, first.id
+            LIMIT (SELECT min(:wanted, max(5000, 4 * :wanted) / count(*) + 1) FROM due))
+     ORDER BY turn, claim_rank
+     LIMIT :wanted
+)
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events
+  FROM ranked
+  JOIN runs ON runs.id = ranked.id
+  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+ ORDER BY ranked.claim_rank, ranked.id;
+
+-- name: claim_clock
+-- The time, and whether there are limits to look at.
+SELECT now(),
+       EXISTS (SELECT 1 FROM limits
+                WHERE environment = :environment
+                  AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused = 1 OR fair = 1));
+
+-- name: next_claimable
+-- When the next lane that this worker serves becomes due.
+WITH RECURSIVE lane (head) AS (
+    SELECT (SELECT id
+              FROM runs
+             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+             ORDER BY queue, keyed, task, priority, claimable_at
+             LIMIT 1)
+    UNION ALL
+    SELECT (SELECT next.id
+              FROM runs AS next
+             WHERE next.environment = :environment
+               AND next.claimable_at IS NOT NULL AND next.gate IS NULL
+               AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
+                   > (+runs.queue, +runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
+             ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
+             LIMIT 1)
+      FROM lane
+      JOIN runs ON runs.id = lane.head
+)
+SELECT min(runs.claimable_at)
+  FROM lane
+  JOIN runs ON runs.id = lane.head
+ WHERE runs.task IN (SELECT value FROM json_each(:tasks))
+   AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)));
+
 -- part: rooms
 -- How many more each queue and task may start now; none: any number. It only narrows what claims
 -- look at: what may start is judged in core.
@@ -183,13 +270,9 @@ CASE WHEN EXISTS (SELECT 1 FROM buckets INDEXED BY buckets_waiting
              FROM json_each(:tasks) AS known)
 END
 
--- name: claim_candidates
--- Jumps from lane to lane (a lane is one queue, with or without keys, one task and priority), so
--- that neither runs in the future nor tasks this worker does not know cost more than one jump,
--- nor queues and tasks that have no room. Of each due lane the first few are ranked, queues
--- taking turns. Fair queues are looked at elsewhere. An hour is 3,600,000,000 microseconds.
--- The jump seeks past the last instant of a lane, since SQLite begins to read at the values of a
--- row comparison, not after them; and without `+` it would seek by the queue alone.
+-- name: limited_candidates
+-- The same where there are limits: lanes of queues and tasks that have no room are passed by, and
+-- not more is read than there is room for. Fair queues are looked at elsewhere.
 WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
               FROM runs
@@ -258,12 +341,12 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
  ORDER BY ranked.claim_rank, ranked.id;
 
--- name: claim_clock
--- The time, and what else there is to look at: limits, fair queues, keys that wait for their rate.
+-- name: limited_clock
+-- The time, and what there is to look at: limits, fair queues, keys that wait for their rate.
 SELECT now(),
        EXISTS (SELECT 1 FROM limits
                 WHERE environment = :environment
-                  AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused = 1)),
+                  AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused = 1 OR fair = 1)),
        (SELECT json_group_array(name)
           FROM (SELECT name FROM limits INDEXED BY limits_fair
                  WHERE environment = :environment AND fair = 1 AND scope = 'queue' AND paused = 0
@@ -409,8 +492,8 @@ UPDATE turns
    SET after_key = :after_key
  WHERE environment = :environment AND queue = :queue;
 
--- name: next_claimable
--- When the next lane that this worker serves becomes due, and its queue and task let it start.
+-- name: limited_next_claimable
+-- The same where there are limits: not before its queue and task let it start.
 WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
               FROM runs
