@@ -29,7 +29,6 @@ from pathlib import Path
 from gates import Watch, busiest
 from perdure.core.commit import Commit
 from perdure.core.decide import decide_attention
-from perdure.core.events import Event
 from perdure.core.lifecycle import Status
 from perdure.core.limits import LimitScope
 from perdure.core.retry import Backoff
@@ -37,6 +36,7 @@ from perdure.core.run import Policy
 from perdure.engine.clock import SystemClock
 from perdure.errors import StorageUnavailable
 from perdure.storage import Storage, open_storage
+from perdure.storage.protocol import RecordedEvent
 from perdure.testing.postgres import PrivatePostgres
 from storage_kit import a_limit, new_run, request, step, success
 
@@ -231,16 +231,18 @@ async def _drain(feeder: Feeder) -> int:
 
 async def _judge(storage: Storage, verdict: Verdict) -> None:
     """What the histories tell: every lease there ever was."""
-    histories: defaultdict[str, list[Event]] = defaultdict(list)
+    recorded: defaultdict[str, list[RecordedEvent]] = defaultdict(list)
     cursor: str | None = None
     while changes := await storage.changes(cursor, limit=2000):
         cursor = changes[-1].cursor
         for change in changes:
-            histories[change.run_id] += [it.event for it in change.events]
-    verdict.leases = sum(
-        event.type == "run.lease_claimed" for events in histories.values() for event in events
-    )
-    for gate, most in busiest(histories.values()).items():
+            recorded[change.run_id] += change.events
+    histories = [
+        [it.event for it in sorted(events, key=lambda it: it.sequence)]
+        for events in recorded.values()
+    ]
+    verdict.leases = sum(it.type == "run.lease_claimed" for events in histories for it in events)
+    for gate, most in busiest(histories).items():
         if gate.scope is LimitScope.KEY:
             verdict.reached[gate.name] = max(verdict.reached.get(gate.name, 0), most)
             verdict.overshoot += max(most - SIZES[gate.name], 0)

@@ -302,14 +302,10 @@ def task_settings(
     record_heartbeats: bool = False,
 ) -> TaskSettings:
     """A task's definition from what the decorator was told. Raises InvalidInput."""
-    is_async = inspect.iscoroutinefunction(function)
-    chosen = Executor(executor or ("async" if is_async else "thread"))
-    if is_async != (chosen is Executor.ASYNC):
-        raise InvalidTask("executor", f"{chosen} does not fit {function.__qualname__}")
     return TaskSettings(
         name=check_label(name or function.__name__, "name"),
         queue=check_label(queue or defaults.queue, "queue"),
-        executor=chosen,
+        executor=_executor(function, executor),
         policy=make_policy(
             retry or Retry(max_attempts=defaults.max_attempts),
             timeout=timeout,
@@ -320,11 +316,25 @@ def task_settings(
         priority=priority,
         ttl=None if ttl is None else duration(ttl, "ttl"),
         version=version,
-        concurrency=check_concurrency(concurrency),
-        concurrency_per_key=check_concurrency(concurrency_per_key, "concurrency_per_key"),
-        rate=make_rate(rate),
-        rate_per_key=make_rate(rate_per_key, "rate_per_key"),
+        **_checked(concurrency, concurrency_per_key, rate, rate_per_key),
     )
+
+
+def _executor(function: Callable[..., Any], wanted: str | None) -> Executor:
+    is_async = inspect.iscoroutinefunction(function)
+    chosen = Executor(wanted or ("async" if is_async else "thread"))
+    if is_async != (chosen is Executor.ASYNC):
+        raise InvalidTask("executor", f"{chosen} does not fit {function.__qualname__}")
+    return chosen
+
+
+def _checked(most: Any, most_per_key: Any, rate: Any, rate_per_key: Any) -> dict[str, Any]:
+    return {
+        "concurrency": check_concurrency(most),
+        "concurrency_per_key": check_concurrency(most_per_key, "concurrency_per_key"),
+        "rate": make_rate(rate),
+        "rate_per_key": make_rate(rate_per_key, "rate_per_key"),
+    }
 
 
 class _Opened:
