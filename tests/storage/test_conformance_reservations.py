@@ -16,7 +16,8 @@ from perdure.core.rates import Rate
 from perdure.core.run import Run, Source, SourceType
 from perdure.engine.ids import make_token
 from perdure.errors import InvalidInput
-from perdure.storage.protocol import Claimed, ReserveRequest, Storage
+from perdure.storage.protocol import Claimed, Storage
+from perdure.storage.reservation import ReserveRequest
 from storage_kit import (
     check_all,
     claim,

@@ -19,8 +19,9 @@ from perdure.errors import PerdureError, StorageError, UnreadableHistory
 from perdure.storage import rows
 from perdure.storage.committing import judge_batch, writes_of
 from perdure.storage.gating import UNREADABLE, lock_standing, token_writes
-from perdure.storage.protocol import Claimed, ClaimRequest, Outcome, ReserveRequest
+from perdure.storage.protocol import Claimed, ClaimRequest, Outcome
 from perdure.storage.reading import moment_of
+from perdure.storage.reservation import ReserveRequest
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Many, Operation, Rows, Step, Trip, trip
 from perdure.storage.turns import FairQueue, interleave, next_turns, turn_writes

@@ -22,6 +22,7 @@ from perdure.core.run import DEFAULT_ENVIRONMENT, Actor, Run
 from perdure.core.settings import Limit
 from perdure.core.values import check_label
 from perdure.errors import InvalidInput, PerdureError
+from perdure.storage.reservation import ReserveRequest
 from perdure.storage.run_log import LogBatch, LogLine, Progress
 
 if TYPE_CHECKING:
@@ -84,32 +85,6 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
         check_label(self.worker_id, "worker_id")
         if self.lease_ttl <= timedelta(0):
             raise InvalidInput("lease_ttl", f"must be more than nothing, not {self.lease_ttl}")
-
-
-class ReserveRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Up to `places` due runs of a queue, reserved for `ttl`, for a push transport to hand out."""
-
-    queue: str
-    tasks: tuple[str, ...]
-    places: int
-    ttl: timedelta = timedelta(seconds=30)
-    environment: str = DEFAULT_ENVIRONMENT
-    commit_id: str
-
-    def __post_init__(self) -> None:
-        check_label(self.queue, "queue")
-        if self.ttl <= timedelta(0):
-            raise InvalidInput("ttl", f"must be more than nothing, not {self.ttl}")
-        if self.places < 0:
-            raise InvalidInput("places", f"must be 0 or more, not {self.places}")
-
-    @property
-    def queues(self) -> tuple[str, ...]:
-        return (self.queue,)
-
-    @property
-    def run_ids(self) -> None:
-        return None
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):

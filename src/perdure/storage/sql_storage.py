@@ -35,9 +35,9 @@ from perdure.storage.protocol import (
     RecordedEvent,
     Renewal,
     Renewed,
-    ReserveRequest,
     RunFilter,
 )
+from perdure.storage.reservation import ReserveRequest
 from perdure.storage.rows import Dialect
 from perdure.storage.run_log import LogBatch, LogLine, Progress
 from perdure.storage.steps import Operation

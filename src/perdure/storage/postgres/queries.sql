@@ -1142,20 +1142,22 @@ DELETE FROM run_progress
 -- name: count_lanes
 -- What is due and what is later, lane by lane as a claim sees them, of each lane only so many.
 WITH RECURSIVE lane AS (
-    (SELECT queue, task, priority, claimable_at, 1 AS place
+    (SELECT queue, keyed, task, priority, claimable_at, 1 AS place
        FROM runs
       WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY queue, task, priority, claimable_at
+      ORDER BY queue, keyed, task, priority, claimable_at
       LIMIT 1)
     UNION ALL
-    (SELECT next.queue, next.task, next.priority, next.claimable_at, lane.place + 1
+    (SELECT next.queue, next.keyed, next.task, next.priority, next.claimable_at,
+            lane.place + 1
        FROM lane
       CROSS JOIN LATERAL (
-            SELECT queue, task, priority, claimable_at
+            SELECT queue, keyed, task, priority, claimable_at
               FROM runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (queue, task, priority) > (lane.queue, lane.task, lane.priority)
-             ORDER BY queue, task, priority, claimable_at
+               AND (queue, keyed, task, priority)
+                   > (lane.queue, lane.keyed, lane.task, lane.priority)
+             ORDER BY queue, keyed, task, priority, claimable_at
              LIMIT 1) AS next
       WHERE lane.place < :lanes)
 )
@@ -1164,14 +1166,16 @@ SELECT lane.queue,
               FROM (SELECT
                       FROM runs
                      WHERE environment = :environment AND gate IS NULL
-                       AND queue = lane.queue AND task = lane.task AND priority = lane.priority
+                       AND queue = lane.queue AND keyed = lane.keyed
+                       AND task = lane.task AND priority = lane.priority
                        AND claimable_at <= statement_timestamp()
                      LIMIT :most) AS due))::bigint,
        sum((SELECT count(*)
               FROM (SELECT
                       FROM runs
                      WHERE environment = :environment AND gate IS NULL
-                       AND queue = lane.queue AND task = lane.task AND priority = lane.priority
+                       AND queue = lane.queue AND keyed = lane.keyed
+                       AND task = lane.task AND priority = lane.priority
                        AND claimable_at > statement_timestamp()
                      LIMIT :most) AS later))::bigint,
        min(lane.claimable_at)
@@ -1180,8 +1184,9 @@ SELECT lane.queue,
 
 -- name: count_held
 SELECT 'parked', queue, count(*)
-  FROM (SELECT queue FROM runs WHERE environment = :environment AND gate IS NOT NULL LIMIT :most)
-       AS parked
+  FROM (SELECT queue FROM runs
+         WHERE environment = :environment AND gate IS NOT NULL AND gate <> 'reserved'
+         LIMIT :most) AS parked
  GROUP BY queue
 UNION ALL
 SELECT 'leased', queue, count(*)

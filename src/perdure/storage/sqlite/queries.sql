@@ -973,16 +973,16 @@ WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
               FROM runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY queue, task, priority, claimable_at
+             ORDER BY queue, keyed, task, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
               FROM runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.task, next.priority, next.claimable_at)
-                   > (+runs.queue, +runs.task, +runs.priority, 9223372036854775807)
-             ORDER BY next.queue, next.task, next.priority, next.claimable_at
+               AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
+                   > (+runs.queue, +runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
+             ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
       JOIN runs ON runs.id = lane.head
@@ -993,14 +993,16 @@ SELECT runs.queue,
               FROM (SELECT 1
                       FROM runs AS one
                      WHERE one.environment = :environment AND one.gate IS NULL
-                       AND one.queue = runs.queue AND one.task = runs.task
+                       AND one.queue = runs.queue AND one.keyed = runs.keyed
+                       AND one.task = runs.task
                        AND one.priority = runs.priority AND one.claimable_at <= now()
                      LIMIT :most))),
        sum((SELECT count(*)
               FROM (SELECT 1
                       FROM runs AS one
                      WHERE one.environment = :environment AND one.gate IS NULL
-                       AND one.queue = runs.queue AND one.task = runs.task
+                       AND one.queue = runs.queue AND one.keyed = runs.keyed
+                       AND one.task = runs.task
                        AND one.priority = runs.priority AND one.claimable_at > now()
                      LIMIT :most))),
        min(runs.claimable_at)
@@ -1010,8 +1012,9 @@ SELECT runs.queue,
 
 -- name: count_held
 SELECT 'parked', queue, count(*)
-  FROM (SELECT queue FROM runs WHERE environment = :environment AND gate IS NOT NULL LIMIT :most)
-       AS parked
+  FROM (SELECT queue FROM runs
+         WHERE environment = :environment AND gate IS NOT NULL AND gate <> 'reserved'
+         LIMIT :most) AS parked
  GROUP BY queue
 UNION ALL
 SELECT 'leased', queue, count(*)

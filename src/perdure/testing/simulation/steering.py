@@ -1,4 +1,4 @@
-"""An operator who changes limits and pauses queues, and a transport that reserves runs."""
+"""Operators who meddle with runs, limits and queues; and a transport that reserves runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from perdure.core.limits import LimitScope
 from perdure.core.rates import Rate
 from perdure.errors import PerdureError
-from perdure.storage.protocol import ReserveRequest
+from perdure.storage.reservation import ReserveRequest
 from perdure.testing.simulation.workload import SETTINGS
 
 if TYPE_CHECKING:
@@ -24,6 +24,59 @@ RATES = (None, Rate(1, per=0.5), Rate(4, per=2, burst=2))
 PAUSE = timedelta(seconds=1)
 
 Act = Callable[[], Awaitable[Any]]
+
+ACTIONS: dict[str, tuple[str, ...]] = {
+    "paused": ("resume", "resume", "cancel", "reschedule"),
+    "waiting": ("wake", "wake", "cancel", "pause"),
+    "dead_lettered": ("retry", "discard"),
+    "succeeded": ("rerun", "cancel"),
+    "running": ("cancel", "cancel", "pause"),
+}
+HELD_UP = ("paused", "waiting", "dead_lettered")
+
+
+class Operator:
+    """Does something to some run now and then."""
+
+    def __init__(self, world: World, app: Any, chance: Random, pace: float) -> None:
+        self._world = world
+        self._app = app
+        self._chance = chance
+        self._pace = pace
+
+    async def run(self) -> None:
+        async with self._app:
+            while not self._world.is_healed:
+                await asyncio.sleep(self._chance.uniform(0.2, 2.0) * self._pace)
+                runs = list(self._world.oracle.runs.values())
+                if runs:
+                    held_up = [run for run in runs if run.status in HELD_UP]
+                    prefer = held_up and self._chance.random() < 0.5
+                    run = self._chance.choice(held_up if prefer else runs)
+                    fitting = ACTIONS.get(run.status, ("cancel", "cancel", "pause", "reschedule"))
+                    await self._act(self._chance.choice(fitting), run.id)
+
+    async def _act(self, action: str, run_id: str) -> None:
+        runs = self._app.runs
+        try:
+            match action:
+                case "cancel":
+                    run = await runs.cancel(run_id)
+                    self._world.cancel_acknowledged(run)
+                case "reschedule":
+                    await runs.reschedule(run_id, priority=self._chance.randint(0, 10))
+                case "discard":
+                    await self._app.dead_letters.discard(run_id)
+                    self._world.notes.sometimes("dead letter closed")
+                case "retry":
+                    await runs.retry(run_id)
+                    self._world.notes.sometimes("dead letter closed")
+                case _:
+                    await getattr(runs, action)(run_id)
+        except PerdureError as error:
+            self._world.notes.say("operator", f"{action} {run_id[-6:]}: {type(error).__name__}")
+        else:
+            self._world.notes.say("operator", f"{action} {run_id[-6:]}")
 
 
 class Steerer:

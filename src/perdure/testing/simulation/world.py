@@ -27,12 +27,11 @@ from perdure.testing.simulation.nemesis import Nemesis
 from perdure.testing.simulation.notes import Notes
 from perdure.testing.simulation.oracle import Oracle
 from perdure.testing.simulation.scenario import Scenario
-from perdure.testing.simulation.steering import Pusher, Steerer
+from perdure.testing.simulation.steering import Operator, Pusher, Steerer
 from perdure.testing.simulation.workload import (
     DEFAULTS,
     ClientNode,
     Item,
-    Operator,
     Script,
     tasks_of,
 )
