@@ -24,11 +24,14 @@ from typing import NamedTuple
 
 from benchmarks.databases import ADAPTERS, Databases, open_databases
 from benchmarks.workload import CLOCK, TASK, Workload, new_run
-from perdure.core.limits import Limit, LimitScope
+from perdure.core.limits import LimitScope
+from perdure.core.rates import Rate
+from perdure.core.settings import Values
 
 FINISHED, BACKLOG, ROUNDS, WARM_UP = 1_000_000, 100_000, 100, 10
 QUICK = 50
 FULL_KEY = "full"
+HOURLY = Rate(1, per=3600)
 EMPTY, IDLE = "empty", "idle"
 
 
@@ -77,10 +80,30 @@ async def unknown(workload: Workload) -> str:
 
 async def behind_full_key(workload: Workload) -> str:
     """One run holds the key; the next one waits for it."""
-    limit = Limit(scope=LimitScope.KEY, name=TASK, max_leases=1)
-    await workload.storage.set_limits([limit])
+    await workload.limit(LimitScope.KEY, TASK, Values(concurrency=1))
     await _added(workload, concurrency_key=FULL_KEY)
     await workload.claim()
+    return await _added(workload, concurrency_key=FULL_KEY)
+
+
+async def behind_empty_bucket(workload: Workload) -> str:
+    """One run took the only token of its queue for an hour; the next one waits for another."""
+    await workload.limit(LimitScope.QUEUE, "slow", Values(rate=HOURLY))
+    await _added(workload, queue="slow")
+    await workload.claim()
+    return await _added(workload, queue="slow")
+
+
+async def behind_dry_key(workload: Workload) -> str:
+    await workload.limit(LimitScope.KEY, TASK, Values(rate=HOURLY))
+    await _added(workload, concurrency_key=FULL_KEY)
+    await workload.claim()
+    return await _added(workload, concurrency_key=FULL_KEY)
+
+
+async def in_fair_queue(workload: Workload) -> str:
+    """Due, and all of one key; the others take turns with it."""
+    await workload.limit(LimitScope.QUEUE, "default", Values(fair=True))
     return await _added(workload, concurrency_key=FULL_KEY)
 
 
@@ -91,8 +114,8 @@ async def park(workload: Workload) -> None:
         claimed, seconds = await workload.claim()
         times.append(seconds)
         if claimed.runs:
-            raise AssertionError("a run was claimed although its key is full")
-        if claimed.next_claimable_at is None:
+            raise AssertionError("a run was claimed although its key has no room")
+        if claimed.next_claimable_at is None or claimed.next_claimable_at > claimed.now:
             break
     began = time.perf_counter()
     opened = await workload.storage.open_gates(1000)
@@ -115,6 +138,9 @@ def scenarios(scale: int) -> list[Scenario]:
         Scenario("finished", f"{many:,} finished runs", 1.5, many, finished),
         Scenario("future", f"{some:,} runs in the future, higher priority", 2, some, scheduled),
         Scenario("parked", f"{some:,} runs behind one full key", 2, some, behind_full_key, park),
+        Scenario("dry", f"{some:,} runs behind an empty bucket", 2, some, behind_empty_bucket),
+        Scenario("dry key", f"{some:,} runs behind one key's rate", 3, some, behind_dry_key, park),
+        Scenario("fair", f"{some:,} due runs of one key, queue fair", 2, some, in_fair_queue),
         Scenario("backlog", f"{some:,} due runs waiting for their turn", 2, some, due),
         Scenario("unknown", f"{some:,} due runs of an unknown task", 2, some, unknown),
     ]

@@ -17,7 +17,8 @@ from benchmarks.measures import Scale
 from benchmarks.peers.body import PADDING
 from benchmarks.race import Entrant
 from benchmarks.workload import BATCH, TASK, Workload, new_run, success
-from perdure.core.limits import Limit, LimitScope
+from perdure.core.limits import LimitScope
+from perdure.core.settings import Values
 from perdure.core.values import encode_value
 
 DRAINED_TASK = "noop"
@@ -63,10 +64,8 @@ async def _queues(databases: Databases, count: int) -> Place:
 async def _keys(databases: Databases, count: int) -> Place:
     """Every key has a limit, which is looked up and counted, and none is full."""
     workload = await migrated(databases, "keys")
-    limits = [
-        Limit(scope=LimitScope.KEY, name=task, max_leases=1000) for task in (TASK, DRAINED_TASK)
-    ]
-    await workload.storage.set_limits(limits)
+    for task in (TASK, DRAINED_TASK):
+        await workload.limit(LimitScope.KEY, task, Values(concurrency=1000))
     says = f"{count:,} concurrency keys"
     return Place("keys", says, workload, lambda n: {"concurrency_key": f"k{n % count}"})
 

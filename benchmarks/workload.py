@@ -8,7 +8,9 @@ from typing import Any
 
 from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import NewRun, decide_create, decide_success
+from perdure.core.limits import LimitScope
 from perdure.core.run import Actor, ActorType, Run
+from perdure.core.settings import Limit, Values, declare
 from perdure.core.values import encode_value
 from perdure.engine.clock import SystemClock
 from perdure.engine.ids import make_run_id, make_token
@@ -43,6 +45,10 @@ class Workload:
     def __init__(self, url: str) -> None:
         self.url = url
         self.storage: Storage = open_storage(url, CLOCK)
+
+    async def limit(self, scope: LimitScope, name: str, values: Values) -> None:
+        limit = Limit(scope=scope, name=name, version=1)
+        await self.storage.put_limits([declare(limit, values, CLIENT, CLOCK.now())])
 
     async def add(self, *commits: Commit) -> None:
         for outcome in await self.storage.commit(commits):

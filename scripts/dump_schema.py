@@ -34,7 +34,7 @@ SELECT oid, relname, reloptions FROM pg_class
 """
 _COLUMNS: LiteralString = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), quote_ident(c.collname),
-       a.attidentity <> '', pg_get_expr(d.adbin, d.adrelid), a.attnotnull
+       a.attidentity <> '', a.attgenerated <> '', pg_get_expr(d.adbin, d.adrelid), a.attnotnull
   FROM pg_attribute AS a
   JOIN pg_type AS t ON t.oid = a.atttypid
   LEFT JOIN pg_collation AS c ON c.oid = a.attcollation AND a.attcollation <> t.typcollation
@@ -89,13 +89,20 @@ def _table(connection: Connection, oid: int, name: str, options: list[str] | Non
 
 
 def _column(
-    name: str, kind: str, collation: str | None, identity: bool, default: str | None, filled: bool
+    name: str,
+    kind: str,
+    collation: str | None,
+    identity: bool,
+    generated: bool,
+    default: str | None,
+    filled: bool,
 ) -> str:
     words = [
         name,
         kind,
         f"COLLATE {collation}" if collation else "",
-        f"DEFAULT {default}" if default else "",
+        f"DEFAULT {default}" if default and not generated else "",
+        f"GENERATED ALWAYS AS {default} STORED" if generated else "",
         "GENERATED ALWAYS AS IDENTITY" if identity else "",
         "NOT NULL" if filled else "",
     ]

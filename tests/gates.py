@@ -12,19 +12,16 @@ import psycopg
 
 from perdure.core.commit import Commit
 from perdure.core.events import Event
-from perdure.core.limits import Gate, Limit, LimitScope, gates_of
+from perdure.core.limits import Gate, LimitScope, held_gates
 from perdure.core.reducer import project
 from perdure.core.run import Run, Source, SourceType
-from storage_kit import new_run
+from perdure.core.settings import Limit
+from storage_kit import a_limit, new_run
 
 SIZES = (1, 2, 7)
 KEYS = 20
 
-LIMITS = [
-    Limit(scope=scope, name=f"{scope.value}-{size}", max_leases=size)
-    for scope in LimitScope
-    for size in SIZES
-]
+LIMITS = [a_limit(scope, f"{scope.value}-{size}", size) for scope in LimitScope for size in SIZES]
 TASKS = ("free", *(f"{scope}-{size}" for scope in ("task", "key") for size in SIZES))
 
 
@@ -73,13 +70,16 @@ class Watch:
 
     def excess(self) -> list[str]:
         """Limits that are exceeded at this moment."""
-        most = {(limit.scope.value, limit.name): limit.max_leases for limit in LIMITS}
-        holders = self._connection.execute(_HOLDERS).fetchall()
+        most = {(it.scope.value, it.name): it.max_leases or 0 for it in LIMITS}
         return [
             f"{scope} {name} {key}: {count}"
-            for scope, name, key, count in holders
+            for scope, name, key, count in self.holders()
             if count > most.get((scope, name), count)
         ]
+
+    def holders(self) -> list[tuple[str, str, str, int]]:
+        """Scope, name, key, and how many hold it."""
+        return self._connection.execute(_HOLDERS).fetchall()
 
     def parked(self) -> int:
         [(count,)] = self._connection.execute(_PARKED).fetchall()
@@ -100,22 +100,11 @@ def busiest(histories: Iterable[Sequence[Event]]) -> dict[Gate, int]:
         run: Run | None = None
         for event in events:
             before, run = run, project(run, [event], 0 if run is None else run.sequence)
-            for gate in held(run) - held(before):
+            for gate in held_gates(run) - held_gates(before):
                 moves[gate].append((event.occurred_at, 1))
-            for gate in held(before) - held(run):
+            for gate in held_gates(before) - held_gates(run):
                 moves[gate].append((event.occurred_at, -1))
     return {
         gate: max(accumulate(change for _, change in sorted(steps)))
         for gate, steps in moves.items()
-    }
-
-
-def held(run: Run | None) -> set[Gate]:
-    """What a run holds: its leases' gates while leased, its schedule's until it has ended."""
-    if run is None:
-        return set()
-    return {
-        gate
-        for gate in gates_of(run)
-        if (run.holds_schedule_slot if gate.scope is LimitScope.SCHEDULE else run.lease)
     }

@@ -22,6 +22,10 @@ PARTIAL = {
     "runs_leased_by_task",
     "runs_slots",
     "runs_gated",
+    "runs_by_key",
+    "runs_reserved",
+    "limits_fair",
+    "buckets_waiting",
 }
 """Indexes that hold live runs only: to read the whole of one is no full scan."""
 

@@ -8,7 +8,17 @@ from typing import Any
 
 import psycopg
 
-TABLES = ("runs", "history", "run_tags", "keys", "dead_letters", "outbox", "limits")
+TABLES = (
+    "runs",
+    "history",
+    "run_tags",
+    "keys",
+    "dead_letters",
+    "outbox",
+    "limits",
+    "buckets",
+    "turns",
+)
 
 Rows = list[tuple[Any, ...]]
 

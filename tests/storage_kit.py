@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec.structs import replace
+
 from builders import CLIENT, TASK
 from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import NewRun, decide_create, decide_failure, decide_success
 from perdure.core.events import Event
 from perdure.core.failure import Failure, FailureKind, make_failure
 from perdure.core.invariants import check_history, check_run
-from perdure.core.run import Run
+from perdure.core.limits import LimitScope
+from perdure.core.rates import make_rate
+from perdure.core.run import SYSTEM, Run
+from perdure.core.settings import Limit, Values, declare
 from perdure.core.values import encode_value
 from perdure.engine.clock import SystemClock
 from perdure.engine.ids import make_run_id, make_token
@@ -92,6 +97,35 @@ async def reload(storage: Storage, run: Run) -> Run:
 
 async def history(storage: Storage, run: Run) -> list[Event]:
     return [recorded.event for recorded in await storage.events(run.id)]
+
+
+def a_limit(
+    scope: LimitScope,
+    name: str,
+    most: int | None = None,
+    *,
+    rate: Any = None,
+    fair: bool = False,
+    environment: str = "default",
+) -> Limit:
+    """A new limit, as code would set it."""
+    limit = Limit(scope=scope, name=name, environment=environment, version=1)
+    values = Values(concurrency=most, rate=make_rate(rate), fair=fair)
+    return declare(limit, values, SYSTEM, now())
+
+
+async def put_limit(storage: Storage, limit: Limit) -> None:
+    """Store it over whatever there is."""
+    known = {(it.scope, it.name): it for it in await storage.limits(limit.environment)}
+    before = known.get((limit.scope, limit.name))
+    version = 1 if before is None else before.version + 1
+    assert await storage.put_limits([replace(limit, version=version)]) == [True]
+
+
+async def set_limit(
+    storage: Storage, scope: LimitScope, name: str, most: int | None = None, **said: Any
+) -> None:
+    await put_limit(storage, a_limit(scope, name, most, **said))
 
 
 async def check_all(storage: Storage, run_ids: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perdure.core.rates import Rate
     from perdure.core.schedule import at, cron, every
     from perdure.engine.app import App
     from perdure.engine.context import Context, Fail, RetryAfter, current
@@ -20,6 +21,7 @@ __all__ = [
     "Fail",
     "LogLine",
     "Progress",
+    "Rate",
     "Redaction",
     "Retry",
     "RetryAfter",
@@ -38,6 +40,7 @@ _HOMES = {
     "Fail": "perdure.engine.context",
     "LogLine": "perdure.storage.run_log",
     "Progress": "perdure.storage.run_log",
+    "Rate": "perdure.core.rates",
     "Redaction": "perdure.engine.redaction",
     "Retry": "perdure.engine.options",
     "RetryAfter": "perdure.engine.context",

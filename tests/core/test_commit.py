@@ -32,6 +32,7 @@ from perdure.core.effects import (
     consequences,
 )
 from perdure.core.lifecycle import Status
+from perdure.core.limits import Gate, LimitScope
 from perdure.core.run import SYSTEM
 from perdure.errors import InvariantViolation
 
@@ -51,24 +52,32 @@ def test_a_new_run_starts_at_nothing_and_holds_nothing() -> None:
     )
 
 
-def test_a_step_of_the_holder_names_the_token_and_frees_the_lease() -> None:
+def test_a_step_of_the_holder_names_the_token() -> None:
     commit = prepare_commit(a_run(Status.RUNNING), [succeeded()], "commit-1")
 
     assert (commit.expected_sequence, commit.lease_token) == (3, TOKEN)
-    assert (commit.needs_expiry, commit.freed_lease) == (False, True)
+    assert commit.needs_expiry is False
     assert commit.effects == consequences(a_run(Status.SUCCEEDED), [succeeded()])
 
 
 def test_a_claim_needs_a_row_without_a_lease_and_frees_none() -> None:
     commit = prepare_commit(a_run(), [lease_claimed(), started()], "commit-1")
 
-    assert (commit.lease_token, commit.freed_lease, commit.needs_expiry) == (None, False, False)
+    assert (commit.lease_token, commit.freed, commit.needs_expiry) == (None, (), False)
+
+
+def test_a_step_that_makes_room_says_at_which_gates() -> None:
+    run = a_run(Status.RUNNING, concurrency_key="tenant")
+
+    commit = prepare_commit(run, [succeeded()], "commit-1")
+
+    assert commit.freed == (Gate(LimitScope.KEY, run.task, "tenant"),)
 
 
 def test_a_heartbeat_keeps_the_lease() -> None:
     commit = prepare_commit(a_run(Status.RUNNING), [lease_heartbeat()], "commit-1")
 
-    assert (commit.lease_token, commit.freed_lease) == (TOKEN, False)
+    assert (commit.lease_token, commit.freed) == (TOKEN, ())
 
 
 def test_recovery_rests_on_the_expiry_of_the_lease() -> None:
@@ -76,7 +85,7 @@ def test_recovery_rests_on_the_expiry_of_the_lease() -> None:
 
     commit = prepare_commit(a_run(Status.RUNNING), [event], "commit-1", pushed_queues={QUEUE})
 
-    assert (commit.needs_expiry, commit.freed_lease) == (True, True)
+    assert commit.needs_expiry is True
     assert commit.effects.outbox == (event.delivery,)
 
 

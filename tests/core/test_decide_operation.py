@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from builders import (
+    LEASE,
     OPERATOR,
     SCHEDULE,
     T0,
@@ -25,6 +26,7 @@ from perdure.core import events as e
 from perdure.core.decide import (
     decide_cancel,
     decide_delivery,
+    decide_dispatch,
     decide_pause,
     decide_reschedule,
     decide_resume,
@@ -167,6 +169,19 @@ def test_a_due_run_is_delivered_with_or_without_a_reservation(status: Status) ->
 
     assert (plain.status, plain.run_at, plain.dispatched_at) == (Status.QUEUED, after(600), None)
     assert (pushed.dispatched_at, pushed.dispatch_expires_at) == (after(600), after(660))
+
+
+def test_a_dispatch_reserves_a_due_run_for_a_time() -> None:
+    reserved = then(a_run(), *decide_dispatch(a_run(), after(5), LEASE))
+
+    assert (reserved.dispatched_at, reserved.dispatch_expires_at) == (after(5), after(65))
+    assert reserved.holds_room
+
+
+def test_a_dispatch_that_comes_too_late_says_so() -> None:
+    run = a_run(expires_at=after(9))
+
+    assert then(run, *decide_dispatch(run, after(9), LEASE)).status is Status.EXPIRED
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s is not Status.QUEUED])

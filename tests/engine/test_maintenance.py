@@ -11,10 +11,10 @@ from builders import TASK
 from fix_app import QUICK
 from perdure import App
 from perdure.core.lifecycle import Status
-from perdure.core.limits import Limit, LimitScope
+from perdure.core.limits import LimitScope
 from perdure.core.run import Lease, Run
 from perdure.engine.maintenance import Maintenance
-from storage_kit import claim, claim_one, new_run, stored, success, wait_until
+from storage_kit import claim, claim_one, new_run, set_limit, stored, success, wait_until
 
 SHORT = timedelta(milliseconds=50)
 
@@ -76,10 +76,10 @@ async def test_expired_runs_need_no_patience(opened: App) -> None:
 
 
 async def test_gates_are_opened_when_a_limit_is_raised(opened: App) -> None:
-    await opened.storage.set_limits([Limit(scope=LimitScope.TASK, name=TASK, max_leases=1)])
-    await stored(opened.storage, *(new_run() for _ in range(3)))
+    await set_limit(opened.storage, LimitScope.KEY, TASK, 1)
+    await stored(opened.storage, *(new_run(concurrency_key="a") for _ in range(3)))
     await claim(opened.storage)
-    await opened.storage.set_limits([Limit(scope=LimitScope.TASK, name=TASK, max_leases=3)])
+    await set_limit(opened.storage, LimitScope.KEY, TASK, 3)
 
     await opened.tick()
 

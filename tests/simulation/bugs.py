@@ -14,13 +14,16 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core import commit as core_commit
-from perdure.core import effects
+from perdure.core import effects, limits
 from perdure.core.commit import Commit, prepare_commit
-from perdure.core.decide import decide_shutdown, decide_start, lease
+from perdure.core.decide import decide_shutdown, decide_start, lease, recovery
+from perdure.core.fairness import take_turns
 from perdure.core.limits import Admission
 from perdure.core.reducer import project
 from perdure.core.run import Run
+from perdure.core.settings import NO_WISHES, declare
 from perdure.engine import calls, handler, outcome
+from perdure.engine import limits as engine_limits
 from perdure.engine.client import CommitBatcher
 from perdure.engine.context import Released
 from perdure.engine.leases import Leases
@@ -30,10 +33,11 @@ from perdure.engine.results import Results
 from perdure.engine.transaction import HandlerTransaction
 from perdure.engine.worker import Worker
 from perdure.errors import LeaseLost, StorageUnavailable
-from perdure.storage import claiming, committing
+from perdure.storage import claiming, committing, gating, turns
 from perdure.storage.protocol import Committed
 from perdure.storage.sql_storage import SqlStorage
 from perdure.storage.sqlite import connection
+from perdure.storage.steps import Many
 
 Patch = Callable[[Any, str, Any], None]
 """`monkeypatch.setattr`: object, name, new value."""
@@ -205,16 +209,17 @@ def _(patch: Patch) -> None:
 
 @bug("limits are not looked at")
 def _(patch: Patch) -> None:
-    def admit_all(request: Any, found: Any, dialect: Any) -> Any:
+    def admit_all(wish: Any, found: Any, dialect: Any) -> Any:
         yield from ()
-        return Admission(found.runs, ()), found.now
+        return Admission(found.runs), None
 
     patch(claiming, "_admit", admit_all)
 
 
 @bug("who holds a limit is not counted")
 def _(patch: Patch) -> None:
-    patch(claiming, "holders_of", lambda counted: {})
+    standing = gating._standing
+    patch(gating, "_standing", lambda *found: replace(standing(*found), holders={}))
 
 
 @bug("gates stay shut")
@@ -224,6 +229,67 @@ def _(patch: Patch) -> None:
 
     patch(committing, "_opened", lambda items: [])
     patch(SqlStorage, "open_gates", none)
+
+
+@bug("rates are not looked at")
+def _(patch: Patch) -> None:
+    patch(limits._Room, "_is_dry", lambda self, gate, pace: False)
+
+
+@bug("a start takes no token")
+def _(patch: Patch) -> None:
+    patch(claiming, "token_writes", lambda *arguments: ())
+
+
+@bug("a bucket is filled by whoever sets its limit again")
+def _(patch: Patch) -> None:
+    text = connection.QUERIES["put_limit"].text
+    case = text[text.index("CASE WHEN excluded.rate_interval") : text.index("END,") + 3]
+    _in_query(patch, "put_limit", case, "NULL")
+
+
+@bug("a paused queue is served")
+def _(patch: Patch) -> None:
+    rules = gating._rules
+
+    def heedless(found: Any) -> Any:
+        return {place: replace(rule, is_paused=False) for place, rule in rules(found).items()}
+
+    patch(gating, "_rules", heedless)
+    _in_query(patch, "limited_candidates", "rooms.paused = 1", "rooms.paused = 2")
+
+
+@bug("a fair queue begins at its first key again and again")
+def _(patch: Patch) -> None:
+    patch(claiming, "turn_writes", lambda *arguments: Many("set_turns", []))
+
+
+@bug("the key with the longest backlog goes first")
+def _(patch: Patch) -> None:
+    def greedy(*arguments: Any) -> Any:
+        taken = take_turns(*arguments)
+        return replace(taken, lanes=tuple((lane, 0) for lane, _ in taken.lanes))
+
+    patch(turns, "take_turns", greedy)
+
+
+@bug("reservations do not count")
+def _(patch: Patch) -> None:
+    for query in ("count_holders", "limited_candidates", "read_rooms"):
+        _in_query(patch, query, "gate = 'reserved'", "gate = 'reserved' AND 1 = 0")
+
+
+@bug("a reservation nobody claims lasts for ever")
+def _(patch: Patch) -> None:
+    patch(recovery, "_decide_redelivery", lambda run, now: [])
+
+
+@bug("code overrules operators")
+def _(patch: Patch) -> None:
+    def overbearing(limit: Any, *arguments: Any) -> Any:
+        return declare(replace(limit, operator=NO_WISHES), *arguments)
+
+    patch(engine_limits, "declare", overbearing)
 
 
 @bug("a claim in doubt gives back whatever is not held yet")

@@ -15,7 +15,7 @@ from perdure.core.decide import NewRun, decide_create, decide_retry
 from perdure.core.effects import DeadLetterStatus, close_dead_letter
 from perdure.core.events import Event
 from perdure.core.lifecycle import Status
-from perdure.core.limits import Limit, LimitScope
+from perdure.core.limits import LimitScope
 from perdure.core.run import Policy
 from perdure.engine.clock import SystemClock
 from perdure.engine.ids import make_run_id, make_token
@@ -32,6 +32,7 @@ from storage_kit import (
     now,
     reload,
     request,
+    set_limit,
     step,
     stored,
     success,
@@ -144,7 +145,7 @@ async def test_priority_is_exact_over_all_its_steps(storage: Storage) -> None:
 
 
 async def test_what_is_free_is_found_behind_many_that_are_not(storage: Storage) -> None:
-    await storage.set_limits([Limit(scope=LimitScope.KEY, name=TASK, max_leases=1)])
+    await set_limit(storage, LimitScope.KEY, TASK, 1)
     at = now() - timedelta(minutes=1)
     await stored(storage, *(new_run(concurrency_key="full", at=at) for _ in range(600)))
     free = await stored(storage, *(new_run(concurrency_key=str(n)) for n in range(5)))

@@ -9,10 +9,13 @@ import pytest
 from builders import OPERATOR, TASK
 from perdure.core.decide import decide_cancel, decide_reschedule
 from perdure.core.lifecycle import Status
-from perdure.core.limits import Limit, LimitScope
+from perdure.core.limits import LimitScope
 from perdure.core.run import Source, SourceType
+from perdure.storage import open_storage
 from perdure.storage.protocol import Storage
 from storage_kit import (
+    CLOCK,
+    a_limit,
     check_all,
     claim,
     claim_one,
@@ -21,6 +24,7 @@ from storage_kit import (
     new_run,
     now,
     reload,
+    set_limit,
     step,
     stored,
     success,
@@ -37,7 +41,7 @@ SCOPES: list[tuple[LimitScope, str, dict[str, Any]]] = [
 
 
 async def _limit(storage: Storage, scope: LimitScope, name: str, most: int) -> None:
-    await storage.set_limits([Limit(scope=scope, name=name, max_leases=most)])
+    await set_limit(storage, scope, name, most)
 
 
 @pytest.mark.parametrize(("scope", "name", "fields"), SCOPES)
@@ -100,24 +104,40 @@ async def test_a_run_under_several_limits_needs_room_in_all(storage: Storage) ->
 
 
 async def test_raising_or_removing_a_limit_opens_its_gates(storage: Storage) -> None:
-    await _limit(storage, LimitScope.TASK, TASK, 1)
-    await stored(storage, *(new_run() for _ in range(5)))
+    await _limit(storage, LimitScope.KEY, TASK, 1)
+    await stored(storage, *(new_run(concurrency_key="a") for _ in range(5)))
     await claim(storage)
 
-    await _limit(storage, LimitScope.TASK, TASK, 3)
+    await _limit(storage, LimitScope.KEY, TASK, 3)
     opened = await storage.open_gates(100)
     raised = await claim(storage)
-    await _limit(storage, LimitScope.TASK, TASK, -1)
+    await set_limit(storage, LimitScope.KEY, TASK)
     await storage.open_gates(100)
     removed = await claim(storage)
 
     assert (opened, len(raised.runs), len(removed.runs)) == (2, 2, 2)
-    assert await storage.limits("default") == []
+
+
+@pytest.mark.parametrize(("scope", "name", "fields"), SCOPES[:2])
+async def test_a_queue_or_task_without_room_is_passed_by_without_a_write(
+    storage: Storage, scope: LimitScope, name: str, fields: dict[str, Any]
+) -> None:
+    await _limit(storage, scope, name, 1)
+    runs = await stored(storage, *(new_run(**fields) for _ in range(3)))
+    await claim(storage)
+
+    blocked = await claim(storage)
+    await _limit(storage, scope, name, 2)
+    raised = await claim(storage)
+
+    assert (blocked.runs, blocked.next_claimable_at) == ((), None)
+    assert [run.id for run in raised.runs] == [runs[1].id]
+    assert await storage.gates([run.id for run in runs]) == {}
 
 
 async def test_gates_stay_shut_while_their_limit_is_full(storage: Storage) -> None:
-    await _limit(storage, LimitScope.TASK, TASK, 1)
-    await stored(storage, new_run(), new_run())
+    await _limit(storage, LimitScope.KEY, TASK, 1)
+    await stored(storage, *(new_run(concurrency_key="a") for _ in range(2)))
     await claim(storage)
 
     assert await storage.open_gates(100) == 0
@@ -139,22 +159,22 @@ async def test_a_retrying_occurrence_still_holds_its_slot(storage: Storage) -> N
 
 
 async def test_a_parked_run_can_be_cancelled_and_moved(storage: Storage) -> None:
-    await _limit(storage, LimitScope.QUEUE, "mail", 1)
-    runs = await stored(storage, *(new_run(queue="mail") for _ in range(3)))
-    await claim(storage)
+    await _limit(storage, LimitScope.KEY, TASK, 1)
+    runs = await stored(storage, *(new_run(concurrency_key="a") for _ in range(3)))
+    first = await claim(storage)
+    parked = await storage.gates([run.id for run in runs])
     await stored(storage, step(runs[1], decide_cancel(runs[1], OPERATOR, now())))
     await stored(storage, step(runs[2], decide_reschedule(runs[2], OPERATOR, now(), queue="other")))
 
-    claimed = await claim(storage)
+    claimed = await claim(storage, outcomes=[success(first.runs[0])])
 
+    assert parked == dict.fromkeys((run.id for run in runs[1:]), '["key", "send_email", "a"]')
     assert [run.id for run in claimed.runs] == [runs[2].id]
     assert (await reload(storage, runs[1])).status is Status.CANCELLED
 
 
 async def test_limits_belong_to_an_environment(storage: Storage) -> None:
-    await storage.set_limits(
-        [Limit(scope=LimitScope.TASK, name=TASK, max_leases=0, environment="test")]
-    )
+    await set_limit(storage, LimitScope.TASK, TASK, 0, environment="test")
     await create(storage)
 
     assert len((await claim(storage)).runs) == 1
@@ -164,6 +184,32 @@ async def test_setting_a_limit_again_replaces_it(storage: Storage) -> None:
     await _limit(storage, LimitScope.TASK, TASK, 1)
     await _limit(storage, LimitScope.TASK, TASK, 5)
 
-    assert await storage.limits("default") == [
-        Limit(scope=LimitScope.TASK, name=TASK, max_leases=5)
+    [limit] = await storage.limits("default")
+    assert (limit.max_leases, limit.version) == (5, 2)
+
+
+async def test_of_two_who_set_one_limit_the_second_is_refused(storage: Storage) -> None:
+    assert await storage.put_limits([a_limit(LimitScope.TASK, TASK, 1)]) == [True]
+    assert await storage.put_limits([a_limit(LimitScope.TASK, TASK, 9)]) == [False]
+
+    [limit] = await storage.limits("default")
+    assert limit.max_leases == 1
+
+
+async def test_a_claim_without_limits_looks_for_none(storage_url: str) -> None:
+    said: list[str] = []
+    storage = open_storage(storage_url, CLOCK, on_statement=said.append)
+    await stored(storage, new_run(concurrency_key="a"))
+    said.clear()
+
+    await claim(storage)
+    await storage.close()
+
+    framing = {"begin", "limit_transaction", "commit"}
+    assert [name for name in said if name not in framing] == [
+        "claim_candidates",
+        "claim_clock",
+        "update_runs",
+        "insert_history",
+        "next_claimable",
     ]

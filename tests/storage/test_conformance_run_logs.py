@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from builders import TASK
 from perdure.core.lifecycle import Status
-from perdure.core.limits import Limit, LimitScope
+from perdure.core.limits import LimitScope
 from perdure.core.run import Run
 from perdure.errors import InvalidInput
 from perdure.storage.protocol import Backlog, Storage
 from perdure.storage.run_log import LogBatch, LogLine, Progress
-from storage_kit import claim, claim_one, create, new_run, now, stored, success
+from storage_kit import claim, claim_one, create, new_run, now, set_limit, stored, success
 
 OTHER_RUN = "run_" + "0" * 31 + "7"
 
@@ -131,7 +132,7 @@ async def test_a_page_of_nothing_is_refused(storage: Storage) -> None:
 
 
 async def test_a_backlog_tells_due_later_parked_and_leased_apart(storage: Storage) -> None:
-    await storage.set_limits([Limit(scope=LimitScope.QUEUE, name="narrow", max_leases=1)])
+    await set_limit(storage, LimitScope.KEY, TASK, 1)
     soon, long_ago = now() + timedelta(hours=1), now() - timedelta(minutes=2)
     for priority in (0, 5):
         await create(storage, queue="mail", priority=priority)
@@ -140,7 +141,7 @@ async def test_a_backlog_tells_due_later_parked_and_leased_apart(storage: Storag
     await create(storage, queue="later", run_at=soon)
     await create(storage, queue="elsewhere", environment="staging")
     for _ in range(3):
-        await create(storage, queue="narrow")
+        await create(storage, queue="narrow", concurrency_key="a")
     await claim(storage, 10, queues=("narrow",))
 
     found = {backlog.queue: backlog for backlog in await storage.backlog("default")}

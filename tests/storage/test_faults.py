@@ -12,13 +12,14 @@ import raw
 from builders import OPERATOR, TASK
 from perdure.core.commit import Commit
 from perdure.core.decide import decide_cancel
-from perdure.core.limits import Limit, LimitScope
+from perdure.core.limits import LimitScope
 from perdure.core.run import Policy
 from perdure.engine.clock import SystemClock
 from perdure.errors import StorageRefused
 from perdure.storage import open_storage
 from perdure.storage.protocol import ClaimRequest, Committed, Existing, Renewal, Storage
 from storage_kit import (
+    a_limit,
     check_all,
     claim,
     create,
@@ -26,6 +27,7 @@ from storage_kit import (
     new_run,
     now,
     request,
+    set_limit,
     step,
     stored,
     success,
@@ -70,7 +72,7 @@ async def _faulty(url: str) -> AsyncIterator[tuple[Storage, Fault]]:
 
 async def _batch(storage: Storage) -> list[Commit]:
     """Every kind of write there is, in one batch."""
-    await storage.set_limits([Limit(scope=LimitScope.TASK, name=TASK, max_leases=3)])
+    await set_limit(storage, LimitScope.TASK, TASK, 3)
     poison = Policy(max_attempts=1, poison_threshold=1)
     await stored(storage, *(new_run(policy=poison, singleton_key=str(n)) for n in range(5)))
     running = list((await claim(storage)).runs)
@@ -159,19 +161,19 @@ async def _renew(storage: Storage) -> None:
     await storage.renew([Renewal(r.id, token_of(r), timedelta(hours=9)) for r in runs])
 
 
-async def _set_limits(storage: Storage) -> None:
+async def _put_limits(storage: Storage) -> None:
     limits = [
-        Limit(scope=LimitScope.QUEUE, name="q", max_leases=1),
-        Limit(scope=LimitScope.TASK, name=TASK, max_leases=-1),
+        a_limit(LimitScope.QUEUE, "q", 1, fair=True),
+        a_limit(LimitScope.KEY, TASK, rate="5/s"),
     ]
-    await storage.set_limits(limits)
+    await storage.put_limits(limits)
 
 
 async def _open_gates(storage: Storage) -> None:
     await storage.open_gates(10)
 
 
-@pytest.mark.parametrize("operation", [_renew, _set_limits, _open_gates])
+@pytest.mark.parametrize("operation", [_renew, _put_limits, _open_gates])
 async def test_the_other_writes_are_all_or_nothing_too(
     storage_url: str, operation: Callable[[Storage], Awaitable[None]]
 ) -> None:

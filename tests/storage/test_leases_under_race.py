@@ -23,7 +23,7 @@ from perdure.core.decide import (
 )
 from perdure.core.failure import FailureKind, make_failure
 from perdure.core.lifecycle import EventType, Status
-from perdure.core.limits import Limit, LimitScope
+from perdure.core.limits import LimitScope
 from perdure.core.run import Lease, Run
 from perdure.errors import LeaseLost, SequenceConflict
 from perdure.storage import open_storage
@@ -39,6 +39,7 @@ from storage_kit import (
     now,
     reload,
     request,
+    set_limit,
     step,
     stored,
     success,
@@ -295,7 +296,7 @@ async def test_a_claim_that_waited_for_a_limit_leases_from_when_it_got_it(
     postgres: Storage, postgres_storage_url: str
 ) -> None:
     """Otherwise a worker would begin with a lease that is partly, or wholly, used up."""
-    await postgres.set_limits([Limit(scope=LimitScope.QUEUE, name="default", max_leases=1)])
+    await set_limit(postgres, LimitScope.QUEUE, "default", 1)
     await create(postgres)
     async with Blocker.of(postgres_storage_url) as blocker:
         await blocker.execute("SELECT FROM limits FOR UPDATE")

@@ -22,7 +22,7 @@ RUNS_EACH = 50
 async def test_no_limit_is_ever_exceeded_and_no_gate_stays_shut(
     crew: Crew, storage: Storage, storage_url: str
 ) -> None:
-    await storage.set_limits(LIMITS)
+    await storage.put_limits(LIMITS)
     runs = await stored(storage, *limited_runs(RUNS_EACH))
 
     reports = crew.play(
@@ -32,7 +32,7 @@ async def test_no_limit_is_ever_exceeded_and_no_gate_stays_shut(
     )
 
     assert [report["excess"] for report in reports] == [[]] * PROCESSES
-    most = {(limit.scope, limit.name): limit.max_leases for limit in LIMITS}
+    most = {(it.scope, it.name): it.max_leases or 0 for it in LIMITS}
     histories = [await history(storage, run) for run in runs]
     reached = busiest(histories)
     exceeded = {

@@ -30,7 +30,18 @@ BATCH = 500
 # What must be found by which index. SQLite names the index of a primary key by itself.
 HOT = {
     "claim_candidates": {"runs_claimable", "history_pkey"},
+    "claim_clock": {"limits_pkey"},
     "next_claimable": {"runs_claimable"},
+    "limited_candidates": {"runs_claimable", "history_pkey", "limits_pkey"},
+    "limited_clock": {"limits_fair", "buckets_waiting"},
+    "limited_next_claimable": {"runs_claimable", "limits_pkey", "buckets_waiting"},
+    "read_rooms": {"runs_leased_by_queue", "runs_leased_by_task", "limits_pkey"},
+    "fair_lanes": {"runs_by_key"},
+    "unkeyed_lanes": {"runs_claimable"},
+    "fair_candidates": {"runs_by_key", "runs_claimable", "history_pkey"},
+    "waking_keys": {"buckets_waiting"},
+    "put_buckets": {"runs_gated"},
+    "read_buckets": {"buckets_pkey"},
     "due_for_attention": {"runs_attention", "history_pkey"},
     "put_off_attention": {"runs_attention", "runs_pkey"},
     "lock_runs": {"runs_pkey"},
@@ -39,7 +50,12 @@ HOT = {
     "park_runs": {"runs_pkey"},
     "open_gate": {"runs_gated", "runs_pkey"},
     "read_gates": {"runs_gated"},
-    "count_holders": {"runs_leased_by_queue", "runs_leased_by_task", "runs_slots"},
+    "count_holders": {
+        "runs_leased_by_queue",
+        "runs_leased_by_task",
+        "runs_reserved",
+        "runs_slots",
+    },
     "lock_leases": {"runs_pkey"},
     "renew_leases": {"runs_pkey"},
     "read_leases": {"runs_pkey"},
@@ -54,8 +70,17 @@ SQLITE_NAMES = {
     "runs_pkey": "sqlite_autoindex_runs_1",
     "history_pkey": "sqlite_autoindex_history_1",
     "keys_pkey": "keys USING PRIMARY KEY",
+    "limits_pkey": "limits USING PRIMARY KEY",
+    "buckets_pkey": "buckets USING PRIMARY KEY",
 }
-JUMP = "(environment=? AND (queue,task,priority,claimable_at)>(?,?,?,?))"
+JUMPING = [
+    "claim_candidates",
+    "next_claimable",
+    "limited_candidates",
+    "limited_next_claimable",
+]
+JUMP = "(environment=? AND (queue,keyed,task,priority,claimable_at)>(?,?,?,?,?))"
+KEY_JUMP = "(environment=? AND queue=? AND (concurrency_key,task,priority,claimable_at)>(?,?,?,?))"
 
 
 async def fill(url: str) -> None:
@@ -108,16 +133,26 @@ def test_postgres_finds_it_by_index(url: str, name: str) -> None:
     assert HOT[name] <= postgres_indexes(plan)
 
 
-@pytest.mark.parametrize("name", ["claim_candidates", "next_claimable"])
+@pytest.mark.parametrize("name", JUMPING)
 def test_sqlite_jumps_past_a_lane_in_one_seek(sqlite_path: Path, name: str) -> None:
     assert any(JUMP in line for line in sqlite_plan(str(sqlite_path), name))
 
 
-@pytest.mark.parametrize("name", ["claim_candidates", "next_claimable"])
+@pytest.mark.parametrize("name", JUMPING)
 def test_postgres_jumps_past_a_lane_in_one_seek(url: str, name: str) -> None:
     conditions = [node.get("Index Cond", "") for node in postgres_plan(url, name)]
 
-    assert any("ROW(queue, task, priority) > ROW(" in condition for condition in conditions)
+    assert any("ROW(queue, keyed, task, priority) > ROW(" in condition for condition in conditions)
+
+
+def test_sqlite_jumps_past_a_key_in_one_seek(sqlite_path: Path) -> None:
+    assert any(KEY_JUMP in line for line in sqlite_plan(str(sqlite_path), "fair_lanes"))
+
+
+def test_postgres_jumps_past_a_key_in_one_seek(url: str) -> None:
+    conditions = [node.get("Index Cond", "") for node in postgres_plan(url, "fair_lanes")]
+
+    assert any("ROW(concurrency_key, task, priority) > ROW(" in it for it in conditions)
 
 
 def test_postgres_reads_the_feed_in_the_order_of_its_index(url: str) -> None:

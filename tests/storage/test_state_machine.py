@@ -38,13 +38,13 @@ from perdure.core.decide import (
 )
 from perdure.core.events import Event
 from perdure.core.invariants import check_history, check_run
-from perdure.core.limits import Limit, LimitScope
+from perdure.core.limits import LimitScope
 from perdure.core.run import Awaiting, AwaitingKind, Policy, Run
 from perdure.engine.clock import SystemClock
 from perdure.errors import NotAllowed
 from perdure.storage import open_storage
 from perdure.storage.protocol import Renewal, RunFilter
-from storage_kit import failure, new_run, now, request, step, success, token_of
+from storage_kit import failure, new_run, now, request, set_limit, step, success, token_of
 from storage_model import Model
 
 T = TypeVar("T")
@@ -230,7 +230,7 @@ class StorageMachine(RuleBasedStateMachine):
         held = sum(run.lease is not None for run in self.model.runs.values())
         most += held  # a limit set below what is held holds only from then on
         self.model.limits[scope, name] = most
-        self.do(self.storage.set_limits([Limit(scope=scope, name=name, max_leases=most)]))
+        self.do(set_limit(self.storage, scope, name, most))
 
     @rule(random=_randoms)
     def live(self, random: Random) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from unittest.mock import ANY
 from uuid import UUID
 
@@ -43,7 +44,7 @@ def failing(kit: Kit, **arguments: object) -> str:
     return str(failed.value)
 
 
-def welcome(kit: Kit, *arguments: object, **options: object) -> str:
+def welcome(kit: Kit, *arguments: object, **options: Any) -> str:
     return kit.app.tasks["welcome"].options(**options).trigger_sync(*arguments).id
 
 

@@ -9,6 +9,7 @@ import msgspec
 from perdure.core.effects import NO_EFFECTS, DeadLetterClosed, Effects, consequences
 from perdure.core.events import Event
 from perdure.core.lifecycle import EventType
+from perdure.core.limits import Gate, freed_gates
 from perdure.core.reducer import project
 from perdure.core.run import ActorType, Lease, Run
 from perdure.core.values import as_it_will_be_read
@@ -19,6 +20,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
     `lease_token` is the token the stored row must hold (none: no lease). `needs_expiry`: the
     step rests on that lease having expired, which storage judges on the row, after its lock.
+    `freed`: gates at which it makes room for one more.
     """
 
     commit_id: str
@@ -28,7 +30,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     effects: Effects = NO_EFFECTS
     lease_token: str | None = None
     needs_expiry: bool = False
-    freed_lease: bool = False
+    freed: tuple[Gate, ...] = ()
 
 
 def prepare_commit(
@@ -60,7 +62,7 @@ def prepare_commit(
         effects=effects,
         lease_token=None if lease is None else lease.token,
         needs_expiry=run is not None and rests_on_expiry(run, events),
-        freed_lease=lease is not None and after.lease is None,
+        freed=freed_gates(run, after),
     )
 
 

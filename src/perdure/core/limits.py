@@ -1,13 +1,15 @@
-"""How many at once. Storage counts the holders; who gets the room is decided here."""
+"""How many at once, and how many in a time. Storage counts; who gets the room is decided here."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 
 import msgspec
 
+from perdure.core.rates import Pace, settle, take, tokens
 from perdure.core.run import Run
 
 
@@ -20,13 +22,9 @@ class LimitScope(StrEnum):
     SCHEDULE = "schedule"
 
 
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """At most `max_leases` at once. For scope `key`, `name` is the task and each key counts."""
-
-    scope: LimitScope
-    name: str
-    max_leases: int
-    environment: str = "default"
+PARKING = frozenset({LimitScope.KEY, LimitScope.SCHEDULE})
+"""Whoever waits for one of these is parked, so that claims do not meet it again and again. Queues
+and tasks without room are passed by as a whole: that costs no write, and keeps the order."""
 
 
 class Gate(msgspec.Struct, frozen=True, order=True):
@@ -46,11 +44,45 @@ class Gate(msgspec.Struct, frozen=True, order=True):
         return cls(LimitScope(scope), name, key)
 
 
-class Admission(msgspec.Struct, frozen=True):
-    """Who may be claimed, and who waits behind which full limit."""
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds at a limit, as storage found it under its lock."""
 
-    admitted: tuple[Run, ...]
-    parked: tuple[tuple[Run, Gate], ...]
+    max_leases: int | None = None
+    pace: Pace | None = None
+    is_paused: bool = False
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules in force, who holds what, and from when each bucket allows the next start."""
+
+    rules: Mapping[tuple[LimitScope, str], Rule]
+    holders: Mapping[Gate, int]
+    buckets: Mapping[Gate, datetime]
+    now: datetime
+
+    def rule(self, gate: Gate) -> Rule | None:
+        return self.rules.get((gate.scope, gate.name))
+
+    def room(self, gate: Gate, most: int) -> int:
+        """How many a gate may let through; as many as wished where nothing holds."""
+        rule = self.rule(gate)
+        if rule is None:
+            return most
+        if rule.max_leases is not None:
+            most = min(most, rule.max_leases - self.holders.get(gate, 0))
+        if rule.pace is not None:
+            most = min(most, tokens(_opens_at(self, gate, rule.pace), rule.pace, self.now))
+        return most
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """Who may be claimed; who waits behind which gate; who is passed by, since their queue or
+    task has no room; and what is left in the buckets."""
+
+    admitted: tuple[Run, ...] = ()
+    parked: tuple[tuple[Run, Gate], ...] = ()
+    passed: tuple[Run, ...] = ()
+    buckets: Mapping[Gate, datetime] = {}
 
 
 def gates_of(run: Run) -> tuple[Gate, ...]:
@@ -63,30 +95,96 @@ def gates_of(run: Run) -> tuple[Gate, ...]:
     return tuple(gates)
 
 
-def admit(
-    runs: Sequence[Run],
-    limits: Mapping[tuple[LimitScope, str], int],
-    holders: Mapping[Gate, int],
-) -> Admission:
-    """Give out the room there is, in the order of `runs`."""
-    taken = dict(holders)
+def held_gates(run: Run | None) -> frozenset[Gate]:
+    """What a run occupies: room while it is leased or reserved, its schedule's slot for longer."""
+    if run is None:
+        return frozenset()
+    return frozenset(
+        gate
+        for gate in gates_of(run)
+        if (run.holds_schedule_slot if gate.scope is LimitScope.SCHEDULE else run.holds_room)
+    )
+
+
+def freed_gates(before: Run | None, after: Run) -> tuple[Gate, ...]:
+    """Where a step makes room for one more, for those who may be parked there."""
+    freed = held_gates(before) - held_gates(after)
+    return tuple(sorted(gate for gate in freed if gate.scope in PARKING))
+
+
+def admit(runs: Sequence[Run], places: int, standing: Standing) -> Admission:
+    """Give out the room and the tokens there are, in the order of `runs`."""
+    room = _Room(standing)
     admitted: list[Run] = []
     parked: list[tuple[Run, Gate]] = []
+    passed: list[Run] = []
     for run in runs:
-        gates = [gate for gate in _needed(run) if (gate.scope, gate.name) in limits]
-        full = [g for g in gates if taken.get(g, 0) >= limits[g.scope, g.name]]
-        if full:
-            parked.append((run, full[0]))
+        if places == 0:
+            break
+        if run.has_expired(standing.now):
+            admitted.append(run)  # only to be told so; that takes no room
             continue
-        admitted.append(run)
-        for gate in gates:
-            taken[gate] = taken.get(gate, 0) + 1
-    return Admission(tuple(admitted), tuple(parked))
+        shut = room.shut(run)
+        if shut is None:
+            room.enter(run)
+            admitted.append(run)
+            places -= 1
+        elif shut.scope in PARKING:
+            parked.append((run, shut))
+        else:
+            passed.append(run)
+    return Admission(tuple(admitted), tuple(parked), tuple(passed), room.taken)
 
 
-def _needed(run: Run) -> tuple[Gate, ...]:
-    """An occurrence that began before still has its schedule's slot and needs no other."""
-    gates = gates_of(run)
-    if run.holds_schedule_slot:
-        return tuple(gate for gate in gates if gate.scope is not LimitScope.SCHEDULE)
-    return gates
+class _Room:
+    """What is left while it is given out."""
+
+    def __init__(self, standing: Standing) -> None:
+        self._standing = standing
+        self._holders = dict(standing.holders)
+        self.taken: dict[Gate, datetime] = {}
+
+    def shut(self, run: Run) -> Gate | None:
+        """The gate that does not let this run through: rather one to park it at."""
+        gates = [gate for gate in self._needed(run) if self._is_shut(gate)]
+        return min(gates, key=lambda gate: gate.scope not in PARKING, default=None)
+
+    def enter(self, run: Run) -> None:
+        for gate in self._needed(run):
+            self._holders[gate] = self._holders.get(gate, 0) + 1
+            rule = self._standing.rule(gate)
+            if rule is not None and rule.pace is not None:
+                opens_at = self._opens_at(gate, rule.pace)
+                self.taken[gate] = take(opens_at, rule.pace, self._standing.now)
+
+    def _needed(self, run: Run) -> Sequence[Gate]:
+        """A reserved run holds its room already, and an occurrence that began before its
+        schedule's slot; a paused queue keeps both back."""
+        if run.holds_room:
+            queue = Gate(LimitScope.QUEUE, run.queue)
+            rule = self._standing.rule(queue)
+            return [queue] if rule is not None and rule.is_paused else []
+        gates = gates_of(run)
+        if run.holds_schedule_slot:
+            gates = tuple(gate for gate in gates if gate.scope is not LimitScope.SCHEDULE)
+        return gates
+
+    def _is_shut(self, gate: Gate) -> bool:
+        rule = self._standing.rule(gate)
+        if rule is None:
+            return False
+        full = rule.max_leases is not None and self._holders.get(gate, 0) >= rule.max_leases
+        return rule.is_paused or full or self._is_dry(gate, rule.pace)
+
+    def _is_dry(self, gate: Gate, pace: Pace | None) -> bool:
+        if pace is None:
+            return False
+        return tokens(self._opens_at(gate, pace), pace, self._standing.now) == 0
+
+    def _opens_at(self, gate: Gate, pace: Pace) -> datetime | None:
+        return self.taken.get(gate) or _opens_at(self._standing, gate, pace)
+
+
+def _opens_at(standing: Standing, gate: Gate, pace: Pace) -> datetime | None:
+    stored = standing.buckets.get(gate)
+    return None if stored is None else settle(stored, pace, standing.now)

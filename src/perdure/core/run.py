@@ -258,14 +258,25 @@ class Run(msgspec.Struct, frozen=True):
         """Time to live counts only until the first attempt begins."""
         return self.status in _MAY_EXPIRE and self.counters.attempts == 0
 
+    def has_expired(self, now: datetime) -> bool:
+        """Whether nobody began it in time."""
+        return self.may_expire and self.expires_at is not None and self.expires_at <= now
+
     @property
     def schedule_id(self) -> str | None:
         return self.source.schedule_id
 
     @property
+    def holds_room(self) -> bool:
+        """Leased, or reserved for a push: it occupies a place of every limit it is under."""
+        return self.lease is not None or self.dispatch_expires_at is not None
+
+    @property
     def holds_schedule_slot(self) -> bool:
-        """An occurrence is active from its first claim to its end, retries and waits included."""
-        return self.schedule_id is not None and self.counters.claims > 0 and not self.is_terminal
+        """An occurrence is active from its first claim to its end, retries and waits included;
+        one that is reserved is about to be."""
+        begun = self.counters.claims > 0 or self.dispatch_expires_at is not None
+        return self.schedule_id is not None and begun and not self.is_terminal
 
 
 STATE_FIELDS = (

@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from perdure.core.decide.create import check_priority
-from perdure.core.limits import Limit, LimitScope
+from perdure.core.rates import Rate, make_rate
 from perdure.core.run import Actor, OnLeaseExpired
+from perdure.core.settings import Values, check_concurrency
 from perdure.core.values import check_label
 from perdure.engine import catalogue
 from perdure.engine.client import Client
@@ -31,6 +32,7 @@ from perdure.engine.facade import SyncFacade
 from perdure.engine.hints import Hints, Hub
 from perdure.engine.ids import Ids
 from perdure.engine.importable import locate
+from perdure.engine.limits import Limits, Queues, declare_limits
 from perdure.engine.maintenance import Maintenance
 from perdure.engine.metered import metered
 from perdure.engine.metrics import Metrics
@@ -43,7 +45,7 @@ from perdure.engine.storage_time import StorageTime
 from perdure.engine.task import Task
 from perdure.engine.tracing import tracing_of
 from perdure.engine.worker_host import WorkerHost
-from perdure.errors import AppNotOpen, InvalidTask
+from perdure.errors import AppNotOpen, InvalidInput, InvalidTask
 from perdure.storage import Storage, check_url, open_storage, options_of
 from perdure.storage.protocol import Clock
 
@@ -91,7 +93,7 @@ class App:
         self.metrics = Metrics(self)
         self.hub: Hub = Hub(self.ids.token(), self.metrics.registry)
         self.sync = SyncFacade(self)
-        self._queue_limits: list[Limit] = []
+        self.queue_settings: dict[str, Values] = {}
         self._opened: _Opened | None = None
         self._times_opened = 0
 
@@ -116,7 +118,8 @@ class App:
         """Make a function a task: `@app.task`, or `@app.task(queue="mail", retry=Retry(5))`.
 
         `name`, `queue`, `retry`, `timeout`, `priority`, `ttl`, `lease_ttl`, `on_lease_expired`,
-        `executor`, `version`, `concurrency`, `concurrency_per_key`, `record_heartbeats`.
+        `executor`, `version`, `concurrency`, `concurrency_per_key`, `rate`, `rate_per_key`,
+        `record_heartbeats`.
         """
         only_known(settings, _KEYWORDS, "setting of a task")
         if function is _NOTHING:
@@ -134,14 +137,21 @@ class App:
         self.tasks[made.name] = task
         return task
 
-    def queue(self, name: str, *, concurrency: int | None = None) -> None:
-        """Say something about a queue: at most so many leases at once."""
-        check_label(name, "queue")
-        if concurrency is not None:
-            self._queue_limits.append(self._limit(LimitScope.QUEUE, name, concurrency))
-
-    def _limit(self, scope: LimitScope, name: str, most: int) -> Limit:
-        return Limit(scope=scope, name=name, max_leases=most, environment=self.environment)
+    def queue(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        rate: Rate | str | None = None,
+        fair: bool = False,
+    ) -> None:
+        """Say all about a queue: at most so many leases at once, so many starts in a time, and
+        whether its keys take turns. What operators say wins; see `app.queues`."""
+        if check_label(name, "queue") in self.queue_settings:
+            raise InvalidInput("queue", f"{name!r} was spoken of already; say all of it at once")
+        if type(fair) is not bool:
+            raise InvalidInput("fair", f"must be True or False, not {fair!r}")
+        self.queue_settings[name] = Values(concurrency=concurrency, rate=make_rate(rate), fair=fair)
 
     # Opening
 
@@ -167,19 +177,7 @@ class App:
         """Tell the storage what this app knows."""
         entries = [catalogue.entry_of(task) for task in self.tasks.values()]
         await catalogue.publish_tasks(self.storage, self.environment, entries)
-        limits = self._limits()
-        if limits:
-            await self.storage.set_limits(limits)
-
-    def _limits(self) -> list[Limit]:
-        limits = list(self._queue_limits)
-        for task in self.tasks.values():
-            if task.settings.concurrency is not None:
-                limits.append(self._limit(LimitScope.TASK, task.name, task.settings.concurrency))
-            if task.settings.concurrency_per_key is not None:
-                most = task.settings.concurrency_per_key
-                limits.append(self._limit(LimitScope.KEY, task.name, most))
-        return limits
+        await declare_limits(self)
 
     def twin(self) -> App:
         """The same app, closed: for another loop."""
@@ -195,7 +193,7 @@ class App:
             **self.storage_options,
         )
         twin.metrics = Metrics(twin, like=self.metrics)
-        twin.tasks, twin.hub, twin._queue_limits = self.tasks, self.hub, self._queue_limits
+        twin.tasks, twin.hub, twin.queue_settings = self.tasks, self.hub, self.queue_settings
         return twin
 
     def open_storage(self) -> Storage:
@@ -235,6 +233,14 @@ class App:
     @property
     def workers(self) -> Workers:
         return self._open.workers
+
+    @property
+    def queues(self) -> Queues:
+        return self._open.queues
+
+    @property
+    def limits(self) -> Limits:
+        return self._open.limits
 
     @property
     def _open(self) -> _Opened:
@@ -316,6 +322,8 @@ def task_settings(
     version: int | None = None,
     concurrency: int | None = None,
     concurrency_per_key: int | None = None,
+    rate: Rate | str | None = None,
+    rate_per_key: Rate | str | None = None,
     record_heartbeats: bool = False,
 ) -> TaskSettings:
     """A task's definition from what the decorator was told. Raises InvalidInput."""
@@ -335,9 +343,17 @@ def task_settings(
         priority=priority,
         ttl=None if ttl is None else some_time(ttl, "ttl"),
         version=None if version is None else count(version, "version", least=0),
-        concurrency=concurrency,
-        concurrency_per_key=concurrency_per_key,
+        **_checked(concurrency, concurrency_per_key, rate, rate_per_key),
     )
+
+
+def _checked(most: Any, most_per_key: Any, rate: Any, rate_per_key: Any) -> dict[str, Any]:
+    return {
+        "concurrency": check_concurrency(most),
+        "concurrency_per_key": check_concurrency(most_per_key, "concurrency_per_key"),
+        "rate": make_rate(rate),
+        "rate_per_key": make_rate(rate_per_key, "rate_per_key"),
+    }
 
 
 _KEYWORDS, _OPTIONS = keywords_of(task_settings), keywords_of(App.__init__)
@@ -355,6 +371,8 @@ class _Opened:
         self.runs = Runs(app)
         self.dead_letters = DeadLetters(app)
         self.workers = Workers(app)
+        self.queues = Queues(app)
+        self.limits = Limits(app)
 
     @classmethod
     async def open(cls, app: App) -> _Opened:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from perdure.core.rates import Rate
 from perdure.core.run import Policy
 from perdure.core.values import encode_value
 from perdure.engine.door import did_you_mean
@@ -53,6 +54,8 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     version: int | None = None
     concurrency: int | None = None
     concurrency_per_key: int | None = None
+    rate: Rate | None = None
+    rate_per_key: Rate | None = None
     payload_schema: dict[str, Any] | None = None
 
 

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from perdure.core.decide.create import MAX_META, MAX_TAGS, check_priority
+from perdure.core.rates import Rate
 from perdure.core.retry import Backoff, BackoffKind, check_backoff
 from perdure.core.run import OnExhausted, OnLeaseExpired, Policy, is_run_id
 from perdure.core.values import check_label, encode_value, in_utc
@@ -114,6 +115,8 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
     version: int | None = None
     concurrency: int | None = None
     concurrency_per_key: int | None = None
+    rate: Rate | None = None
+    rate_per_key: Rate | None = None
 
 
 class TaskKeywords(TypedDict, total=False):
@@ -131,6 +134,8 @@ class TaskKeywords(TypedDict, total=False):
     version: int | None
     concurrency: int | None
     concurrency_per_key: int | None
+    rate: str | Rate | None
+    rate_per_key: str | Rate | None
     record_heartbeats: bool
 
 

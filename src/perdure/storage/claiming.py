@@ -1,88 +1,198 @@
-"""The claim operation: store the outcomes that ride along, then hand over due runs."""
+"""Handing over due runs: claims, with the outcomes that ride along, and reservations for pushes.
+
+Both look for due runs, admit as many as the limits allow, and write what was decided about them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from perdure.core.commit import Commit, prepare_commit
-from perdure.core.decide import Claim, decide_claim
-from perdure.core.limits import Admission, Gate, LimitScope, admit, gates_of
+from perdure.core.decide import Claim, decide_claim, decide_dispatch
+from perdure.core.limits import Admission, Standing, admit, gates_of
 from perdure.core.run import Run
 from perdure.errors import PerdureError, StorageError, UnreadableHistory
 from perdure.storage import rows
 from perdure.storage.committing import judge_batch, writes_of
+from perdure.storage.gating import UNREADABLE, lock_standing, token_writes
 from perdure.storage.protocol import Claimed, ClaimRequest, Outcome
+from perdure.storage.reading import moment_of
+from perdure.storage.reservation import ReserveRequest
 from perdure.storage.rows import Dialect
-from perdure.storage.steps import Many, Operation, Step, Trip, trip
+from perdure.storage.steps import Many, Operation, Rows, Step, Trip, trip
+from perdure.storage.turns import FairQueue, interleave, next_turns, turn_writes
 
-UNREADABLE = "unreadable"
-"""The gate of runs that this code cannot read: parked, reported, never retried in a loop."""
+
+class Wish(Protocol):
+    """What differs between a claim and a reservation."""
+
+    places: int
+
+    @property
+    def request(self) -> ClaimRequest | ReserveRequest: ...
+
+    def commit(self, run: Run, given: int, now: datetime) -> Commit:
+        """The step that hands `run` over, once `given` others were. Raises if it cannot be."""
+        ...
+
+    def is_given(self, run: Run) -> bool:
+        """Whether that step used up a place."""
+        ...
+
+
+class Claiming:
+    """A worker's wish: one lease a token."""
+
+    def __init__(self, request: ClaimRequest) -> None:
+        self.request = request
+        self.places = len(request.tokens)
+
+    def commit(self, run: Run, given: int, now: datetime) -> Commit:
+        offer = Claim(
+            token=self.request.tokens[given],
+            worker_id=self.request.worker_id,
+            lease_ttl=self.request.lease_ttl,
+            start=given < self.request.start,
+        )
+        return prepare_commit(run, decide_claim(run, offer, now), self.request.commit_id)
+
+    def is_given(self, run: Run) -> bool:
+        return run.lease is not None
+
+
+class Reserving:
+    """A push transport's wish: so many reservations, each with its row in the outbox."""
+
+    def __init__(self, request: ReserveRequest) -> None:
+        self.request = request
+        self.places = request.places
+
+    def commit(self, run: Run, given: int, now: datetime) -> Commit:
+        events = decide_dispatch(run, now, self.request.ttl)
+        queues = self.request.queues
+        return prepare_commit(run, events, self.request.commit_id, pushed_queues=queues)
+
+    def is_given(self, run: Run) -> bool:
+        return run.dispatch_expires_at is not None
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One transaction's claim. `parked`: full limits took places, so it is worth another look."""
+    """One transaction's share of a claim. `is_limited`: there are limits, so the next one should
+    look for them at once. `again`: they took places, and more is due.
+    `is_early`: it took nothing, since runs that wait for a key's rate are to be let in first."""
 
     claimed: Claimed
-    parked: bool = False
+    is_limited: bool = False
+    again: bool = False
+    is_early: bool = False
 
 
-class Candidates(msgspec.Struct, frozen=True):
-    """Due runs under lock, at storage time `now`."""
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """Due runs under lock in the order of their turns, and what else there is to heed."""
 
     runs: tuple[Run, ...]
     unreadable: tuple[str, ...]
-    limited: bool
+    fair: tuple[FairQueue, ...]
+    is_limited: bool
     now: datetime
 
 
-def claim_runs(
-    request: ClaimRequest, batch: Sequence[Commit], dialect: Dialect, *, look_at: int = 0
+class Clock(msgspec.Struct, frozen=True):
+    """The time, and what there is to heed: limits, fair queues, keys that wait for their rate."""
+
+    now: datetime
+    is_limited: bool
+    fair_queues: tuple[str, ...] = ()
+    waking_at: datetime | None = None
+
+
+def hand_over(
+    wish: Wish,
+    batch: Sequence[Commit],
+    dialect: Dialect,
+    *,
+    look_at: int = 0,
+    is_limited: bool = False,
+    is_eager: bool = False,
 ) -> Operation[Round]:
     """Outcomes first, a savepoint, then the claim: if that half fails the outcomes stay.
 
     Limits are locked once a transaction, in order of name: whoever looks again, after having
     parked what it found behind full limits, must do so in another one. It should `look_at` more
-    runs then than it has tokens for, to get past what else stands behind those limits.
+    runs then than it has places for, to get past what else stands behind those limits.
+    `is_limited`: limits are to be expected; if they are not, what has none touches none.
+    `is_eager`: whoever waits for a key's rate was let in already.
     """
+    wanted = max(wish.places, look_at)
     if not batch:
-        return (yield from _claim(request, dialect, (), look_at))
+        return (yield from _hand_over(wish, dialect, (), wanted, is_limited, is_eager))
     outcomes, writes = yield from judge_batch(batch, dialect)
     yield Trip((*writes.steps, Step("savepoint")))
     try:
-        return (yield from _claim(request, dialect, tuple(outcomes), look_at))
+        kept = tuple(outcomes)
+        return (yield from _hand_over(wish, dialect, kept, wanted, is_limited, is_eager))
     except (StorageError, OverflowError):
         _, [[now]] = yield Trip((Step("rollback_to_savepoint"), Step("read_time")), last=True)
-        moment = dialect.moment(now)
-        assert moment is not None
-        return Round(Claimed(outcomes=tuple(outcomes), now=moment))
+        return Round(Claimed(outcomes=tuple(outcomes), now=moment_of(now, dialect)))
 
 
-def _claim(
-    request: ClaimRequest, dialect: Dialect, outcomes: tuple[Outcome, ...], look_at: int
+def _hand_over(
+    wish: Wish,
+    dialect: Dialect,
+    outcomes: tuple[Outcome, ...],
+    wanted: int,
+    is_limited: bool,
+    is_eager: bool,
 ) -> Operation[Round]:
-    wanted = max(len(request.tokens), look_at)
-    found = yield from _candidates(request, wanted, dialect)
-    admission, now = yield from _admit(request, found, dialect)
+    due, clock = yield from _look(wish, wanted, is_limited, dialect)
+    if clock.is_limited and not is_limited:
+        due, clock = yield from _look(wish, wanted, True, dialect)
+    if not is_eager and clock.waking_at is not None and clock.waking_at <= clock.now:
+        yield Trip((Step("read_time"),), last=True)
+        return Round(Claimed(outcomes=outcomes, now=clock.now), is_limited=True, is_early=True)
+    found = yield from _found(wish, wanted, due, clock, dialect)
+    admission, standing = yield from _admit(wish, found, dialect)
+    now = found.now if standing is None else standing.now
+    commits, impossible = _decide(wish, admission.admitted, now)
+    writes = _writes(wish, found, admission, standing, commits, impossible, dialect)
+    look = "limited_next_claimable" if clock.is_limited else "next_claimable"
+    results = yield Trip((*writes.steps, Step(look, _scope(wish))), last=True)
+    next_at = dialect.moment(results[-1][0][0])
+    runs = tuple(commit.run for commit in commits if wish.is_given(commit.run))
+    claimed = Claimed(runs=runs, outcomes=outcomes, now=now, next_claimable_at=next_at)
+    held_up = bool(admission.parked or admission.passed or found.unreadable or impossible)
+    again = held_up and next_at is not None and next_at <= now
+    return Round(claimed, clock.is_limited, again)
+
+
+def _writes(
+    wish: Wish,
+    found: Found,
+    admission: Admission,
+    standing: Standing | None,
+    commits: Sequence[Commit],
+    impossible: Sequence[str],
+    dialect: Dialect,
+) -> Trip:
+    environment = wish.request.environment
     parked = [(run.id, str(gate)) for run, gate in admission.parked]
-    parked += [(run_id, UNREADABLE) for run_id in found.unreadable]
-    commits, impossible = _decide(request, admission.admitted, now)
-    parked += [(run_id, UNREADABLE) for run_id in impossible]
-    writes = trip(_park(parked, dialect), *writes_of(commits, dialect, any_parked=False).steps)
-    results = yield Trip((*writes.steps, Step("next_claimable", _scope(request))), last=True)
-    claimed = Claimed(
-        runs=tuple(commit.run for commit in commits if commit.run.lease is not None),
-        outcomes=outcomes,
-        now=now,
-        next_claimable_at=dialect.moment(results[-1][0][0]),
-    )
-    return Round(claimed, bool(parked))
+    parked += [(run_id, UNREADABLE) for run_id in (*found.unreadable, *impossible)]
+    steps = [_park(parked, dialect), *writes_of(commits, dialect, any_parked=False).steps]
+    if standing is not None:
+        waited = [gate for _, gate in admission.parked]
+        steps += token_writes(environment, admission.buckets, waited, standing, dialect)
+    if found.fair:
+        served = {run_id for run_id, _ in parked} | {commit.run.id for commit in commits}
+        steps.append(turn_writes(environment, found.fair, found.runs, served, dialect))
+    return trip(*steps)
 
 
-def _scope(request: ClaimRequest) -> dict[str, Any]:
+def _scope(wish: Wish) -> dict[str, Any]:
+    request = wish.request
     return {
         "environment": request.environment,
         "tasks": rows.json_list(request.tasks),
@@ -90,88 +200,98 @@ def _scope(request: ClaimRequest) -> dict[str, Any]:
     }
 
 
-def _candidates(request: ClaimRequest, wanted: int, dialect: Dialect) -> Operation[Candidates]:
-    due, [[now]] = yield trip(_search(request, wanted, dialect), Step("read_time"))
+def _look(
+    wish: Wish, wanted: int, is_limited: bool, dialect: Dialect
+) -> Operation[tuple[Rows, Clock]]:
+    """Due runs, and what else there is to heed. Where nothing is limited, that is asked for and
+    nothing else; where something turns out to be, it is worth another look."""
+    search = _search(wish, wanted, is_limited, dialect)
+    if is_limited:
+        due, [row] = yield trip(search, Step("limited_clock", _scope(wish)))
+        return due, _clock_of(row, dialect)
+    environment = {"environment": wish.request.environment}
+    due, [(now, limited)] = yield trip(search, Step("claim_clock", environment))
+    return due, Clock(moment_of(now, dialect), bool(limited))
+
+
+def _search(wish: Wish, wanted: int, is_limited: bool, dialect: Dialect) -> Step:
+    scope = _scope(wish) | {"wanted": wanted}
+    if wish.request.run_ids is None:
+        return Step("limited_candidates" if is_limited else "claim_candidates", scope)
+    ids = rows.json_list([dialect.key(run_id) for run_id in wish.request.run_ids])
+    return Step("claim_named", scope | {"ids": ids})
+
+
+def _clock_of(row: tuple[Any, ...], dialect: Dialect) -> Clock:
+    now, is_limited, fair, waking_at = row
+    names = () if fair is None else msgspec.json.decode(fair, type=tuple[str, ...])
+    return Clock(moment_of(now, dialect), bool(is_limited), names, dialect.moment(waking_at))
+
+
+def _found(wish: Wish, wanted: int, due: Rows, clock: Clock, dialect: Dialect) -> Operation[Found]:
+    """The candidates, those of fair queues among them. Known by name, nobody waits for a turn."""
+    request = wish.request
+    fair: Sequence[FairQueue] = ()
+    if clock.fair_queues and request.run_ids is None:
+        fair = yield from next_turns(request.environment, clock.fair_queues, request.tasks, wanted)
+    runs, unreadable = _read(due, dialect)
+    if fair:
+        ordinary: dict[str, list[Run]] = {}
+        for run in runs:
+            ordinary.setdefault(run.queue, []).append(run)
+        read = [_read(queue.found, dialect) for queue in fair]
+        runs = interleave([*ordinary.values(), *(runs for runs, _ in read)])[:wanted]
+        unreadable += [run_id for _, ids in read for run_id in ids]
+    return Found(
+        runs=tuple(runs),
+        unreadable=tuple(unreadable),
+        fair=tuple(fair),
+        is_limited=clock.is_limited,
+        now=clock.now,
+    )
+
+
+def _read(found: Rows, dialect: Dialect) -> tuple[list[Run], list[str]]:
     runs: list[Run] = []
     unreadable: list[str] = []
-    for row in due:
+    for row in found:
         try:
             runs.append(rows.run_of(row, dialect))
         except UnreadableHistory:
             unreadable.append(dialect.run_id(row[0]))
-    moment = dialect.moment(now)
-    assert moment is not None
-    limited = bool(due and due[0][4])
-    return Candidates(tuple(runs), tuple(unreadable), limited, moment)
-
-
-def _search(request: ClaimRequest, wanted: int, dialect: Dialect) -> Step:
-    scope = _scope(request) | {"wanted": wanted}
-    if request.run_ids is None:
-        return Step("claim_candidates", scope)
-    ids = rows.json_list([dialect.key(run_id) for run_id in request.run_ids])
-    return Step("claim_named", scope | {"ids": ids})
+    return runs, unreadable
 
 
 def _admit(
-    request: ClaimRequest, found: Candidates, dialect: Dialect
-) -> Operation[tuple[Admission, datetime]]:
+    wish: Wish, found: Found, dialect: Dialect
+) -> Operation[tuple[Admission, Standing | None]]:
     """Who of the candidates may be claimed, under the limits there are, and from when on."""
-    everyone = Admission(found.runs, ())
-    if not found.limited:
-        return everyone, found.now
-    gates = sorted({gate for run in found.runs for gate in gates_of(run)})
-    environment = {"environment": request.environment}
-    names = sorted({(gate.scope.value, gate.name) for gate in gates})
-    wanted = rows.json_list([{"scope": scope, "name": name} for scope, name in names])
-    [locked] = yield trip(Step("lock_limits", environment | {"wanted": wanted}))
-    limits = {(LimitScope(scope), name): most for scope, name, most in locked}
-    counted = [gate for gate in gates if (gate.scope, gate.name) in limits]
-    if not counted:
-        return everyone, found.now
-    # The time again: the wait for the limit must not use up the lease.
-    holders, [[now]] = yield trip(
-        Step("count_holders", environment | {"wanted": rows.json_list(gate_fields(counted))}),
-        Step("read_time"),
-    )
-    moment = dialect.moment(now)
-    assert moment is not None
-    return admit(found.runs, limits, holders_of(holders)), moment
-
-
-def gate_fields(gates: Sequence[Gate]) -> list[rows.Fields]:
-    return [{"scope": g.scope.value, "name": g.name, "key": g.key} for g in gates]
-
-
-def holders_of(counted: Sequence[tuple[Any, ...]]) -> dict[Gate, int]:
-    return {Gate(LimitScope(scope), name, key): count for scope, name, key, count in counted}
+    if not found.is_limited or not found.runs:
+        return Admission(found.runs), None
+    gates = {gate for run in found.runs for gate in gates_of(run)}
+    standing = yield from lock_standing(wish.request.environment, gates, dialect)
+    if standing is None:
+        return Admission(found.runs), None
+    return admit(found.runs, wish.places, standing), standing
 
 
 def _park(parked: Sequence[tuple[str, str]], dialect: Dialect) -> Many:
     return Many("park_runs", [{"id": dialect.key(run_id), "gate": gate} for run_id, gate in parked])
 
 
-def _decide(
-    request: ClaimRequest, runs: Sequence[Run], now: datetime
-) -> tuple[list[Commit], list[str]]:
-    """The claims, and the runs that nobody can claim as they are."""
+def _decide(wish: Wish, runs: Sequence[Run], now: datetime) -> tuple[list[Commit], list[str]]:
+    """The steps, and the runs that nobody can be given as they are."""
     commits: list[Commit] = []
     impossible: list[str] = []
-    claimed = 0
+    given = 0
     for run in runs:
-        if claimed == len(request.tokens):
+        if given == wish.places:
             break
-        offer = Claim(
-            token=request.tokens[claimed],
-            worker_id=request.worker_id,
-            lease_ttl=request.lease_ttl,
-            start=claimed < request.start,
-        )
         try:
-            commit = prepare_commit(run, decide_claim(run, offer, now), request.commit_id)
+            commit = wish.commit(run, given, now)
         except (PerdureError, OverflowError):
             impossible.append(run.id)
             continue
         commits.append(commit)
-        claimed += commit.run.lease is not None
+        given += wish.is_given(commit.run)
     return commits, impossible

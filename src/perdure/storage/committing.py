@@ -14,7 +14,6 @@ import msgspec
 
 from perdure.core.commit import Commit
 from perdure.core.effects import DeadLetterClosed, Key, payload_hash
-from perdure.core.limits import LimitScope, gates_of
 from perdure.errors import InvariantViolation, SequenceConflict
 from perdure.storage import rows
 from perdure.storage.protocol import Committed, Existing, Outcome
@@ -268,12 +267,7 @@ def _given_back(
 
 def _opened(items: Sequence[Commit]) -> list[rows.Fields]:
     """For each lease or slot that ends, one place behind each gate that may have waited for it."""
-    room: Counter[tuple[str, str]] = Counter()
-    for item in items:
-        for gate in gates_of(item.run):
-            slot = gate.scope is LimitScope.SCHEDULE
-            if item.run.is_terminal if slot else item.freed_lease:
-                room[item.run.environment, str(gate)] += 1
+    room = Counter((item.run.environment, str(gate)) for item in items for gate in item.freed)
     return [
         {"environment": environment, "gate": gate, "room": places}
         for (environment, gate), places in sorted(room.items())

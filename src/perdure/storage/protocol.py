@@ -17,10 +17,12 @@ from perdure.core.commit import Commit
 from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus, Key, KeyFreed
 from perdure.core.events import Delivery, Event
 from perdure.core.lifecycle import EventType, Status
-from perdure.core.limits import Limit
+from perdure.core.limits import Gate, Standing
 from perdure.core.run import DEFAULT_ENVIRONMENT, Actor, Run
+from perdure.core.settings import Limit
 from perdure.core.values import check_label
 from perdure.errors import InvalidInput, PerdureError
+from perdure.storage.reservation import ReserveRequest
 from perdure.storage.run_log import LogBatch, LogLine, Progress
 
 if TYPE_CHECKING:
@@ -86,8 +88,9 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
-    """The runs this worker now owns (the first `start` of them with an attempt begun), what
-    became of the outcomes that rode along, and when to look again."""
+    """The runs this worker now owns (the first `start` of them with an attempt begun), or that
+    are now reserved; what became of the outcomes that rode along; and when to look again: when
+    the next run is due, or the next token of a rate comes."""
 
     runs: tuple[Run, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
@@ -251,9 +254,20 @@ class Storage(Protocol):
     async def claim(self, request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
         """Store the outcomes, then hand over due runs: at most one a token.
 
-        Only tasks the worker knows; within a queue by rank, between queues in fair turns; never
-        more leases than a limit allows. If the claim fails the outcomes still commit. If the
-        answer is lost (StorageUnavailable), `leases` tells what was claimed.
+        Only tasks the worker knows; nothing of paused queues; within a queue by rank, or from
+        key to key if it is fair; between queues in turns; never more leases than a limit allows,
+        nor more starts than a rate. Each run that is handed over takes a token of its rates,
+        which does not come back if the run does. If the claim fails the outcomes still commit.
+        If the answer is lost (StorageUnavailable), `leases` tells what was claimed.
+        """
+        ...
+
+    async def reserve(self, request: ReserveRequest) -> Claimed:
+        """Reserve due runs of a queue for a push, as a claim would choose them, each with an
+        outbox row.
+
+        A reserved run occupies its limits like a leased one, and took its tokens; it is claimed
+        by name only, which takes neither again. Maintenance ends reservations nobody claimed.
         """
         ...
 
@@ -274,11 +288,22 @@ class Storage(Protocol):
         """Let parked runs back into the queue where their limit has room; how many."""
         ...
 
-    async def set_limits(self, limits: Sequence[Limit]) -> None:
-        """Set limits, each whole. A negative number removes the limit."""
+    async def put_limits(self, limits: Sequence[Limit]) -> list[bool]:
+        """Store each, unless another version came first; which were stored."""
         ...
 
-    async def limits(self, environment: str) -> list[Limit]: ...
+    async def limits(self, environment: str) -> list[Limit]:
+        """Everything said about limits, and who said it."""
+        ...
+
+    async def standing(self, environment: str, gates: Sequence[Gate]) -> Standing:
+        """What holds at these gates at this moment: to tell, not to judge."""
+        ...
+
+    async def gates(self, run_ids: Sequence[str]) -> dict[str, str]:
+        """Which of these runs are parked, and behind what: a `Gate` as text, `reserved` for a
+        push, or `unreadable` by this code."""
+        ...
 
     async def get(self, run_ids: Sequence[str]) -> dict[str, Run]:
         """The runs among these that exist."""

@@ -40,7 +40,7 @@ def get_runs(run_ids: Sequence[str], dialect: Dialect) -> Operation[dict[str, Ru
 
 def leases_of(worker_id: str, dialect: Dialect) -> Operation[list[Run]]:
     [found] = yield last_trip(Step("leases_of_worker", {"worker_id": worker_id}))
-    return runs_of(found, dialect)
+    return sorted(runs_of(found, dialect), key=lambda run: run.id)
 
 
 def read_events(run_id: str, after: int, dialect: Dialect) -> Operation[list[RecordedEvent]]:

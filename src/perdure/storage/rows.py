@@ -18,6 +18,9 @@ from perdure.storage.steps import Row
 
 Fields = dict[str, Any]
 
+RESERVED = "reserved"
+"""The gate of runs that are reserved for a push: only whoever knows them by name may claim them."""
+
 
 class Dialect(Protocol):
     """How one database spells what the others spell differently."""
@@ -63,6 +66,7 @@ def run_fields(commit: Commit, dialect: Dialect) -> Fields:
         "lease_worker": None if lease is None else lease.worker_id,
         "lease_expires_at": None if lease is None else dialect.instant(lease.expires_at),
         "holds_slot": run.holds_schedule_slot,
+        "gate": None if run.dispatch_expires_at is None else RESERVED,
         "created_at": dialect.instant(run.created_at),
         "finished_at": dialect.instant(run.finished_at),
         "concurrency_key": run.concurrency_key,

@@ -3,34 +3,94 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
 from perdure.core.effects import KeyFreed
-from perdure.core.limits import Limit, LimitScope
+from perdure.core.limits import LimitScope
+from perdure.core.settings import NO_WISHES, Limit, Pause, Wishes
 from perdure.storage import rows
 from perdure.storage.protocol import Record
 from perdure.storage.rows import Dialect
-from perdure.storage.steps import Many, Operation, Step, last_trip
+from perdure.storage.steps import Many, Operation, Step, last_trip, trip
 
 
-def set_limits(limits: Sequence[Limit]) -> Operation[None]:
-    last = {(limit.environment, limit.scope, limit.name): limit for limit in limits}.values()
-    kept = [limit for limit in last if limit.max_leases >= 0]
-    gone = [limit for limit in last if limit.max_leases < 0]
-    yield last_trip(
-        Many("set_limits", [msgspec.to_builtins(limit) for limit in kept]),
-        Many("delete_limits", [msgspec.to_builtins(limit) for limit in gone]),
+class _Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who said what, as it is kept."""
+
+    code: Wishes = NO_WISHES
+    operator: Wishes = NO_WISHES
+    pause: Pause | None = None
+    homes: tuple[str, ...] = ()
+
+
+def put_limits(limits: Sequence[Limit]) -> Operation[list[bool]]:
+    """In order of name, like everything that locks more than one row. What follows from a change
+    waits until it is known to have been stored."""
+    ordered = sorted(limits, key=lambda limit: (limit.environment, limit.scope, limit.name))
+    answers = yield trip(*(Step("put_limit", _limit_fields(limit)) for limit in ordered))
+    kept = {id(limit): bool(found) for limit, found in zip(ordered, answers, strict=True)}
+    changed = [limit for limit in ordered if kept[id(limit)]]
+    fair = [
+        {"environment": limit.environment, "queue": limit.name}
+        for limit in changed
+        if limit.is_fair and limit.scope is LimitScope.QUEUE
+    ]
+    buckets = [_bucket_step(limit) for limit in changed if limit.scope is LimitScope.KEY]
+    yield last_trip(*buckets, Many("insert_turns", fair), Step("read_time"))
+    return [kept[id(limit)] for limit in limits]
+
+
+def _limit_fields(limit: Limit) -> rows.Fields:
+    pace = None if limit.rate is None else limit.rate.pace
+    body = _Body(code=limit.code, operator=limit.operator, pause=limit.pause, homes=limit.homes)
+    return {
+        "environment": limit.environment,
+        "scope": limit.scope.value,
+        "name": limit.name,
+        "version": limit.version,
+        "max_leases": limit.max_leases,
+        "rate_interval": None if pace is None else _microseconds(pace.interval),
+        "rate_burst": None if pace is None else pace.burst,
+        "paused": limit.pause is not None,
+        "fair": limit.is_fair,
+        "body": msgspec.json.encode(body).decode(),
+    }
+
+
+def _bucket_step(limit: Limit) -> Step:
+    scope = {"environment": limit.environment, "task": limit.name}
+    if limit.rate is None:
+        return Step("drop_buckets", scope)
+    pace = limit.rate.pace
+    spread = _microseconds(pace.interval) * (pace.burst - 1)
+    return Step(
+        "settle_buckets", scope | {"interval": _microseconds(pace.interval)} | {"spread": spread}
     )
+
+
+def _microseconds(length: timedelta) -> int:
+    return length // timedelta(microseconds=1)
 
 
 def read_limits(environment: str) -> Operation[list[Limit]]:
     [found] = yield last_trip(Step("read_limits", {"environment": environment}))
-    return [
-        Limit(environment=env, scope=LimitScope(scope), name=name, max_leases=most)
-        for env, scope, name, most in found
-    ]
+    return [_limit_of(*row) for row in found]
+
+
+def _limit_of(environment: str, scope: str, name: str, version: int, body: str) -> Limit:
+    said = msgspec.json.decode(body, type=_Body)
+    return Limit(
+        environment=environment,
+        scope=LimitScope(scope),
+        name=name,
+        version=version,
+        code=said.code,
+        operator=said.operator,
+        pause=said.pause,
+        homes=said.homes,
+    )
 
 
 def put_records(records: Sequence[Record]) -> Operation[list[bool]]:

@@ -3,7 +3,8 @@
 Each query is introduced by `-- name: …` and may say more in comment lines. Parameters are
 written `:name` in every dialect. A query over many rows names its row parameters either as
 `:name` too (SQLite runs it once a row) or as the columns of a `jsonb_to_recordset(:rows)`
-(PostgreSQL gets all rows as one JSON text).
+(PostgreSQL gets all rows as one JSON text). What several queries say alike is a part, introduced
+by `-- part: …` before them, and spelt `{…}` where it belongs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from importlib.resources import files
 
 import msgspec
 
-_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_HEADING = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _RECORDSET = re.compile(
     r"jsonb_to_recordset\(:rows(?:::jsonb)?\)\s+AS\s+\w+\s*\((.*?)\)", re.DOTALL
@@ -31,14 +32,22 @@ class Query(msgspec.Struct, frozen=True):
 
 def load_queries(package: str, resource: str = "queries.sql") -> dict[str, Query]:
     """All queries of one dialect, by name."""
-    parts = _NAME.split(files(package).joinpath(resource).read_text())
-    pairs = zip(parts[1::2], parts[2::2], strict=True)
-    return {name: _query(name, body) for name, body in pairs}
+    pieces = _HEADING.split(files(package).joinpath(resource).read_text())
+    parts: dict[str, str] = {}
+    queries: dict[str, Query] = {}
+    for kind, name, body in zip(pieces[1::3], pieces[2::3], pieces[3::3], strict=True):
+        text = _with_parts(_COMMENT.sub("", body).strip().rstrip(";"), parts)
+        if kind == "part":
+            parts[name] = text
+        else:
+            queries[name] = Query(name, text, _parameters(text))
+    return queries
 
 
-def _query(name: str, body: str) -> Query:
-    text = _COMMENT.sub("", body).strip().rstrip(";")
-    return Query(name, text, _parameters(text))
+def _with_parts(text: str, parts: dict[str, str]) -> str:
+    for name, part in parts.items():
+        text = text.replace(f"{{{name}}}", part)
+    return text
 
 
 def _parameters(text: str) -> tuple[str, ...]:

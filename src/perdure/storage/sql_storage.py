@@ -15,11 +15,12 @@ from msgspec.structs import replace
 from perdure.core.commit import Commit
 from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus, KeyFreed
 from perdure.core.lifecycle import Status
-from perdure.core.limits import Limit
+from perdure.core.limits import Gate, Standing
 from perdure.core.run import Run
+from perdure.core.settings import Limit
 from perdure.errors import StorageError, StorageRefused
-from perdure.storage import reading, settings, telling, upkeep
-from perdure.storage.claiming import Round, claim_runs
+from perdure.storage import gating, reading, settings, telling, upkeep
+from perdure.storage.claiming import Claiming, Reserving, Round, Wish, hand_over
 from perdure.storage.committing import commit_batch
 from perdure.storage.protocol import (
     Backlog,
@@ -36,6 +37,7 @@ from perdure.storage.protocol import (
     Renewed,
     RunFilter,
 )
+from perdure.storage.reservation import ReserveRequest
 from perdure.storage.rows import Dialect
 from perdure.storage.run_log import LogBatch, LogLine, Progress
 from perdure.storage.steps import Operation
@@ -56,6 +58,8 @@ class SqlStorage(ABC):
     """See `protocol.Storage` for what each method promises."""
 
     dialect: Dialect
+    _limited: frozenset[str] = frozenset()
+    """Environments that had limits when somebody last looked: only a guess, to save a look."""
 
     @abstractmethod
     async def _write(self, make: Make[T]) -> T:
@@ -89,12 +93,32 @@ class SqlStorage(ABC):
 
     async def claim(self, request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
         first = await self._first_round(request, outcomes)
-        claimed, parked = first.claimed, first.parked
+        if first.is_early and request.tokens:
+            await self._wake_keys(request, len(request.tokens))
+            eager = await self._round(Claiming(request), (), is_eager=True)
+            kept = replace(eager.claimed, outcomes=first.claimed.outcomes)
+            first = replace(eager, claimed=kept)
+        return await self._look_again(
+            first, len(request.tokens), lambda given: Claiming(_rest(request, given))
+        )
+
+    async def reserve(self, request: ReserveRequest) -> Claimed:
+        await self._wake_keys(request, request.places)
+        first = await self._round(Reserving(request), (), is_eager=True)
+        return await self._look_again(
+            first,
+            request.places,
+            lambda given: Reserving(replace(request, places=request.places - given)),
+        )
+
+    async def _look_again(self, first: Round, places: int, rest: Callable[[int], Wish]) -> Claimed:
+        """Past what stands behind full limits, while there is more, a few times."""
+        claimed, again = first.claimed, first.again
         for look_at in LOOK_AT:
-            if not parked or len(claimed.runs) == len(request.tokens):
+            if not again or len(claimed.runs) == places:
                 break
-            following = await self._round(_rest(request, len(claimed.runs)), (), look_at)
-            parked = following.parked
+            following = await self._round(rest(len(claimed.runs)), (), look_at, is_eager=True)
+            again = following.again
             claimed = replace(
                 following.claimed,
                 runs=claimed.runs + following.claimed.runs,
@@ -104,21 +128,37 @@ class SqlStorage(ABC):
 
     async def _first_round(self, request: ClaimRequest, outcomes: Sequence[Commit]) -> Round:
         try:
-            return await self._round(request, outcomes)
+            return await self._round(Claiming(request), outcomes)
         except (AlreadyStored, StorageRefused):
             if not outcomes:
                 raise
         # One of the outcomes cannot be stored. By themselves only the guilty one fails.
         settled = tuple(await self.commit(outcomes))
-        alone = await self._round(request, ())
-        return Round(replace(alone.claimed, outcomes=settled), alone.parked)
+        alone = await self._round(Claiming(request), ())
+        return replace(alone, claimed=replace(alone.claimed, outcomes=settled))
 
     async def _round(
-        self, request: ClaimRequest, outcomes: Sequence[Commit], look_at: int = 0
+        self, wish: Wish, outcomes: Sequence[Commit], look_at: int = 0, *, is_eager: bool = False
     ) -> Round:
-        return await self._write_once(
-            lambda: claim_runs(request, outcomes, self.dialect, look_at=look_at)
+        environment = frozenset([wish.request.environment])
+        expected = environment <= self._limited
+        done = await self._write_once(
+            lambda: hand_over(
+                wish,
+                outcomes,
+                self.dialect,
+                look_at=look_at,
+                is_limited=expected,
+                is_eager=is_eager,
+            )
         )
+        if done.is_limited != expected:
+            self._limited ^= environment
+        return done
+
+    async def _wake_keys(self, request: ClaimRequest | ReserveRequest, most: int) -> None:
+        tasks = request.tasks
+        await self._write(lambda: gating.wake_keys(request.environment, tasks, most, self.dialect))
 
     async def renew(self, renewals: Sequence[Renewal]) -> Renewed:
         return await self._write(lambda: upkeep.renew_leases(renewals, self.dialect))
@@ -130,21 +170,27 @@ class SqlStorage(ABC):
         return await self._write(lambda: upkeep.due_for_attention(limit, self.dialect))
 
     async def open_gates(self, limit: int) -> int:
-        opened = await self._write(lambda: upkeep.open_gates(None, limit, self.dialect))
+        opened = await self._open_gates(None, limit)
         let_in = opened.runs
         while (after := opened.after) is not None:
-            opened = await self._open_more_gates(after, limit)
+            opened = await self._open_gates(after, limit)
             let_in += opened.runs
         return let_in
 
-    async def _open_more_gates(self, after: tuple[str, str], limit: int) -> upkeep.GatesOpened:
-        return await self._write(lambda: upkeep.open_gates(after, limit, self.dialect))
+    async def _open_gates(self, after: tuple[str, str] | None, limit: int) -> gating.GatesOpened:
+        return await self._write(lambda: gating.open_gates(after, limit, self.dialect))
 
-    async def set_limits(self, limits: Sequence[Limit]) -> None:
-        await self._write(lambda: settings.set_limits(limits))
+    async def put_limits(self, limits: Sequence[Limit]) -> list[bool]:
+        return await self._write(lambda: settings.put_limits(limits))
 
     async def limits(self, environment: str) -> list[Limit]:
         return await self._read(lambda: settings.read_limits(environment))
+
+    async def standing(self, environment: str, gates: Sequence[Gate]) -> Standing:
+        return await self._read(lambda: gating.read_standing(environment, gates, self.dialect))
+
+    async def gates(self, run_ids: Sequence[str]) -> dict[str, str]:
+        return await self._read(lambda: gating.gates_of_runs(run_ids, self.dialect))
 
     async def get(self, run_ids: Sequence[str]) -> dict[str, Run]:
         return await self._read(lambda: reading.get_runs(run_ids, self.dialect))
@@ -208,6 +254,7 @@ class SqlStorage(ABC):
 
     async def prune_keys(self, limit: int) -> None:
         await self._write(lambda: upkeep.prune_keys(limit))
+        await self._write(lambda: gating.prune_buckets(limit))
 
     async def _reopen_unreadable(self) -> None:
         await self._write(upkeep.reopen_unreadable)

@@ -1,19 +1,13 @@
-"""The storage half of upkeep: renewing leases, finding what needs attention, opening gates,
-pruning."""
+"""The storage half of upkeep: renewing leases, finding what needs attention, pruning."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
-
-import msgspec
 
 from perdure.core.lifecycle import Status
-from perdure.core.limits import Gate, LimitScope
 from perdure.core.run import Run, is_run_id
 from perdure.storage import rows
-from perdure.storage.claiming import UNREADABLE, gate_fields, holders_of
 from perdure.storage.protocol import Renewal, Renewed
 from perdure.storage.reading import keys_of, moment_of, runs_of
 from perdure.storage.rows import Dialect
@@ -81,50 +75,6 @@ def due_for_attention(limit: int, dialect: Dialect) -> Operation[list[Run]]:
     ]
     yield last_trip(Many("put_off_unreadable", aside))
     return runs
-
-
-class GatesOpened(msgspec.Struct, frozen=True):
-    """How many runs were let in, and behind which gate to go on; none: that was the last."""
-
-    runs: int
-    after: tuple[str, str] | None
-
-
-def open_gates(
-    after: tuple[str, str] | None, limit: int, dialect: Dialect
-) -> Operation[GatesOpened]:
-    """Let as many runs back into the queue as each of the next gates' limits has room for."""
-    environment, gate = after or ("", "")
-    page = {"after_environment": environment, "after_gate": gate, "limit": limit}
-    [found] = yield trip(Step("read_gates", page))
-    environments: dict[str, list[Gate]] = {}
-    for environment, name in found:
-        if name != UNREADABLE:
-            environments.setdefault(environment, []).append(Gate.parse(name))
-    opened: list[rows.Fields] = []
-    for environment in sorted(environments):
-        opened += yield from _room(environment, sorted(environments[environment]), limit)
-    let_in = yield last_trip(*(Step("open_gate", gate) for gate in opened))
-    more = (found[-1][0], found[-1][1]) if len(found) == limit else None
-    return GatesOpened(sum(len(runs) for runs in let_in), more)
-
-
-def _room(environment: str, gates: list[Gate], limit: int) -> Operation[list[rows.Fields]]:
-    """How many each gate may let through; a gate whose limit is gone stands open."""
-    scope: dict[str, Any] = {"environment": environment}
-    names = sorted({(gate.scope.value, gate.name) for gate in gates})
-    wanted = rows.json_list([{"scope": s, "name": n} for s, n in names])
-    [locked] = yield trip(Step("lock_limits", scope | {"wanted": wanted}))
-    limits = {(LimitScope(s), name): most for s, name, most in locked}
-    [counted] = yield trip(
-        Step("count_holders", scope | {"wanted": rows.json_list(gate_fields(gates))})
-    )
-    holders = holders_of(counted)
-    room = {
-        gate: limits.get((gate.scope, gate.name), holders[gate] + limit) - holders[gate]
-        for gate in gates
-    }
-    return [scope | {"gate": str(g), "room": free} for g, free in room.items() if free > 0]
 
 
 def prune_runs(status: Status, before: datetime, limit: int, dialect: Dialect) -> Operation[int]:

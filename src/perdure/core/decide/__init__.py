@@ -31,6 +31,7 @@ from perdure.core.decide.lease import (
 from perdure.core.decide.operation import (
     decide_cancel,
     decide_delivery,
+    decide_dispatch,
     decide_pause,
     decide_reschedule,
     decide_resume,
@@ -48,6 +49,7 @@ __all__ = [
     "decide_claim",
     "decide_create",
     "decide_delivery",
+    "decide_dispatch",
     "decide_expiry",
     "decide_failure",
     "decide_pause",

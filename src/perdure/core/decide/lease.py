@@ -58,7 +58,7 @@ def check_evidence(evidence: Evidence) -> Evidence:
 def decide_claim(run: Run, claim: Claim, now: datetime) -> Events:
     """Hand a due run over, or say that its time to live has passed. Never empty."""
     now = max(now, run.updated_at)
-    if run.may_expire and run.expires_at is not None and run.expires_at <= now:
+    if run.has_expired(now):
         return [fact(e.RunExpired, run, SYSTEM, now)]
     if run.claimable_at is None or run.claimable_at > now:
         raise NotAllowed(run.id, "claim", run.status, "it is not due, or not free")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from perdure.core import events as e
 from perdure.core.decide.create import check_priority
 from perdure.core.decide.fact import Events, delivery, fact, refuse_ended
 from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, Run
+from perdure.core.retry import LONGEST
+from perdure.core.run import SYSTEM, Actor, Run
 from perdure.core.values import check_label, in_utc
 from perdure.errors import InvalidInput, NotAllowed
 
@@ -80,6 +81,15 @@ def decide_delivery(
     if not due:
         raise NotAllowed(run.id, "deliver", run.status, "it is not due")
     return [delivery(run, actor, now, dispatch_expires_at=dispatch_expires_at)]
+
+
+def decide_dispatch(run: Run, now: datetime, ttl: timedelta) -> Events:
+    """Reserve a due run for a push that will claim it within `ttl`, or say that its time to live
+    has passed. Never empty."""
+    now = max(now, run.updated_at)
+    if run.has_expired(now):
+        return [fact(e.RunExpired, run, SYSTEM, now)]
+    return decide_delivery(run, SYSTEM, now, dispatch_expires_at=now + min(ttl, LONGEST))
 
 
 def decide_wake(run: Run, actor: Actor, now: datetime) -> Events:

@@ -42,7 +42,7 @@ def decide_recovery(run: Run, now: datetime, jitter: float = 0.0) -> Events:
 
 def decide_expiry(run: Run, now: datetime) -> Events:
     """A run that nobody began in time."""
-    if run.expires_at is None or run.expires_at > now or not run.may_expire:
+    if not run.has_expired(now):
         return []
     return [fact(e.RunExpired, run, SYSTEM, now)]
 

@@ -11,12 +11,12 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.decide.create import NewRun, decide_create
-from perdure.core.limits import Limit, LimitScope
 from perdure.core.retry import LONGEST
 from perdure.core.run import DEFAULT_ENVIRONMENT, SYSTEM, Actor, Policy
 from perdure.core.schedule.cadence import Cadence, check_cadence
 from perdure.core.schedule.times import next_time
 from perdure.core.schedule.zone import EPOCH
+from perdure.core.settings import Values
 from perdure.core.values import NULL, check_label
 from perdure.errors import InvalidInput
 
@@ -153,14 +153,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         return next_time(self.cadence, self.cursor) if self.is_live else None
 
     @property
-    def limit(self) -> Limit:
-        """The limit that holds its slots: claims meet it like any other."""
-        return Limit(
-            scope=LimitScope.SCHEDULE,
-            name=self.id,
-            max_leases=self.definition.slots,
-            environment=self.environment,
-        )
+    def limit(self) -> Values:
+        """What its limit says (scope `schedule`, by its id): claims meet it like any other."""
+        return Values(concurrency=self.definition.slots)
 
 
 class SkippedSpan(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,17 +64,17 @@ SELECT history.run_id, history.first_sequence, history.commit_id
 
 -- name: insert_runs
 INSERT INTO runs (id, environment, queue, task, priority, status, sequence, claimable_at,
-                  attention_at, lease_token, lease_worker, lease_expires_at, holds_slot,
+                  attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
                   created_at, finished_at, concurrency_key, schedule_id, batch_id, parent_id,
                   failure_kind, fingerprint, state)
 SELECT id, environment, queue, task, priority, status, sequence, claimable_at,
-       attention_at, lease_token, lease_worker, lease_expires_at, holds_slot,
+       attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
        created_at, finished_at, concurrency_key, schedule_id, batch_id, parent_id,
        failure_kind, fingerprint, state
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        id uuid, environment text, queue text, task text, priority smallint, status text,
        sequence integer, claimable_at timestamptz, attention_at timestamptz, lease_token text,
-       lease_worker text, lease_expires_at timestamptz, holds_slot boolean,
+       lease_worker text, lease_expires_at timestamptz, holds_slot boolean, gate text,
        created_at timestamptz, finished_at timestamptz, concurrency_key text, schedule_id text,
        batch_id text, parent_id uuid, failure_kind text, fingerprint text, state text);
 
@@ -89,12 +89,12 @@ UPDATE runs
        lease_expires_at = CASE WHEN new.lease_token = runs.lease_token
                                THEN greatest(runs.lease_expires_at, new.lease_expires_at)
                                ELSE new.lease_expires_at END,
-       holds_slot = new.holds_slot, gate = NULL, finished_at = new.finished_at,
+       holds_slot = new.holds_slot, gate = new.gate, finished_at = new.finished_at,
        failure_kind = new.failure_kind, fingerprint = new.fingerprint, state = new.state
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        id uuid, expected integer, queue text, priority smallint, status text, sequence integer,
        claimable_at timestamptz, attention_at timestamptz, lease_token text, lease_worker text,
-       lease_expires_at timestamptz, holds_slot boolean, finished_at timestamptz,
+       lease_expires_at timestamptz, holds_slot boolean, gate text, finished_at timestamptz,
        failure_kind text, fingerprint text, state text)
  WHERE runs.id = new.id AND runs.sequence = new.expected;
 
@@ -205,34 +205,36 @@ DELETE FROM outbox
  WHERE position = ANY (ARRAY(SELECT jsonb_array_elements_text(:positions::jsonb))::bigint[]);
 
 -- name: claim_candidates
--- Jumps from lane to lane (a lane is one queue, task and priority), so that neither runs in the
+-- Jumps from lane to lane (a lane is one queue, with or without
+-- keys, one task and priority), so that neither runs in the
 -- future nor tasks this worker does not know cost more than one jump. Of each due lane the
 -- first few are ranked, queues taking turns; then as many as each lane won are locked.
 WITH RECURSIVE lane AS (
-    (SELECT queue, task, priority, claimable_at
+    (SELECT queue, keyed, task, priority, claimable_at
        FROM runs
       WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY queue, task, priority, claimable_at
+      ORDER BY queue, keyed, task, priority, claimable_at
       LIMIT 1)
     UNION ALL
-    (SELECT next.queue, next.task, next.priority, next.claimable_at
+    (SELECT next.queue, next.keyed, next.task, next.priority, next.claimable_at
        FROM lane
       CROSS JOIN LATERAL (
-            SELECT queue, task, priority, claimable_at
+            SELECT queue, keyed, task, priority, claimable_at
               FROM runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (queue, task, priority) > (lane.queue, lane.task, lane.priority)
-             ORDER BY queue, task, priority, claimable_at
+               AND (queue, keyed, task, priority)
+                   > (lane.queue, lane.keyed, lane.task, lane.priority)
+             ORDER BY queue, keyed, task, priority, claimable_at
              LIMIT 1) AS next)
 ), due AS MATERIALIZED (
-    SELECT queue, task, priority, count(*) OVER () AS lanes
+    SELECT queue, keyed, task, priority, count(*) OVER () AS lanes
       FROM lane
      WHERE claimable_at <= statement_timestamp()
        AND task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
        AND (:queues::jsonb IS NULL
             OR queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))
 ), ranked AS (
-    SELECT due.queue, due.task, due.priority,
+    SELECT due.queue, due.keyed, due.task, due.priority,
            first.claimable_at - due.priority * interval '1 hour' AS claim_rank,
            row_number() OVER (PARTITION BY due.queue
                               ORDER BY first.claimable_at - due.priority * interval '1 hour')
@@ -242,7 +244,8 @@ WITH RECURSIVE lane AS (
            SELECT claimable_at
              FROM runs
             WHERE environment = :environment AND gate IS NULL
-              AND queue = due.queue AND task = due.task AND priority = due.priority
+              AND queue = due.queue AND keyed = due.keyed
+              AND task = due.task AND priority = due.priority
               AND claimable_at <= statement_timestamp()
             ORDER BY claimable_at, id
             LIMIT least(:wanted::bigint,
@@ -251,9 +254,9 @@ WITH RECURSIVE lane AS (
      ORDER BY turn, claim_rank
      LIMIT :wanted
 ), won AS MATERIALIZED (
-    SELECT queue, task, priority, count(*) AS places
+    SELECT queue, keyed, task, priority, count(*) AS places
       FROM ranked
-     GROUP BY queue, task, priority
+     GROUP BY queue, keyed, task, priority
 ), locked AS MATERIALIZED (
     SELECT mine.*
       FROM won
@@ -262,14 +265,14 @@ WITH RECURSIVE lane AS (
                   claimable_at - priority * interval '1 hour' AS claim_rank
              FROM runs
             WHERE environment = :environment AND gate IS NULL
-              AND queue = won.queue AND task = won.task AND priority = won.priority
+              AND queue = won.queue AND keyed = won.keyed
+              AND task = won.task AND priority = won.priority
               AND claimable_at <= statement_timestamp()
             ORDER BY claimable_at, id
             LIMIT won.places
               FOR UPDATE SKIP LOCKED) AS mine
 )
-SELECT locked.id, locked.state, locked.lease_expires_at, history.events,
-       EXISTS (SELECT FROM limits WHERE environment = :environment)
+SELECT locked.id, locked.state, locked.lease_expires_at, history.events
   FROM locked
  CROSS JOIN LATERAL (
        SELECT events FROM history
@@ -277,42 +280,31 @@ SELECT locked.id, locked.state, locked.lease_expires_at, history.events,
         LIMIT 1) AS history
  ORDER BY locked.claim_rank, locked.id;
 
--- name: claim_named
--- The same for runs somebody knows by name: a push, or a run executed where it was asked for.
-SELECT runs.id, runs.state, runs.lease_expires_at, history.events,
-       EXISTS (SELECT FROM limits WHERE environment = :environment)
-  FROM runs
- CROSS JOIN LATERAL (
-       SELECT events FROM history
-        WHERE run_id = runs.id AND first_sequence = 1
-        LIMIT 1) AS history
- WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
-   AND runs.environment = :environment AND runs.gate IS NULL
-   AND runs.claimable_at <= statement_timestamp()
-   AND runs.task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
-   AND (:queues::jsonb IS NULL
-        OR runs.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))
- ORDER BY runs.id
- LIMIT :wanted
-   FOR UPDATE OF runs SKIP LOCKED;
+-- name: claim_clock
+-- The time, and whether there are limits to look at.
+SELECT clock_timestamp(),
+       EXISTS (SELECT FROM limits
+                WHERE environment = :environment
+                  AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused OR fair));
 
 -- name: next_claimable
 -- When the next lane that this worker serves becomes due.
 WITH RECURSIVE lane AS (
-    (SELECT queue, task, priority, claimable_at
+    (SELECT queue, keyed, task, priority, claimable_at
        FROM runs
       WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY queue, task, priority, claimable_at
+      ORDER BY queue, keyed, task, priority, claimable_at
       LIMIT 1)
     UNION ALL
-    (SELECT next.queue, next.task, next.priority, next.claimable_at
+    (SELECT next.queue, next.keyed, next.task, next.priority, next.claimable_at
        FROM lane
       CROSS JOIN LATERAL (
-            SELECT queue, task, priority, claimable_at
+            SELECT queue, keyed, task, priority, claimable_at
               FROM runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (queue, task, priority) > (lane.queue, lane.task, lane.priority)
-             ORDER BY queue, task, priority, claimable_at
+               AND (queue, keyed, task, priority)
+                   > (lane.queue, lane.keyed, lane.task, lane.priority)
+             ORDER BY queue, keyed, task, priority, claimable_at
              LIMIT 1) AS next)
 )
 SELECT min(claimable_at)
@@ -321,52 +313,509 @@ SELECT min(claimable_at)
    AND (:queues::jsonb IS NULL
         OR queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))));
 
+-- part: rooms
+-- How many more each queue and task may start now; none: any number. It only narrows what claims
+-- look at and lock: what may start is judged under the limit's lock.
+SELECT counted.*, least(CASE WHEN paused THEN 0 END, slots, tokens) AS room
+  FROM (SELECT limits.scope, limits.name, limits.fair, limits.paused, limits.opens_at,
+               CASE WHEN limits.max_leases IS NULL THEN NULL
+                    WHEN limits.scope = 'queue' THEN limits.max_leases
+                         - (SELECT count(*) FROM runs
+                             WHERE environment = limits.environment AND queue = limits.name
+                               AND lease_token IS NOT NULL)
+                         - (SELECT count(*) FROM runs
+                             WHERE environment = limits.environment AND queue = limits.name
+                               AND gate = 'reserved')
+                    WHEN limits.scope = 'task' THEN limits.max_leases
+                         - (SELECT count(*) FROM runs
+                             WHERE environment = limits.environment AND task = limits.name
+                               AND lease_worker IS NOT NULL)
+                         - (SELECT count(*) FROM runs
+                             WHERE environment = limits.environment AND task = limits.name
+                               AND gate = 'reserved')
+               END AS slots,
+               CASE WHEN limits.rate_interval IS NULL THEN NULL
+                    WHEN limits.opens_at IS NULL THEN limits.rate_burst
+                    WHEN limits.opens_at > statement_timestamp() THEN 0
+                    ELSE least(limits.rate_burst, 1 + floor(
+                         extract(epoch FROM statement_timestamp() - limits.opens_at)
+                         * 1000000 / limits.rate_interval))
+               END::bigint AS tokens
+          FROM limits
+         WHERE limits.environment = :environment) AS counted
+
+-- part: waking
+-- When the first key of a known task that runs wait for may start one again.
+CASE WHEN EXISTS (SELECT FROM buckets WHERE environment = :environment AND waiting)
+     THEN (SELECT min(first.opens_at)
+             FROM jsonb_array_elements_text(:tasks::jsonb) AS known (task)
+            CROSS JOIN LATERAL (
+                  SELECT opens_at FROM buckets
+                   WHERE environment = :environment AND task = known.task AND waiting
+                   ORDER BY opens_at
+                   LIMIT 1) AS first)
+END
+
+-- name: limited_candidates
+-- The same where there are limits: lanes of queues and tasks that have no room are passed by, and
+-- not more is read than there is room for. Fair queues are looked at elsewhere.
+WITH RECURSIVE lane AS (
+    (SELECT queue, keyed, task, priority, claimable_at
+       FROM runs
+      WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+      ORDER BY queue, keyed, task, priority, claimable_at
+      LIMIT 1)
+    UNION ALL
+    (SELECT next.queue, next.keyed, next.task, next.priority, next.claimable_at
+       FROM lane
+      CROSS JOIN LATERAL (
+            SELECT queue, keyed, task, priority, claimable_at
+              FROM runs
+             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+               AND (queue, keyed, task, priority)
+                   > (lane.queue, lane.keyed, lane.task, lane.priority)
+             ORDER BY queue, keyed, task, priority, claimable_at
+             LIMIT 1) AS next)
+), due AS MATERIALIZED (
+    SELECT lane.queue, lane.keyed, lane.task, lane.priority, count(*) OVER () AS lanes,
+           of_queue.room AS queue_room, of_task.room AS task_room
+      FROM lane
+      LEFT JOIN LATERAL (SELECT * FROM ({rooms}) AS rooms
+                          WHERE scope = 'queue' AND name = lane.queue) AS of_queue ON true
+      LEFT JOIN LATERAL (SELECT * FROM ({rooms}) AS rooms
+                          WHERE scope = 'task' AND name = lane.task) AS of_task ON true
+     WHERE lane.claimable_at <= statement_timestamp()
+       AND lane.task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+       AND (:queues::jsonb IS NULL
+            OR lane.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))
+       AND of_queue.fair IS NOT TRUE
+       AND coalesce(of_queue.room, 1) > 0 AND coalesce(of_task.room, 1) > 0
+), numbered AS (
+    SELECT due.queue, due.keyed, due.task, due.priority, due.queue_room,
+           first.claimable_at - due.priority * interval '1 hour' AS claim_rank,
+           row_number() OVER (PARTITION BY due.queue
+                              ORDER BY first.claimable_at - due.priority * interval '1 hour')
+           AS turn
+      FROM due
+     CROSS JOIN LATERAL (
+           SELECT claimable_at
+             FROM runs
+            WHERE environment = :environment AND gate IS NULL
+              AND queue = due.queue AND keyed = due.keyed
+              AND task = due.task AND priority = due.priority
+              AND claimable_at <= statement_timestamp()
+            ORDER BY claimable_at, id
+            LIMIT least(:wanted::bigint, due.queue_room, due.task_room,
+                        greatest(5000, 4 * :wanted::bigint) / due.lanes + 1)
+           ) AS first
+), ranked AS (
+    SELECT queue, keyed, task, priority
+      FROM numbered
+     WHERE turn <= coalesce(queue_room, turn)
+     ORDER BY turn, claim_rank
+     LIMIT :wanted
+), won AS MATERIALIZED (
+    SELECT queue, keyed, task, priority, count(*) AS places
+      FROM ranked
+     GROUP BY queue, keyed, task, priority
+), locked AS MATERIALIZED (
+    SELECT mine.*
+      FROM won
+     CROSS JOIN LATERAL (
+           SELECT id, state, lease_expires_at,
+                  claimable_at - priority * interval '1 hour' AS claim_rank
+             FROM runs
+            WHERE environment = :environment AND gate IS NULL
+              AND queue = won.queue AND keyed = won.keyed
+              AND task = won.task AND priority = won.priority
+              AND claimable_at <= statement_timestamp()
+            ORDER BY claimable_at, id
+            LIMIT won.places
+              FOR UPDATE SKIP LOCKED) AS mine
+)
+SELECT locked.id, locked.state, locked.lease_expires_at, history.events
+  FROM locked
+ CROSS JOIN LATERAL (
+       SELECT events FROM history
+        WHERE run_id = locked.id AND first_sequence = 1
+        LIMIT 1) AS history
+ ORDER BY locked.claim_rank, locked.id;
+
+-- name: limited_clock
+-- The time, and what there is to look at: limits, fair queues, keys that wait for their rate.
+SELECT clock_timestamp(),
+       EXISTS (SELECT FROM limits
+                WHERE environment = :environment
+                  AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused OR fair)),
+       (SELECT json_agg(name ORDER BY name)::text FROM limits
+         WHERE environment = :environment AND fair AND scope = 'queue' AND NOT paused
+           AND (:queues::jsonb IS NULL
+                OR name = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))),
+       {waking};
+
+-- name: claim_named
+-- The same for runs somebody knows by name: a push, or a run executed where it was asked for.
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events
+  FROM runs
+ CROSS JOIN LATERAL (
+       SELECT events FROM history
+        WHERE run_id = runs.id AND first_sequence = 1
+        LIMIT 1) AS history
+ WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
+   AND runs.environment = :environment AND (runs.gate IS NULL OR runs.gate = 'reserved')
+   AND runs.claimable_at <= statement_timestamp()
+   AND runs.task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+   AND (:queues::jsonb IS NULL
+        OR runs.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))
+ ORDER BY runs.id
+ LIMIT :wanted
+   FOR UPDATE OF runs SKIP LOCKED;
+
+-- name: lock_turns
+-- Claims of one fair queue take turns, too: what one has read the next must not serve again.
+SELECT queue, after_key
+  FROM turns
+ WHERE environment = :environment
+   AND queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb)))
+ ORDER BY queue
+   FOR UPDATE;
+
+-- name: read_rooms
+SELECT wanted.scope, wanted.name, rooms.room
+  FROM jsonb_to_recordset(:wanted::jsonb) AS wanted (scope text, name text)
+ CROSS JOIN LATERAL (SELECT * FROM ({rooms}) AS rooms
+                      WHERE rooms.scope = wanted.scope AND rooms.name = wanted.name) AS rooms;
+
+-- name: fair_lanes
+-- Jumps from lane to lane through the keys of a fair queue, until enough keys have been found that
+-- have something due, or it has gone far enough.
+WITH RECURSIVE lane AS (
+    (SELECT first.*, first.is_due AS is_counted, first.is_due::integer AS keys, 1 AS visit
+       FROM (SELECT concurrency_key AS key, task, priority,
+                    claimable_at <= statement_timestamp()
+                    AND task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+                    AS is_due
+               FROM runs
+              WHERE environment = :environment AND queue = :queue
+                AND claimable_at IS NOT NULL AND gate IS NULL
+                AND concurrency_key > :after
+              ORDER BY concurrency_key, task, priority, claimable_at
+              LIMIT 1) AS first)
+    UNION ALL
+    (SELECT next.*, next.is_due OR (next.key = lane.key AND lane.is_counted),
+            lane.keys + (next.is_due AND NOT (next.key = lane.key AND lane.is_counted))::integer,
+            lane.visit + 1
+       FROM lane
+      CROSS JOIN LATERAL (
+            SELECT concurrency_key AS key, task, priority,
+                   claimable_at <= statement_timestamp()
+                   AND task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+                   AS is_due
+              FROM runs
+             WHERE environment = :environment AND queue = :queue
+               AND claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL
+               AND (concurrency_key, task, priority) > (lane.key, lane.task, lane.priority)
+             ORDER BY concurrency_key, task, priority, claimable_at
+             LIMIT 1) AS next
+      WHERE lane.visit < :visits AND (lane.keys < :most_keys OR next.key = lane.key))
+)
+SELECT key, task, priority, is_due
+  FROM lane
+ ORDER BY visit;
+
+-- name: unkeyed_lanes
+-- The lanes of a fair queue's runs that have no key.
+WITH RECURSIVE lane AS (
+    (SELECT task, priority, claimable_at
+       FROM runs
+      WHERE environment = :environment AND queue = :queue AND keyed = false
+        AND claimable_at IS NOT NULL AND gate IS NULL
+      ORDER BY task, priority, claimable_at
+      LIMIT 1)
+    UNION ALL
+    (SELECT next.task, next.priority, next.claimable_at
+       FROM lane
+      CROSS JOIN LATERAL (
+            SELECT task, priority, claimable_at
+              FROM runs
+             WHERE environment = :environment AND queue = :queue AND keyed = false
+               AND claimable_at IS NOT NULL AND gate IS NULL
+               AND (task, priority) > (lane.task, lane.priority)
+             ORDER BY task, priority, claimable_at
+             LIMIT 1) AS next)
+)
+SELECT NULL::text, task, priority, claimable_at <= statement_timestamp()
+  FROM lane
+ WHERE task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)));
+
+-- name: fair_candidates
+-- Of each lane the first few; of each key one a turn, by rank. `place` is the key's in the circle.
+WITH lane AS MATERIALIZED (
+    SELECT key, task, priority, place, count(*) OVER () AS lanes
+      FROM jsonb_to_recordset(:lanes::jsonb) AS lane (
+           key text, task text, priority smallint, place integer)
+), ranked AS (
+    SELECT lane.key, lane.task, lane.priority, lane.place,
+           row_number() OVER (PARTITION BY lane.place
+                              ORDER BY first.claimable_at - lane.priority * interval '1 hour')
+           AS turn
+      FROM lane
+     CROSS JOIN LATERAL (
+           (SELECT claimable_at
+              FROM runs
+             WHERE environment = :environment AND queue = :queue AND gate IS NULL
+               AND concurrency_key = lane.key AND task = lane.task AND priority = lane.priority
+               AND claimable_at <= statement_timestamp()
+             ORDER BY claimable_at, id
+             LIMIT least(:wanted::bigint, 1000 / lane.lanes + 1))
+           UNION ALL
+           (SELECT claimable_at
+              FROM runs
+             WHERE environment = :environment AND queue = :queue AND gate IS NULL
+               AND lane.key IS NULL AND keyed = false
+               AND task = lane.task AND priority = lane.priority
+               AND claimable_at <= statement_timestamp()
+             ORDER BY claimable_at, id
+             LIMIT least(:wanted::bigint, 1000 / lane.lanes + 1))
+           ) AS first
+     ORDER BY turn, place
+     LIMIT :wanted
+), won AS MATERIALIZED (
+    SELECT key, task, priority, place, count(*) AS places
+      FROM ranked
+     GROUP BY key, task, priority, place
+), locked_keyed AS MATERIALIZED (
+    SELECT won.place, mine.*
+      FROM won
+     CROSS JOIN LATERAL (
+           SELECT id, state, lease_expires_at,
+                  claimable_at - priority * interval '1 hour' AS claim_rank
+             FROM runs
+            WHERE environment = :environment AND queue = :queue AND gate IS NULL
+              AND concurrency_key = won.key AND task = won.task AND priority = won.priority
+              AND claimable_at <= statement_timestamp()
+            ORDER BY claimable_at, id
+            LIMIT won.places
+              FOR UPDATE SKIP LOCKED) AS mine
+), locked_unkeyed AS MATERIALIZED (
+    SELECT won.place, mine.*
+      FROM won
+     CROSS JOIN LATERAL (
+           SELECT id, state, lease_expires_at,
+                  claimable_at - priority * interval '1 hour' AS claim_rank
+             FROM runs
+            WHERE environment = :environment AND queue = :queue AND gate IS NULL
+              AND won.key IS NULL AND keyed = false
+              AND task = won.task AND priority = won.priority
+              AND claimable_at <= statement_timestamp()
+            ORDER BY claimable_at, id
+            LIMIT won.places
+              FOR UPDATE SKIP LOCKED) AS mine
+), locked AS (
+    SELECT * FROM locked_keyed
+    UNION ALL
+    SELECT * FROM locked_unkeyed
+)
+SELECT locked.id, locked.state, locked.lease_expires_at, history.events
+  FROM locked
+ CROSS JOIN LATERAL (
+       SELECT events FROM history
+        WHERE run_id = locked.id AND first_sequence = 1
+        LIMIT 1) AS history
+ ORDER BY row_number() OVER (PARTITION BY locked.place ORDER BY locked.claim_rank, locked.id),
+          locked.place;
+
+-- name: set_turns
+UPDATE turns
+   SET after_key = new.after_key
+  FROM jsonb_to_recordset(:rows::jsonb) AS new (environment text, queue text, after_key text)
+ WHERE turns.environment = new.environment AND turns.queue = new.queue;
+
+-- name: limited_next_claimable
+-- The same where there are limits: not before its queue and task let it start.
+WITH RECURSIVE lane AS (
+    (SELECT queue, keyed, task, priority, claimable_at
+       FROM runs
+      WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+      ORDER BY queue, keyed, task, priority, claimable_at
+      LIMIT 1)
+    UNION ALL
+    (SELECT next.queue, next.keyed, next.task, next.priority, next.claimable_at
+       FROM lane
+      CROSS JOIN LATERAL (
+            SELECT queue, keyed, task, priority, claimable_at
+              FROM runs
+             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+               AND (queue, keyed, task, priority)
+                   > (lane.queue, lane.keyed, lane.task, lane.priority)
+             ORDER BY queue, keyed, task, priority, claimable_at
+             LIMIT 1) AS next)
+)
+SELECT least(min(greatest(lane.claimable_at, of_queue.opens_at, of_task.opens_at)), {waking})
+  FROM lane
+  LEFT JOIN LATERAL (SELECT * FROM ({rooms}) AS rooms
+                      WHERE scope = 'queue' AND name = lane.queue) AS of_queue ON true
+  LEFT JOIN LATERAL (SELECT * FROM ({rooms}) AS rooms
+                      WHERE scope = 'task' AND name = lane.task) AS of_task ON true
+ WHERE lane.task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+   AND (:queues::jsonb IS NULL
+        OR lane.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))
+   AND of_queue.paused IS NOT TRUE
+   AND coalesce(of_queue.slots, 1) > 0 AND coalesce(of_task.slots, 1) > 0;
+
 -- name: lock_limits
 -- Before the holders are counted, and in a statement of its own: a statement that locks and
 -- counts would count in the past.
-SELECT limits.scope, limits.name, limits.max_leases
+SELECT limits.scope, limits.name, limits.max_leases, limits.paused, limits.rate_interval,
+       limits.rate_burst, limits.opens_at
   FROM limits
   JOIN jsonb_to_recordset(:wanted::jsonb) AS wanted (scope text, name text)
     ON wanted.scope = limits.scope AND wanted.name = limits.name
  WHERE limits.environment = :environment
+   AND (limits.max_leases IS NOT NULL OR limits.rate_interval IS NOT NULL OR limits.paused)
  ORDER BY limits.scope, limits.name
    FOR UPDATE OF limits;
 
 -- name: count_holders
+-- Leases and reservations.
 SELECT wanted.scope, wanted.name, wanted.key,
        CASE wanted.scope
        WHEN 'queue' THEN (SELECT count(*) FROM runs
                            WHERE environment = :environment AND queue = wanted.name
                              AND lease_token IS NOT NULL)
+                         + (SELECT count(*) FROM runs
+                             WHERE environment = :environment AND queue = wanted.name
+                               AND gate = 'reserved')
        WHEN 'task' THEN (SELECT count(*) FROM runs
                           WHERE environment = :environment AND task = wanted.name
                             AND lease_worker IS NOT NULL)
+                        + (SELECT count(*) FROM runs
+                            WHERE environment = :environment AND task = wanted.name
+                              AND gate = 'reserved')
        WHEN 'key' THEN (SELECT count(*) FROM runs
                          WHERE environment = :environment AND task = wanted.name
                            AND concurrency_key = wanted.key AND lease_worker IS NOT NULL)
+                       + (SELECT count(*) FROM runs
+                           WHERE environment = :environment AND task = wanted.name
+                             AND concurrency_key = wanted.key AND gate = 'reserved')
        ELSE (SELECT count(*) FROM runs
               WHERE environment = :environment AND schedule_id = wanted.name AND holds_slot)
        END
   FROM jsonb_to_recordset(:wanted::jsonb) AS wanted (scope text, name text, key text);
+
+-- name: read_buckets
+SELECT buckets.task, buckets.key, buckets.opens_at
+  FROM buckets
+  JOIN jsonb_to_recordset(:wanted::jsonb) AS wanted (task text, key text)
+    ON wanted.task = buckets.task AND wanted.key = buckets.key
+ WHERE buckets.environment = :environment;
+
+-- name: waking_keys
+-- The keys that runs wait for and that may start one again.
+SELECT due.task, due.key
+  FROM jsonb_array_elements_text(:tasks::jsonb) AS known (task)
+ CROSS JOIN LATERAL (
+       SELECT task, key, opens_at FROM buckets
+        WHERE environment = :environment AND task = known.task AND waiting
+          AND opens_at <= statement_timestamp()
+        ORDER BY opens_at
+        LIMIT :limit) AS due
+ ORDER BY due.opens_at
+ LIMIT :limit;
+
+-- name: take_tokens
+UPDATE limits
+   SET opens_at = taken.opens_at
+  FROM jsonb_to_recordset(:rows::jsonb) AS taken (
+       environment text, scope text, name text, opens_at timestamptz)
+ WHERE limits.environment = taken.environment AND limits.scope = taken.scope
+   AND limits.name = taken.name;
+
+-- name: put_buckets
+-- Whether runs wait is looked up last, after they were parked or let in.
+INSERT INTO buckets (environment, task, key, opens_at, full_at, waiting)
+SELECT environment, task, key, opens_at, full_at,
+       EXISTS (SELECT FROM runs WHERE runs.environment = new.environment AND runs.gate = new.gate)
+  FROM jsonb_to_recordset(:rows::jsonb) AS new (
+       environment text, task text, key text, opens_at timestamptz, full_at timestamptz,
+       gate text)
+    ON CONFLICT (environment, task, key) DO UPDATE
+   SET opens_at = excluded.opens_at, full_at = excluded.full_at, waiting = excluded.waiting;
+
+-- name: wake_buckets
+-- Whoever takes a token of one next finds out whether others still wait.
+UPDATE buckets
+   SET waiting = false
+  FROM jsonb_to_recordset(:rows::jsonb) AS woken (environment text, task text, key text)
+ WHERE buckets.environment = woken.environment AND buckets.task = woken.task
+   AND buckets.key = woken.key;
+
+-- name: settle_buckets
+-- A task's keys have another rate: at worst, they wait for one token of it.
+UPDATE buckets
+   SET opens_at = least(opens_at, statement_timestamp() + :interval * interval '1 microsecond'),
+       full_at = least(opens_at, statement_timestamp() + :interval * interval '1 microsecond')
+                 + :spread * interval '1 microsecond'
+ WHERE environment = :environment AND task = :task;
+
+-- name: drop_buckets
+DELETE FROM buckets
+ WHERE environment = :environment AND task = :task;
+
+-- name: delete_full_buckets
+DELETE FROM buckets
+ WHERE (environment, task, key) IN (
+       SELECT environment, task, key
+         FROM buckets
+        WHERE full_at <= statement_timestamp() AND NOT waiting
+        ORDER BY full_at
+        LIMIT :limit
+          FOR UPDATE SKIP LOCKED);
+
+-- name: open_gate
+-- By rank, like claims: a few of each lane, and the first of them. A row that somebody else is
+-- writing is left to maintenance. Paused queues are passed by.
+WITH RECURSIVE lane AS (
+    (SELECT queue, task, priority
+       FROM runs
+      WHERE environment = :environment AND gate = :gate
+      ORDER BY queue, task, priority
+      LIMIT 1)
+    UNION ALL
+    (SELECT next.queue, next.task, next.priority
+       FROM lane
+      CROSS JOIN LATERAL (
+            SELECT queue, task, priority
+              FROM runs
+             WHERE environment = :environment AND gate = :gate
+               AND (queue, task, priority) > (lane.queue, lane.task, lane.priority)
+             ORDER BY queue, task, priority
+             LIMIT 1) AS next)
+), first AS MATERIALIZED (
+    SELECT mine.id, mine.claim_rank
+      FROM lane
+     CROSS JOIN LATERAL (
+           SELECT id, claimable_at - priority * interval '1 hour' AS claim_rank
+             FROM runs
+            WHERE environment = :environment AND gate = :gate AND queue = lane.queue
+              AND task = lane.task AND priority = lane.priority
+            ORDER BY claimable_at, id
+            LIMIT :room
+              FOR UPDATE SKIP LOCKED) AS mine
+     WHERE NOT EXISTS (SELECT FROM limits
+                        WHERE environment = :environment AND scope = 'queue'
+                          AND name = lane.queue AND paused)
+)
+UPDATE runs
+   SET gate = NULL
+ WHERE id IN (SELECT id FROM first ORDER BY claim_rank, id LIMIT :room)
+RETURNING id;
 
 -- name: park_runs
 UPDATE runs
    SET gate = parked.gate
   FROM jsonb_to_recordset(:rows::jsonb) AS parked (id uuid, gate text)
  WHERE runs.id = parked.id;
-
--- name: open_gate
--- Those who wait longest first. A row somebody else is writing is left to maintenance.
-UPDATE runs
-   SET gate = NULL
- WHERE id IN (
-       SELECT id
-         FROM runs
-        WHERE environment = :environment AND gate = :gate
-        ORDER BY claimable_at, id
-        LIMIT :room
-          FOR UPDATE SKIP LOCKED)
-RETURNING id;
 
 -- name: read_gates
 -- Jumps from gate to gate, however many wait behind each.
@@ -390,24 +839,49 @@ SELECT environment, gate
   FROM parked
  LIMIT :limit;
 
--- name: set_limits
-INSERT INTO limits (environment, scope, name, max_leases)
-SELECT environment, scope, name, max_leases
-  FROM jsonb_to_recordset(:rows::jsonb) AS new (
-       environment text, scope text, name text, max_leases integer)
- ORDER BY environment COLLATE "C", scope COLLATE "C", name COLLATE "C"
-    ON CONFLICT (environment, scope, name) DO UPDATE SET max_leases = excluded.max_leases;
+-- name: put_limit
+-- Only over the version it was made from; whose version is stale gets no row back. Another rate
+-- leaves at worst an empty bucket.
+INSERT INTO limits (environment, scope, name, version, max_leases, rate_interval, rate_burst,
+                    paused, fair, body)
+VALUES (:environment, :scope, :name, :version, :max_leases, :rate_interval, :rate_burst,
+        :paused, :fair, :body)
+    ON CONFLICT (environment, scope, name) DO UPDATE
+   SET version = excluded.version, max_leases = excluded.max_leases,
+       rate_interval = excluded.rate_interval, rate_burst = excluded.rate_burst,
+       opens_at = CASE WHEN excluded.rate_interval IS NULL OR limits.opens_at IS NULL THEN NULL
+                       ELSE least(limits.opens_at, statement_timestamp()
+                                  + excluded.rate_interval * interval '1 microsecond') END,
+       paused = excluded.paused, fair = excluded.fair, body = excluded.body
+ WHERE limits.version = excluded.version - 1
+RETURNING name;
 
--- name: delete_limits
-DELETE FROM limits
- USING jsonb_to_recordset(:rows::jsonb) AS old (environment text, scope text, name text)
- WHERE (limits.environment, limits.scope, limits.name) = (old.environment, old.scope, old.name);
+-- name: insert_turns
+INSERT INTO turns (environment, queue, after_key)
+SELECT environment, queue, ''
+  FROM jsonb_to_recordset(:rows::jsonb) AS new (environment text, queue text)
+    ON CONFLICT (environment, queue) DO NOTHING;
 
 -- name: read_limits
-SELECT environment, scope, name, max_leases
+SELECT environment, scope, name, version, body
   FROM limits
  WHERE environment = :environment
  ORDER BY scope, name;
+
+-- name: read_gates_of_runs
+SELECT id, gate
+  FROM runs
+ WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
+   AND gate IS NOT NULL;
+
+-- name: read_standing
+-- What `lock_limits` finds, without a lock: to tell, not to judge.
+SELECT limits.scope, limits.name, limits.max_leases, limits.paused, limits.rate_interval,
+       limits.rate_burst, limits.opens_at
+  FROM limits
+  JOIN jsonb_to_recordset(:wanted::jsonb) AS wanted (scope text, name text)
+    ON wanted.scope = limits.scope AND wanted.name = limits.name
+ WHERE limits.environment = :environment;
 
 -- name: lock_leases
 -- SKIP LOCKED: whoever is writing the row now may be ending the lease; ask again later.
@@ -437,8 +911,7 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
        SELECT events FROM history
         WHERE run_id = runs.id AND first_sequence = 1
         LIMIT 1) AS history
- WHERE runs.lease_worker = :worker_id
- ORDER BY runs.id;
+ WHERE runs.lease_worker = :worker_id;
 
 -- name: put_off_attention
 -- Leases that were renewed since: look again when they expire.
@@ -675,20 +1148,22 @@ DELETE FROM run_progress
 -- name: count_lanes
 -- What is due and what is later, lane by lane as a claim sees them, of each lane only so many.
 WITH RECURSIVE lane AS (
-    (SELECT queue, task, priority, claimable_at, 1 AS place
+    (SELECT queue, keyed, task, priority, claimable_at, 1 AS place
        FROM runs
       WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY queue, task, priority, claimable_at
+      ORDER BY queue, keyed, task, priority, claimable_at
       LIMIT 1)
     UNION ALL
-    (SELECT next.queue, next.task, next.priority, next.claimable_at, lane.place + 1
+    (SELECT next.queue, next.keyed, next.task, next.priority, next.claimable_at,
+            lane.place + 1
        FROM lane
       CROSS JOIN LATERAL (
-            SELECT queue, task, priority, claimable_at
+            SELECT queue, keyed, task, priority, claimable_at
               FROM runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (queue, task, priority) > (lane.queue, lane.task, lane.priority)
-             ORDER BY queue, task, priority, claimable_at
+               AND (queue, keyed, task, priority)
+                   > (lane.queue, lane.keyed, lane.task, lane.priority)
+             ORDER BY queue, keyed, task, priority, claimable_at
              LIMIT 1) AS next
       WHERE lane.place < :lanes)
 )
@@ -697,14 +1172,16 @@ SELECT lane.queue,
               FROM (SELECT
                       FROM runs
                      WHERE environment = :environment AND gate IS NULL
-                       AND queue = lane.queue AND task = lane.task AND priority = lane.priority
+                       AND queue = lane.queue AND keyed = lane.keyed
+                       AND task = lane.task AND priority = lane.priority
                        AND claimable_at <= statement_timestamp()
                      LIMIT :most) AS due))::bigint,
        sum((SELECT count(*)
               FROM (SELECT
                       FROM runs
                      WHERE environment = :environment AND gate IS NULL
-                       AND queue = lane.queue AND task = lane.task AND priority = lane.priority
+                       AND queue = lane.queue AND keyed = lane.keyed
+                       AND task = lane.task AND priority = lane.priority
                        AND claimable_at > statement_timestamp()
                      LIMIT :most) AS later))::bigint,
        min(lane.claimable_at)
@@ -713,8 +1190,9 @@ SELECT lane.queue,
 
 -- name: count_held
 SELECT 'parked', queue, count(*)
-  FROM (SELECT queue FROM runs WHERE environment = :environment AND gate IS NOT NULL LIMIT :most)
-       AS parked
+  FROM (SELECT queue FROM runs
+         WHERE environment = :environment AND gate IS NOT NULL AND gate <> 'reserved'
+         LIMIT :most) AS parked
  GROUP BY queue
 UNION ALL
 SELECT 'leased', queue, count(*)

@@ -1,6 +1,18 @@
 -- The schema, as the migrations leave it. To read, not to run: `perdure migrate` makes it.
 -- Written by scripts/dump_schema.py.
 
+CREATE TABLE buckets (
+    environment text COLLATE "C" NOT NULL,
+    task text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    opens_at timestamp with time zone NOT NULL,
+    full_at timestamp with time zone NOT NULL,
+    waiting boolean NOT NULL,
+    CONSTRAINT buckets_pkey PRIMARY KEY (environment, task, key)
+);
+CREATE INDEX buckets_full ON buckets USING btree (full_at);
+CREATE INDEX buckets_waiting ON buckets USING btree (environment, task, opens_at) WHERE waiting;
+
 CREATE TABLE dead_letters (
     run_id uuid NOT NULL,
     environment text COLLATE "C" NOT NULL,
@@ -46,10 +58,22 @@ CREATE TABLE limits (
     environment text COLLATE "C" NOT NULL,
     scope text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL,
-    max_leases integer NOT NULL,
+    max_leases integer,
+    version integer DEFAULT 1 NOT NULL,
+    rate_interval bigint,
+    rate_burst integer,
+    opens_at timestamp with time zone,
+    paused boolean DEFAULT false NOT NULL,
+    fair boolean DEFAULT false NOT NULL,
+    body text DEFAULT '{}'::text NOT NULL,
     CONSTRAINT limits_pkey PRIMARY KEY (environment, scope, name),
-    CONSTRAINT limits_max_leases_check CHECK (max_leases >= 0)
+    CONSTRAINT limits_max_leases_check CHECK (max_leases >= 0),
+    CONSTRAINT limits_rate_burst_check CHECK (rate_burst > 0),
+    CONSTRAINT limits_rate_interval_check CHECK (rate_interval > 0),
+    CONSTRAINT limits_version_check CHECK (version >= 1),
+    CONSTRAINT rate_is_whole CHECK ((rate_interval IS NULL) = (rate_burst IS NULL))
 );
+CREATE INDEX limits_fair ON limits USING btree (environment, name) WHERE fair;
 
 CREATE TABLE outbox (
     position bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
@@ -131,6 +155,7 @@ CREATE TABLE runs (
     failure_kind text COLLATE "C",
     fingerprint text COLLATE "C",
     state text NOT NULL,
+    keyed boolean GENERATED ALWAYS AS (concurrency_key IS NOT NULL) STORED,
     CONSTRAINT runs_pkey PRIMARY KEY (id),
     CONSTRAINT finished_is_at_rest CHECK (finished_at IS NULL OR claimable_at IS NULL AND lease_token IS NULL),
     CONSTRAINT lease_is_whole CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL) AND (lease_token IS NULL) = (lease_worker IS NULL)),
@@ -139,11 +164,20 @@ CREATE TABLE runs (
 ) WITH (fillfactor=80);
 CREATE INDEX runs_attention ON runs USING btree (attention_at) WHERE (attention_at IS NOT NULL);
 CREATE INDEX runs_batch ON runs USING btree (batch_id) WHERE (batch_id IS NOT NULL);
-CREATE INDEX runs_claimable ON runs USING btree (environment, queue, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL));
+CREATE INDEX runs_by_key ON runs USING btree (environment, queue, concurrency_key, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL) AND (concurrency_key IS NOT NULL));
+CREATE INDEX runs_claimable ON runs USING btree (environment, queue, keyed, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL));
 CREATE INDEX runs_finished ON runs USING btree (status, finished_at) WHERE (finished_at IS NOT NULL);
-CREATE INDEX runs_gated ON runs USING btree (environment, gate, claimable_at, id) WHERE (gate IS NOT NULL);
+CREATE INDEX runs_gated ON runs USING btree (environment, gate, queue, task, priority, claimable_at, id) WHERE (gate IS NOT NULL);
 CREATE INDEX runs_leased_by_queue ON runs USING btree (environment, queue) WHERE (lease_token IS NOT NULL);
 CREATE INDEX runs_leased_by_task ON runs USING btree (environment, task, concurrency_key) WHERE (lease_worker IS NOT NULL);
 CREATE INDEX runs_parent ON runs USING btree (parent_id) WHERE (parent_id IS NOT NULL);
+CREATE INDEX runs_reserved ON runs USING btree (environment, task, concurrency_key) WHERE (gate = 'reserved'::text);
 CREATE INDEX runs_schedule ON runs USING btree (schedule_id, id) WHERE (schedule_id IS NOT NULL);
 CREATE INDEX runs_slots ON runs USING btree (environment, schedule_id) WHERE holds_slot;
+
+CREATE TABLE turns (
+    environment text COLLATE "C" NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    after_key text COLLATE "C" NOT NULL,
+    CONSTRAINT turns_pkey PRIMARY KEY (environment, queue)
+);

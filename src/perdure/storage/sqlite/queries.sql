@@ -45,11 +45,11 @@ SELECT history.run_id, history.first_sequence, history.commit_id
 
 -- name: insert_runs
 INSERT INTO runs (id, environment, queue, task, priority, status, sequence, claimable_at,
-                  attention_at, lease_token, lease_worker, lease_expires_at, holds_slot,
+                  attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
                   created_at, finished_at, concurrency_key, schedule_id, batch_id, parent_id,
                   failure_kind, fingerprint, state)
 VALUES (:id, :environment, :queue, :task, :priority, :status, :sequence, :claimable_at,
-        :attention_at, :lease_token, :lease_worker, :lease_expires_at, :holds_slot,
+        :attention_at, :lease_token, :lease_worker, :lease_expires_at, :holds_slot, :gate,
         :created_at, :finished_at, :concurrency_key, :schedule_id, :batch_id, :parent_id,
         :failure_kind, :fingerprint, :state);
 
@@ -63,7 +63,7 @@ UPDATE runs
                                THEN max(lease_expires_at, :lease_expires_at)
                                ELSE :lease_expires_at END,
        lease_token = :lease_token, lease_worker = :lease_worker, holds_slot = :holds_slot,
-       gate = NULL, finished_at = :finished_at, failure_kind = :failure_kind,
+       gate = :gate, finished_at = :finished_at, failure_kind = :failure_kind,
        fingerprint = :fingerprint, state = :state
  WHERE id = :id AND sequence = :expected;
 
@@ -145,7 +145,8 @@ DELETE FROM outbox
  WHERE position IN (SELECT value FROM json_each(:positions));
 
 -- name: claim_candidates
--- Jumps from lane to lane (a lane is one queue, task and priority), so that neither runs in the
+-- Jumps from lane to lane (a lane is one queue, with or without
+-- keys, one task and priority), so that neither runs in the
 -- future nor tasks this worker does not know cost more than one jump. Of each due lane the
 -- first few are ranked, queues taking turns. An hour is 3,600,000,000 microseconds.
 -- The jump seeks past the last instant of a lane, since SQLite begins to read at the values of a
@@ -154,21 +155,21 @@ WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
               FROM runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY queue, task, priority, claimable_at
+             ORDER BY queue, keyed, task, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
               FROM runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.task, next.priority, next.claimable_at)
-                   > (+runs.queue, +runs.task, +runs.priority, 9223372036854775807)
-             ORDER BY next.queue, next.task, next.priority, next.claimable_at
+               AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
+                   > (+runs.queue, +runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
+             ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
       JOIN runs ON runs.id = lane.head
 ), due AS MATERIALIZED (
-    SELECT runs.queue, runs.task, runs.priority
+    SELECT runs.queue, runs.keyed, runs.task, runs.priority
       FROM lane
       JOIN runs ON runs.id = lane.head
      WHERE runs.claimable_at <= now()
@@ -184,32 +185,25 @@ WITH RECURSIVE lane (head) AS (
            SELECT first.id
              FROM runs AS first
             WHERE first.environment = :environment AND first.gate IS NULL
-              AND first.queue = due.queue AND first.task = due.task
+              AND first.queue = due.queue AND first.keyed = due.keyed AND first.task = due.task
               AND first.priority = due.priority AND first.claimable_at <= now()
             ORDER BY first.claimable_at, first.id
             LIMIT (SELECT min(:wanted, max(5000, 4 * :wanted) / count(*) + 1) FROM due))
      ORDER BY turn, claim_rank
      LIMIT :wanted
 )
-SELECT runs.id, runs.state, runs.lease_expires_at, history.events,
-       EXISTS (SELECT 1 FROM limits WHERE environment = :environment)
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM ranked
   JOIN runs ON runs.id = ranked.id
   JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
  ORDER BY ranked.claim_rank, ranked.id;
 
--- name: claim_named
--- The same for runs somebody knows by name: a push, or a run executed where it was asked for.
-SELECT runs.id, runs.state, runs.lease_expires_at, history.events,
-       EXISTS (SELECT 1 FROM limits WHERE environment = :environment)
-  FROM runs
-  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
- WHERE runs.id IN (SELECT value FROM json_each(:ids))
-   AND runs.environment = :environment AND runs.gate IS NULL AND runs.claimable_at <= now()
-   AND runs.task IN (SELECT value FROM json_each(:tasks))
-   AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
- ORDER BY runs.id
- LIMIT :wanted;
+-- name: claim_clock
+-- The time, and whether there are limits to look at.
+SELECT now(),
+       EXISTS (SELECT 1 FROM limits
+                WHERE environment = :environment
+                  AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused = 1 OR fair = 1));
 
 -- name: next_claimable
 -- When the next lane that this worker serves becomes due.
@@ -217,16 +211,16 @@ WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
               FROM runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY queue, task, priority, claimable_at
+             ORDER BY queue, keyed, task, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
               FROM runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.task, next.priority, next.claimable_at)
-                   > (+runs.queue, +runs.task, +runs.priority, 9223372036854775807)
-             ORDER BY next.queue, next.task, next.priority, next.claimable_at
+               AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
+                   > (+runs.queue, +runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
+             ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
       JOIN runs ON runs.id = lane.head
@@ -237,64 +231,472 @@ SELECT min(runs.claimable_at)
  WHERE runs.task IN (SELECT value FROM json_each(:tasks))
    AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)));
 
+-- part: rooms
+-- How many more each queue and task may start now; none: any number. It only narrows what claims
+-- look at: what may start is judged in core.
+SELECT limits.scope, limits.name, limits.fair, limits.paused, limits.opens_at,
+       CASE WHEN limits.max_leases IS NULL THEN NULL
+            WHEN limits.scope = 'queue' THEN limits.max_leases
+                 - (SELECT count(*) FROM runs AS leased
+                     WHERE leased.environment = limits.environment
+                       AND leased.queue = limits.name AND leased.lease_token IS NOT NULL)
+                 - (SELECT count(*) FROM runs AS reserved
+                     WHERE reserved.environment = limits.environment
+                       AND reserved.queue = limits.name AND reserved.gate = 'reserved')
+            WHEN limits.scope = 'task' THEN limits.max_leases
+                 - (SELECT count(*) FROM runs AS leased
+                     WHERE leased.environment = limits.environment
+                       AND leased.task = limits.name AND leased.lease_worker IS NOT NULL)
+                 - (SELECT count(*) FROM runs AS reserved INDEXED BY runs_reserved
+                     WHERE reserved.environment = limits.environment
+                       AND reserved.task = limits.name AND reserved.gate = 'reserved')
+       END AS slots,
+       CASE WHEN limits.rate_interval IS NULL THEN NULL
+            WHEN limits.opens_at IS NULL THEN limits.rate_burst
+            WHEN limits.opens_at > now() THEN 0
+            ELSE min(limits.rate_burst, 1 + (now() - limits.opens_at) / limits.rate_interval)
+       END AS tokens
+  FROM limits
+ WHERE limits.environment = :environment
+
+-- part: room
+-- The least of them; a billion stands for any number.
+CASE WHEN rooms.paused = 1 THEN 0
+     ELSE min(coalesce(rooms.slots, 1000000000), coalesce(rooms.tokens, 1000000000)) END
+
+-- part: waking
+-- When the first key of a known task that runs wait for may start one again.
+CASE WHEN EXISTS (SELECT 1 FROM buckets INDEXED BY buckets_waiting
+                   WHERE environment = :environment AND waiting = 1)
+     THEN (SELECT min((SELECT opens_at FROM buckets
+                        WHERE environment = :environment AND task = known.value AND waiting = 1
+                        ORDER BY opens_at
+                        LIMIT 1))
+             FROM json_each(:tasks) AS known)
+END
+
+-- name: limited_candidates
+-- The same where there are limits: lanes of queues and tasks that have no room are passed by, and
+-- not more is read than there is room for. Fair queues are looked at elsewhere.
+WITH RECURSIVE lane (head) AS (
+    SELECT (SELECT id
+              FROM runs
+             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+             ORDER BY queue, keyed, task, priority, claimable_at
+             LIMIT 1)
+    UNION ALL
+    SELECT (SELECT next.id
+              FROM runs AS next
+             WHERE next.environment = :environment
+               AND next.claimable_at IS NOT NULL AND next.gate IS NULL
+               AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
+                   > (+runs.queue, +runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
+             ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
+             LIMIT 1)
+      FROM lane
+      JOIN runs ON runs.id = lane.head
+), known AS MATERIALIZED (
+    SELECT runs.queue, runs.keyed, runs.task, runs.priority
+      FROM lane
+      JOIN runs ON runs.id = lane.head
+     WHERE runs.claimable_at <= now()
+       AND runs.task IN (SELECT value FROM json_each(:tasks))
+       AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
+       AND NOT EXISTS (SELECT 1 FROM limits
+                        WHERE environment = :environment AND scope = 'queue'
+                          AND name = runs.queue AND fair = 1)
+), roomy AS MATERIALIZED (
+    SELECT known.*,
+           coalesce((SELECT {room} FROM ({rooms}) AS rooms
+                      WHERE rooms.scope = 'queue' AND rooms.name = known.queue), 1000000000)
+           AS queue_room,
+           coalesce((SELECT {room} FROM ({rooms}) AS rooms
+                      WHERE rooms.scope = 'task' AND rooms.name = known.task), 1000000000)
+           AS task_room
+      FROM known
+), due AS MATERIALIZED (
+    SELECT *, min(queue_room, task_room) AS room
+      FROM roomy
+     WHERE queue_room > 0 AND task_room > 0
+), numbered AS MATERIALIZED (
+    SELECT runs.id, runs.claimable_at - runs.priority * 3600000000 AS claim_rank, due.queue_room,
+           row_number() OVER (PARTITION BY due.queue
+                              ORDER BY runs.claimable_at - runs.priority * 3600000000, runs.id)
+           AS turn
+      FROM due
+      JOIN runs ON runs.id IN (
+           SELECT first.id
+             FROM runs AS first
+            WHERE first.environment = :environment AND first.gate IS NULL
+              AND first.queue = due.queue AND first.keyed = due.keyed AND first.task = due.task
+              AND first.priority = due.priority AND first.claimable_at <= now()
+            ORDER BY first.claimable_at, first.id
+            LIMIT (SELECT min(:wanted, max(room), max(5000, 4 * :wanted) / count(*) + 1)
+                     FROM due))
+), ranked AS MATERIALIZED (
+    SELECT id, claim_rank
+      FROM numbered
+     WHERE turn <= queue_room
+     ORDER BY turn, claim_rank
+     LIMIT (SELECT min(:wanted, coalesce(sum(room), 0)) FROM due)
+)
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events
+  FROM ranked
+  JOIN runs ON runs.id = ranked.id
+  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+ ORDER BY ranked.claim_rank, ranked.id;
+
+-- name: limited_clock
+-- The time, and what there is to look at: limits, fair queues, keys that wait for their rate.
+SELECT now(),
+       EXISTS (SELECT 1 FROM limits
+                WHERE environment = :environment
+                  AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused = 1 OR fair = 1)),
+       (SELECT json_group_array(name)
+          FROM (SELECT name FROM limits INDEXED BY limits_fair
+                 WHERE environment = :environment AND fair = 1 AND scope = 'queue' AND paused = 0
+                   AND (:queues IS NULL OR name IN (SELECT value FROM json_each(:queues)))
+                 ORDER BY name)),
+       {waking};
+
+-- name: claim_named
+-- The same for runs somebody knows by name: a push, or a run executed where it was asked for.
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events
+  FROM runs
+  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+ WHERE runs.id IN (SELECT value FROM json_each(:ids))
+   AND runs.environment = :environment AND runs.claimable_at <= now()
+   AND (runs.gate IS NULL OR runs.gate = 'reserved')
+   AND runs.task IN (SELECT value FROM json_each(:tasks))
+   AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
+ ORDER BY runs.id
+ LIMIT :wanted;
+
+-- name: lock_turns
+SELECT queue, after_key
+  FROM turns
+ WHERE environment = :environment AND queue IN (SELECT value FROM json_each(:queues))
+ ORDER BY queue;
+
+-- name: read_rooms
+SELECT wanted.value ->> 'scope', wanted.value ->> 'name', {room}
+  FROM json_each(:wanted) AS wanted
+ CROSS JOIN ({rooms}) AS rooms
+    ON rooms.scope = wanted.value ->> 'scope' AND rooms.name = wanted.value ->> 'name';
+
+-- part: next_is_due
+(next.claimable_at <= now() AND next.task IN (SELECT value FROM json_each(:tasks)))
+
+-- part: is_counted
+(next.concurrency_key = lane.key AND lane.is_counted)
+
+-- name: fair_lanes
+-- Jumps from lane to lane through the keys of a fair queue, until enough keys have been found that
+-- have something due, or it has gone far enough.
+WITH RECURSIVE lane (key, task, priority, is_due, is_counted, keys, visit) AS (
+    SELECT first.concurrency_key, first.task, first.priority, first.is_due, first.is_due,
+           first.is_due, 1
+      FROM (SELECT next.concurrency_key, next.task, next.priority, {next_is_due} AS is_due
+              FROM runs AS next INDEXED BY runs_by_key
+             WHERE next.environment = :environment AND next.queue = :queue
+               AND next.claimable_at IS NOT NULL AND next.gate IS NULL
+               AND next.concurrency_key IS NOT NULL AND next.concurrency_key > :after
+             ORDER BY next.concurrency_key, next.task, next.priority, next.claimable_at
+             LIMIT 1) AS first
+    UNION ALL
+    SELECT next.concurrency_key, next.task, next.priority, {next_is_due},
+           {next_is_due} OR {is_counted}, lane.keys + ({next_is_due} AND NOT {is_counted}),
+           lane.visit + 1
+      FROM lane
+      JOIN runs AS next ON next.id = (
+           SELECT id
+             FROM runs INDEXED BY runs_by_key
+            WHERE environment = :environment AND queue = :queue
+              AND claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL
+              AND (concurrency_key, task, priority, claimable_at)
+                  > (+lane.key, +lane.task, +lane.priority, 9223372036854775807)
+            ORDER BY concurrency_key, task, priority, claimable_at
+            LIMIT 1)
+     WHERE lane.visit < :visits AND (lane.keys < :most_keys OR next.concurrency_key = lane.key)
+)
+SELECT key, task, priority, is_due
+  FROM lane
+ ORDER BY visit;
+
+-- name: unkeyed_lanes
+-- The lanes of a fair queue's runs that have no key.
+WITH RECURSIVE lane (head) AS (
+    SELECT (SELECT id
+              FROM runs
+             WHERE environment = :environment AND queue = :queue AND keyed = 0
+               AND claimable_at IS NOT NULL AND gate IS NULL
+             ORDER BY task, priority, claimable_at
+             LIMIT 1)
+    UNION ALL
+    SELECT (SELECT next.id
+              FROM runs AS next
+             WHERE next.environment = :environment AND next.queue = :queue AND next.keyed = 0
+               AND next.claimable_at IS NOT NULL AND next.gate IS NULL
+               AND (next.task, next.priority, next.claimable_at)
+                   > (+runs.task, +runs.priority, 9223372036854775807)
+             ORDER BY next.task, next.priority, next.claimable_at
+             LIMIT 1)
+      FROM lane
+      JOIN runs ON runs.id = lane.head
+)
+SELECT NULL, runs.task, runs.priority, runs.claimable_at <= now()
+  FROM lane
+  JOIN runs ON runs.id = lane.head
+ WHERE runs.task IN (SELECT value FROM json_each(:tasks));
+
+-- name: fair_candidates
+-- Of each lane the first few; of each key one a turn, by rank. `place` is the key's in the circle.
+WITH lane AS MATERIALIZED (
+    SELECT value ->> 'key' AS key, value ->> 'task' AS task, value ->> 'priority' AS priority,
+           value ->> 'place' AS place
+      FROM json_each(:lanes)
+), first AS MATERIALIZED (
+    SELECT runs.id, lane.place, runs.claimable_at - runs.priority * 3600000000 AS claim_rank
+      FROM lane
+      JOIN runs ON runs.id IN (
+           SELECT keyed.id
+             FROM runs AS keyed INDEXED BY runs_by_key
+            WHERE keyed.environment = :environment AND keyed.queue = :queue
+              AND keyed.gate IS NULL AND keyed.concurrency_key IS NOT NULL
+              AND keyed.concurrency_key = lane.key AND keyed.task = lane.task
+              AND keyed.priority = lane.priority AND keyed.claimable_at <= now()
+            ORDER BY keyed.claimable_at, keyed.id
+            LIMIT (SELECT min(:wanted, 1000 / count(*) + 1) FROM lane))
+    UNION ALL
+    SELECT runs.id, lane.place, runs.claimable_at - runs.priority * 3600000000
+      FROM lane
+      JOIN runs ON runs.id IN (
+           SELECT free.id
+             FROM runs AS free
+            WHERE free.environment = :environment AND free.queue = :queue
+              AND free.gate IS NULL AND free.keyed = 0 AND free.task = lane.task
+              AND free.priority = lane.priority AND free.claimable_at <= now()
+            ORDER BY free.claimable_at, free.id
+            LIMIT (SELECT min(:wanted, 1000 / count(*) + 1) FROM lane))
+     WHERE lane.key IS NULL
+), ranked AS MATERIALIZED (
+    SELECT id, place,
+           row_number() OVER (PARTITION BY place ORDER BY claim_rank, id) AS turn
+      FROM first
+     ORDER BY turn, place
+     LIMIT :wanted
+)
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events
+  FROM ranked
+  JOIN runs ON runs.id = ranked.id
+  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+ ORDER BY ranked.turn, ranked.place;
+
+-- name: set_turns
+UPDATE turns
+   SET after_key = :after_key
+ WHERE environment = :environment AND queue = :queue;
+
+-- name: limited_next_claimable
+-- The same where there are limits: not before its queue and task let it start.
+WITH RECURSIVE lane (head) AS (
+    SELECT (SELECT id
+              FROM runs
+             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+             ORDER BY queue, keyed, task, priority, claimable_at
+             LIMIT 1)
+    UNION ALL
+    SELECT (SELECT next.id
+              FROM runs AS next
+             WHERE next.environment = :environment
+               AND next.claimable_at IS NOT NULL AND next.gate IS NULL
+               AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
+                   > (+runs.queue, +runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
+             ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
+             LIMIT 1)
+      FROM lane
+      JOIN runs ON runs.id = lane.head
+), known AS MATERIALIZED (
+    SELECT runs.queue, runs.task, runs.claimable_at
+      FROM lane
+      JOIN runs ON runs.id = lane.head
+     WHERE runs.task IN (SELECT value FROM json_each(:tasks))
+       AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
+), open AS MATERIALIZED (
+    SELECT max(known.claimable_at,
+               coalesce((SELECT rooms.opens_at FROM ({rooms}) AS rooms
+                          WHERE rooms.scope = 'queue' AND rooms.name = known.queue), 0),
+               coalesce((SELECT rooms.opens_at FROM ({rooms}) AS rooms
+                          WHERE rooms.scope = 'task' AND rooms.name = known.task), 0))
+           AS claimable_at
+      FROM known
+     WHERE NOT EXISTS (SELECT 1 FROM ({rooms}) AS rooms
+                        WHERE rooms.scope = 'queue' AND rooms.name = known.queue
+                          AND (rooms.paused = 1 OR rooms.slots <= 0))
+       AND NOT EXISTS (SELECT 1 FROM ({rooms}) AS rooms
+                        WHERE rooms.scope = 'task' AND rooms.name = known.task
+                          AND rooms.slots <= 0)
+    UNION ALL
+    SELECT {waking}
+)
+SELECT min(claimable_at) FROM open;
+
 -- name: lock_limits
-SELECT limits.scope, limits.name, limits.max_leases
+SELECT limits.scope, limits.name, limits.max_leases, limits.paused, limits.rate_interval,
+       limits.rate_burst, limits.opens_at
   FROM json_each(:wanted) AS wanted
  CROSS JOIN limits ON limits.environment = :environment
-   AND limits.scope = wanted.value ->> 'scope' AND limits.name = wanted.value ->> 'name';
+   AND limits.scope = wanted.value ->> 'scope' AND limits.name = wanted.value ->> 'name'
+   AND (limits.max_leases IS NOT NULL OR limits.rate_interval IS NOT NULL OR limits.paused = 1);
 
 -- name: count_holders
+-- Leases and reservations.
 SELECT wanted.value ->> 'scope', wanted.value ->> 'name', wanted.value ->> 'key',
        CASE wanted.value ->> 'scope'
        WHEN 'queue' THEN (SELECT count(*) FROM runs
                            WHERE environment = :environment
                              AND queue = wanted.value ->> 'name' AND lease_token IS NOT NULL)
+                         + (SELECT count(*) FROM runs
+                             WHERE environment = :environment
+                               AND queue = wanted.value ->> 'name' AND gate = 'reserved')
        WHEN 'task' THEN (SELECT count(*) FROM runs
                           WHERE environment = :environment
                             AND task = wanted.value ->> 'name' AND lease_worker IS NOT NULL)
+                        + (SELECT count(*) FROM runs INDEXED BY runs_reserved
+                            WHERE environment = :environment
+                              AND task = wanted.value ->> 'name' AND gate = 'reserved')
        WHEN 'key' THEN (SELECT count(*) FROM runs
                          WHERE environment = :environment AND task = wanted.value ->> 'name'
                            AND concurrency_key = wanted.value ->> 'key'
                            AND lease_worker IS NOT NULL)
+                       + (SELECT count(*) FROM runs
+                           WHERE environment = :environment AND task = wanted.value ->> 'name'
+                             AND concurrency_key = wanted.value ->> 'key'
+                             AND gate = 'reserved')
        ELSE (SELECT count(*) FROM runs
               WHERE environment = :environment
                 AND schedule_id = wanted.value ->> 'name' AND holds_slot = 1)
        END
   FROM json_each(:wanted) AS wanted;
 
+-- name: read_buckets
+SELECT buckets.task, buckets.key, buckets.opens_at
+  FROM json_each(:wanted) AS wanted
+ CROSS JOIN buckets ON buckets.environment = :environment
+   AND buckets.task = wanted.value ->> 'task' AND buckets.key = wanted.value ->> 'key';
+
+-- name: waking_keys
+-- The keys that runs wait for and that may start one again.
+SELECT buckets.task, buckets.key
+  FROM json_each(:tasks) AS known
+ CROSS JOIN buckets ON buckets.environment = :environment AND buckets.task = known.value
+ WHERE buckets.waiting = 1 AND buckets.opens_at <= now()
+ ORDER BY buckets.opens_at
+ LIMIT :limit;
+
+-- name: take_tokens
+UPDATE limits
+   SET opens_at = :opens_at
+ WHERE environment = :environment AND scope = :scope AND name = :name;
+
+-- name: put_buckets
+-- Whether runs wait is looked up last, after they were parked or let in.
+INSERT INTO buckets (environment, task, key, opens_at, full_at, waiting)
+VALUES (:environment, :task, :key, :opens_at, :full_at,
+        EXISTS (SELECT 1 FROM runs WHERE environment = :environment AND gate = :gate))
+    ON CONFLICT (environment, task, key) DO UPDATE
+   SET opens_at = excluded.opens_at, full_at = excluded.full_at, waiting = excluded.waiting;
+
+-- name: wake_buckets
+-- Whoever takes a token of one next finds out whether others still wait.
+UPDATE buckets
+   SET waiting = 0
+ WHERE environment = :environment AND task = :task AND key = :key;
+
+-- name: settle_buckets
+-- A task's keys have another rate: at worst, they wait for one token of it.
+UPDATE buckets
+   SET opens_at = min(opens_at, now() + :interval),
+       full_at = min(opens_at, now() + :interval) + :spread
+ WHERE environment = :environment AND task = :task;
+
+-- name: drop_buckets
+DELETE FROM buckets
+ WHERE environment = :environment AND task = :task;
+
+-- name: delete_full_buckets
+DELETE FROM buckets
+ WHERE (environment, task, key) IN (
+       SELECT environment, task, key
+         FROM buckets
+        WHERE full_at <= now() AND waiting = 0
+        ORDER BY full_at
+        LIMIT :limit);
+
+-- name: open_gate
+-- By rank, like claims: a few of each lane, and the first of them. Paused queues are passed by.
+WITH RECURSIVE lane (head) AS (
+    SELECT (SELECT id
+              FROM runs
+             WHERE environment = :environment AND gate = :gate
+             ORDER BY queue, task, priority
+             LIMIT 1)
+    UNION ALL
+    SELECT (SELECT next.id
+              FROM runs AS next
+             WHERE next.environment = :environment AND next.gate = :gate
+               AND (next.queue, next.task, next.priority, next.claimable_at)
+                   > (+runs.queue, +runs.task, +runs.priority, 9223372036854775807)
+             ORDER BY next.queue, next.task, next.priority
+             LIMIT 1)
+      FROM lane
+      JOIN runs ON runs.id = lane.head
+), open AS MATERIALIZED (
+    SELECT runs.queue, runs.task, runs.priority
+      FROM lane
+      JOIN runs ON runs.id = lane.head
+     WHERE NOT EXISTS (SELECT 1 FROM limits
+                        WHERE environment = :environment AND scope = 'queue'
+                          AND name = runs.queue AND paused = 1)
+)
+UPDATE runs
+   SET gate = NULL
+ WHERE id IN (
+       SELECT parked.id
+         FROM open
+         JOIN runs AS parked ON parked.id IN (
+              SELECT first.id
+                FROM runs AS first
+               WHERE first.environment = :environment AND first.gate = :gate
+                 AND first.queue = open.queue AND first.task = open.task
+                 AND first.priority = open.priority
+               ORDER BY first.claimable_at, first.id
+               LIMIT :room)
+        ORDER BY parked.claimable_at - parked.priority * 3600000000, parked.id
+        LIMIT :room)
+RETURNING id;
+
 -- name: park_runs
 UPDATE runs
    SET gate = :gate
  WHERE id = :id;
 
--- name: open_gate
--- Those who wait longest first.
-UPDATE runs
-   SET gate = NULL
- WHERE id IN (
-       SELECT parked.id
-         FROM runs AS parked
-        WHERE parked.environment = :environment AND parked.gate = :gate
-        ORDER BY parked.claimable_at, parked.id
-        LIMIT :room)
-RETURNING id;
-
 -- name: read_gates
--- Jumps from gate to gate, however many wait behind each.
+-- Jumps from gate to gate, however many wait behind each: past every queue of one, since a BLOB
+-- comes after all texts.
 WITH RECURSIVE parked (head) AS (
     SELECT (SELECT id
               FROM runs
              WHERE gate IS NOT NULL
-               AND (environment, gate, claimable_at)
-                   > (:after_environment, :after_gate, 9223372036854775807)
+               AND (environment, gate, queue) > (:after_environment, :after_gate, x'')
              ORDER BY environment, gate
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
               FROM runs AS next
              WHERE next.gate IS NOT NULL
-               AND (next.environment, next.gate, next.claimable_at)
-                   > (+runs.environment, +runs.gate, 9223372036854775807)
+               AND (next.environment, next.gate, next.queue)
+                   > (+runs.environment, +runs.gate, x'')
              ORDER BY next.environment, next.gate
              LIMIT 1)
       FROM parked
@@ -305,20 +707,45 @@ SELECT runs.environment, runs.gate
   JOIN runs ON runs.id = parked.head
  LIMIT :limit;
 
--- name: set_limits
-INSERT INTO limits (environment, scope, name, max_leases)
-VALUES (:environment, :scope, :name, :max_leases)
-    ON CONFLICT (environment, scope, name) DO UPDATE SET max_leases = excluded.max_leases;
+-- name: put_limit
+-- Only over the version it was made from; whose version is stale gets no row back. Another rate
+-- leaves at worst an empty bucket.
+INSERT INTO limits (environment, scope, name, version, max_leases, rate_interval, rate_burst,
+                    paused, fair, body)
+VALUES (:environment, :scope, :name, :version, :max_leases, :rate_interval, :rate_burst,
+        :paused, :fair, :body)
+    ON CONFLICT (environment, scope, name) DO UPDATE
+   SET version = excluded.version, max_leases = excluded.max_leases,
+       rate_interval = excluded.rate_interval, rate_burst = excluded.rate_burst,
+       opens_at = CASE WHEN excluded.rate_interval IS NOT NULL
+                       THEN min(limits.opens_at, now() + excluded.rate_interval) END,
+       paused = excluded.paused, fair = excluded.fair, body = excluded.body
+ WHERE limits.version = excluded.version - 1
+RETURNING name;
 
--- name: delete_limits
-DELETE FROM limits
- WHERE environment = :environment AND scope = :scope AND name = :name;
+-- name: insert_turns
+INSERT INTO turns (environment, queue, after_key)
+VALUES (:environment, :queue, '')
+    ON CONFLICT (environment, queue) DO NOTHING;
 
 -- name: read_limits
-SELECT environment, scope, name, max_leases
+SELECT environment, scope, name, version, body
   FROM limits
  WHERE environment = :environment
  ORDER BY scope, name;
+
+-- name: read_gates_of_runs
+SELECT id, gate
+  FROM runs
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND gate IS NOT NULL;
+
+-- name: read_standing
+-- What `lock_limits` finds, without a lock: to tell, not to judge.
+SELECT limits.scope, limits.name, limits.max_leases, limits.paused, limits.rate_interval,
+       limits.rate_burst, limits.opens_at
+  FROM json_each(:wanted) AS wanted
+ CROSS JOIN limits ON limits.environment = :environment
+   AND limits.scope = wanted.value ->> 'scope' AND limits.name = wanted.value ->> 'name';
 
 -- name: lock_leases
 SELECT runs.id
@@ -340,8 +767,7 @@ SELECT runs.id, runs.lease_token, runs.lease_expires_at, runs.status
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM runs INDEXED BY runs_leased_by_task
   JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
- WHERE runs.lease_worker = :worker_id
- ORDER BY runs.id;
+ WHERE runs.lease_worker = :worker_id;
 
 -- name: put_off_attention
 -- Leases that were renewed since: look again when they expire.
@@ -552,16 +978,16 @@ WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
               FROM runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY queue, task, priority, claimable_at
+             ORDER BY queue, keyed, task, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
               FROM runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.task, next.priority, next.claimable_at)
-                   > (+runs.queue, +runs.task, +runs.priority, 9223372036854775807)
-             ORDER BY next.queue, next.task, next.priority, next.claimable_at
+               AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
+                   > (+runs.queue, +runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
+             ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
       JOIN runs ON runs.id = lane.head
@@ -572,14 +998,16 @@ SELECT runs.queue,
               FROM (SELECT 1
                       FROM runs AS one
                      WHERE one.environment = :environment AND one.gate IS NULL
-                       AND one.queue = runs.queue AND one.task = runs.task
+                       AND one.queue = runs.queue AND one.keyed = runs.keyed
+                       AND one.task = runs.task
                        AND one.priority = runs.priority AND one.claimable_at <= now()
                      LIMIT :most))),
        sum((SELECT count(*)
               FROM (SELECT 1
                       FROM runs AS one
                      WHERE one.environment = :environment AND one.gate IS NULL
-                       AND one.queue = runs.queue AND one.task = runs.task
+                       AND one.queue = runs.queue AND one.keyed = runs.keyed
+                       AND one.task = runs.task
                        AND one.priority = runs.priority AND one.claimable_at > now()
                      LIMIT :most))),
        min(runs.claimable_at)
@@ -589,8 +1017,9 @@ SELECT runs.queue,
 
 -- name: count_held
 SELECT 'parked', queue, count(*)
-  FROM (SELECT queue FROM runs WHERE environment = :environment AND gate IS NOT NULL LIMIT :most)
-       AS parked
+  FROM (SELECT queue FROM runs
+         WHERE environment = :environment AND gate IS NOT NULL AND gate <> 'reserved'
+         LIMIT :most) AS parked
  GROUP BY queue
 UNION ALL
 SELECT 'leased', queue, count(*)

@@ -1,6 +1,18 @@
 -- The schema, as the migrations leave it. To read, not to run: `perdure migrate` makes it.
 -- Written by scripts/dump_schema.py.
 
+CREATE TABLE buckets (
+    environment  TEXT NOT NULL,
+    task         TEXT NOT NULL,
+    key          TEXT NOT NULL,
+    opens_at     INTEGER NOT NULL,
+    full_at      INTEGER NOT NULL,
+    waiting      INTEGER NOT NULL,
+    PRIMARY KEY (environment, task, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX buckets_full ON buckets (full_at);
+CREATE INDEX buckets_waiting ON buckets (environment, task, opens_at) WHERE waiting = 1;
+
 CREATE TABLE dead_letters (
     run_id          TEXT PRIMARY KEY,
     environment     TEXT NOT NULL,
@@ -39,13 +51,22 @@ CREATE TABLE keys (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX keys_free ON keys (free_at) WHERE free_at IS NOT NULL;
 
-CREATE TABLE limits (
-    environment  TEXT NOT NULL,
-    scope        TEXT NOT NULL,
-    name         TEXT NOT NULL,
-    max_leases   INTEGER NOT NULL CHECK (max_leases >= 0),
-    PRIMARY KEY (environment, scope, name)
+CREATE TABLE "limits" (
+    environment    TEXT NOT NULL,
+    scope          TEXT NOT NULL,
+    name           TEXT NOT NULL,
+    version        INTEGER NOT NULL CHECK (version >= 1),
+    max_leases     INTEGER CHECK (max_leases >= 0),
+    rate_interval  INTEGER CHECK (rate_interval > 0),
+    rate_burst     INTEGER CHECK (rate_burst > 0),
+    opens_at       INTEGER,
+    paused         INTEGER NOT NULL,
+    fair           INTEGER NOT NULL,
+    body           TEXT NOT NULL,
+    PRIMARY KEY (environment, scope, name),
+    CONSTRAINT rate_is_whole CHECK ((rate_interval IS NULL) = (rate_burst IS NULL))
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX limits_fair ON limits (environment, name) WHERE fair = 1;
 
 CREATE TABLE outbox (
     position      INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -118,7 +139,7 @@ CREATE TABLE runs (
     parent_id         TEXT,
     failure_kind      TEXT,
     fingerprint       TEXT,
-    state             TEXT NOT NULL,
+    state             TEXT NOT NULL, keyed INTEGER GENERATED ALWAYS AS (concurrency_key IS NOT NULL) VIRTUAL,
     CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL)
            AND (lease_token IS NULL) = (lease_worker IS NULL)),
     CHECK (lease_token IS NULL OR claimable_at IS NULL),
@@ -126,13 +147,25 @@ CREATE TABLE runs (
 ) STRICT;
 CREATE INDEX runs_attention ON runs (attention_at) WHERE attention_at IS NOT NULL;
 CREATE INDEX runs_batch ON runs (batch_id) WHERE batch_id IS NOT NULL;
-CREATE INDEX runs_claimable ON runs (environment, queue, task, priority, claimable_at, id)
+CREATE INDEX runs_by_key
+    ON runs (environment, queue, concurrency_key, task, priority, claimable_at, id)
+ WHERE claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL;
+CREATE INDEX runs_claimable ON runs (environment, queue, keyed, task, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL;
 CREATE INDEX runs_finished ON runs (status, finished_at) WHERE finished_at IS NOT NULL;
-CREATE INDEX runs_gated ON runs (environment, gate, claimable_at, id) WHERE gate IS NOT NULL;
+CREATE INDEX runs_gated ON runs (environment, gate, queue, task, priority, claimable_at, id)
+ WHERE gate IS NOT NULL;
 CREATE INDEX runs_leased_by_queue ON runs (environment, queue) WHERE lease_token IS NOT NULL;
 CREATE INDEX runs_leased_by_task ON runs (environment, task, concurrency_key)
  WHERE lease_worker IS NOT NULL;
 CREATE INDEX runs_parent ON runs (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX runs_reserved ON runs (environment, task, concurrency_key) WHERE gate = 'reserved';
 CREATE INDEX runs_schedule ON runs (schedule_id, id) WHERE schedule_id IS NOT NULL;
 CREATE INDEX runs_slots ON runs (environment, schedule_id) WHERE holds_slot = 1;
+
+CREATE TABLE turns (
+    environment  TEXT NOT NULL,
+    queue        TEXT NOT NULL,
+    after_key    TEXT NOT NULL,
+    PRIMARY KEY (environment, queue)
+) STRICT, WITHOUT ROWID;

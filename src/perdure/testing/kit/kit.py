@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from perdure.engine.app import App
-from perdure.engine.options import Duration, duration
+from perdure.engine.door import Duration, duration
 from perdure.engine.run_log import TASK_LOG
 from perdure.engine.task import Task
 from perdure.errors import InvalidInput

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.run import Run
-from perdure.engine.options import Duration, duration
+from perdure.engine.door import Duration, duration
 from perdure.engine.task import Task
 from perdure.errors import InvalidInput
 

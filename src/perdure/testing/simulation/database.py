@@ -25,6 +25,18 @@ class RunRow(msgspec.Struct, frozen=True):
     gate: str | None
 
 
+class LimitRow(msgspec.Struct, frozen=True):
+    """What holds at a limit, as it is stored."""
+
+    scope: str
+    name: str
+    max_leases: int | None
+    rate_interval: int | None
+    rate_burst: int | None
+    paused: bool
+    fair: bool
+
+
 class Database(InlineDatabase):
     """What a simulation writes, read back."""
 
@@ -43,6 +55,10 @@ class Database(InlineDatabase):
         """Which runs had an effect, by which lease."""
         query = "SELECT run_id, token FROM effects ORDER BY rowid"
         return [(run_id, token) for run_id, token in self._raw.execute(query).fetchall()]
+
+    def limits(self) -> dict[tuple[str, str], LimitRow]:
+        query = f"SELECT {', '.join(LimitRow.__struct_fields__)} FROM limits ORDER BY scope, name"
+        return {(row[0], row[1]): LimitRow(*row) for row in self._raw.execute(query).fetchall()}
 
     def open_letters(self) -> set[str]:
         query = "SELECT run_id FROM dead_letters WHERE closed_at IS NULL"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-UNWATCHED = frozenset({"put", "forget", "set_limits"})
+UNWATCHED = frozenset({"put", "forget"})
 """Calls that touch no run."""
 
 

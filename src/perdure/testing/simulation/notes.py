@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 POINTS = (
+    "a key waited for its turn",
     "ambiguous claim settled",
     "ambiguous commit settled",
     "cancelled before a claim",
@@ -31,6 +32,10 @@ POINTS = (
     "parked and freed",
     "paused and resumed",
     "pruned",
+    "queue paused and resumed",
+    "rate waited for",
+    "limit overruled and reset",
+    "reservation lapsed",
     "recovery lost to a renewal",
     "redelivered",
     "released",

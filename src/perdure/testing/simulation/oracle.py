@@ -3,7 +3,6 @@ must hold is checked for the runs it touched."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 
@@ -26,11 +25,11 @@ from perdure.core.invariants import (
     check_step,
     differences,
 )
-from perdure.core.limits import LimitScope
 from perdure.core.reducer import project
 from perdure.core.run import ActorType, Run
 from perdure.errors import PerdureError, SequenceConflict
 from perdure.testing.simulation.database import Database, HistoryRow, RunRow, finish
+from perdure.testing.simulation.flow import FlowWatch
 from perdure.testing.simulation.ledger import Ledger
 from perdure.testing.simulation.loop import EPOCH, Process
 from perdure.testing.simulation.notes import Notes
@@ -56,7 +55,7 @@ class Oracle:
         self._lost_answers: set[str] = set()
         self._freed: set[str] = set()
         self._outlived: set[str] = set()
-        self.limits: dict[tuple[str, str], int] = {}
+        self.flow = FlowWatch(notes)
         self.runs: dict[str, Run] = {}
         self.pruned: set[str] = set()
         self.workers: dict[str, Process] = {}
@@ -79,8 +78,8 @@ class Oracle:
         touched = {row.run_id for row in found}
         self._compare([run_id for run_id in self.runs if run_id in touched], rows)
         self._check_leases(before, rows)
-        self._check_limits(rows)
         self._check_effects(touched)
+        self.flow.look(before, rows, self._database.limits(), _instant(self.now) or 0)
         self._rows = rows
 
     def _take(self, row: HistoryRow, before_row: RunRow | None) -> None:
@@ -206,21 +205,6 @@ class Oracle:
         if effects:
             self._notes.sometimes("effect and success together")
 
-    def _check_limits(self, rows: dict[str, RunRow]) -> None:
-        if not self.limits:
-            return
-        held: Counter[tuple[str, str, str]] = Counter()
-        for row in rows.values():
-            if row.lease_token is not None:
-                held[LimitScope.QUEUE, row.queue, ""] += 1
-                held[LimitScope.TASK, row.task, ""] += 1
-                if row.concurrency_key is not None:
-                    held[LimitScope.KEY, row.task, row.concurrency_key] += 1
-        for (scope, name, key), count in held.items():
-            most = self.limits.get((scope, name))
-            if most is not None and count > most:
-                self._notes.fail(f"{count} leases of {scope} {name} {key}, at most {most} allowed")
-
     # What storage answered
 
     def answer_lost(self, batch: Sequence[Commit]) -> None:
@@ -248,6 +232,10 @@ class Oracle:
             self._notes.sometimes("zombie outcome refused")
         else:
             self._notes.sometimes("outcome overtaken by a cancellation")
+
+    def check_parked(self) -> None:
+        """Nothing goes wrong any more: nobody may wait behind an open gate for long."""
+        self.flow.check_parked(self._rows, _instant(self.now) or 0)
 
     @property
     def any_leased(self) -> bool:

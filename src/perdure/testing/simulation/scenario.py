@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from random import Random  # noqa: TID251  # seeded
+from typing import Any
 
 import msgspec
 
+from perdure.core.rates import Rate
 from perdure.testing.simulation.faults import FaultPlan
 from perdure.testing.simulation.workload import FEATURES, Item, make_items, with_transactions
 
@@ -43,7 +45,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     meddles: bool
     prunes: bool
     clocks: dict[str, tuple[float, float]]
-    queue_limits: dict[str, int]
+    steers: bool
+    pushes: bool
+    queues: dict[str, dict[str, Any]]
     haste: float
     calm: float
 
@@ -89,10 +93,25 @@ def make_scenario(seed: int) -> Scenario:
         meddles="meddle" in features,
         prunes="prune" in features,
         clocks=_clocks(chance, troubles),
-        queue_limits={"busy": chance.randint(1, 2)} if "queue" in features else {},
+        steers="steer" in features,
+        pushes="push" in features,
+        queues=_queues(chance, features),
         haste=chance.choice((0.0, 0.01, 0.1)),
         calm=chance.choice((0.0, 0.0, 0.0, 4.0)),
     )
+
+
+def _queues(chance: Random, features: set[str]) -> dict[str, dict[str, Any]]:
+    """What code says about queues."""
+    queues: dict[str, dict[str, Any]] = {}
+    if "queue" in features:
+        queues["busy"] = {"concurrency": chance.randint(1, 2)}
+    if "rates" in features:
+        rate = chance.choice((Rate(1, per=0.4), Rate(4, per=2, burst=2)))
+        queues.setdefault("busy", {})["rate"] = rate
+    if "fair" in features:
+        queues["fair"] = {"fair": True, "concurrency": chance.choice((None, 1, 2))}
+    return queues
 
 
 def _plan(chance: Random, troubles: set[str]) -> FaultPlan:
@@ -122,5 +141,5 @@ def _clocks(chance: Random, troubles: set[str]) -> dict[str, tuple[float, float]
     names = [f"{kind}{i}" for kind in ("worker", "keeper", "client") for i in range(3)]
     return {
         name: (chance.uniform(-120.0, 120.0), chance.uniform(-0.01, 0.01))
-        for name in [*names, "operator"]
+        for name in [*names, "operator", "pusher"]
     }

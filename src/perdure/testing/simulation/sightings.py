@@ -27,6 +27,8 @@ def sighted(step: CommittedStep) -> Iterator[str]:
             yield "cancelled by recovery" if by_system else "cancelled while running"
         case e.RunSucceeded() if before.status is Status.CANCELLATION_REQUESTED:
             yield "success despite a cancellation"
+        case e.RunDeliveryRequested() if by_system and before.dispatch_expires_at is not None:
+            yield "reservation lapsed"
         case e.RunDeliveryRequested() if before.lease is not None:
             yield "redelivered"
         case e.RunDeliveryRequested() if before.status is Status.WAITING:

@@ -1,4 +1,4 @@
-"""Tasks of every kind, clients that ask for them, and an operator who meddles."""
+"""Tasks of every kind, and clients that ask for them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
+from perdure.core.rates import Rate
 from perdure.core.run import OnLeaseExpired
 from perdure.engine.app import task_settings
 from perdure.engine.context import Context, Fail, Released, RetryAfter
@@ -22,7 +23,6 @@ from perdure.engine.signature import Signature
 from perdure.engine.task import Task
 from perdure.errors import (
     IdempotencyConflict,
-    PerdureError,
     ResultTimeout,
     RunNotFound,
     RunUnsuccessful,
@@ -160,6 +160,8 @@ _KINDS: dict[str, dict[str, Any]] = {
     "narrow": {"retry": _QUICK, "concurrency": 1},
     "keyed": {"retry": _QUICK, "concurrency_per_key": 1},
     "busy": {"retry": _QUICK, "queue": "busy"},
+    "paced": {"retry": _QUICK, "rate_per_key": Rate(2, per=2, burst=1)},
+    "shared": {"retry": _QUICK, "queue": "fair"},
 }
 SETTINGS: dict[str, TaskSettings] = {
     name: task_settings(perform, DEFAULTS, name=name, **settings)
@@ -205,6 +207,10 @@ FEATURES = (
     "prune",
     "queue",
     "burst",
+    "rates",
+    "fair",
+    "steer",
+    "push",
 )
 
 
@@ -213,13 +219,17 @@ def make_items(chance: Random, features: set[str], span: float) -> list[Item]:
     kinds += ["narrow", "narrow", "keyed"] if "limits" in features else []
     kinds += ["fragile", "again", "once", "brief"] if "expiry" in features else []
     kinds += ["timed"] if "timed" in features else []
-    kinds += ["busy", "busy"] if "queue" in features else []
+    kinds += ["busy", "busy"] if {"queue", "push"} & features else []
+    kinds += ["paced", "paced"] if "rates" in features else []
     items = [
         _item(chance, features, chance.choice(kinds), span) for _ in range(chance.randint(3, 9))
     ]
     if "burst" in features:
         began = chance.uniform(0.0, span / 2)
         items += [_quick(chance, began) for _ in range(chance.randint(8, 14))]
+    if "fair" in features:
+        began = chance.uniform(0.0, span / 2)
+        items += [_shared(chance, features, began) for _ in range(chance.randint(8, 14))]
     return sorted(items, key=lambda item: item.at)
 
 
@@ -257,6 +267,20 @@ def _quick(chance: Random, began: float) -> Item:
     )
 
 
+def _shared(chance: Random, features: set[str], began: float) -> Item:
+    """One of many on a fair queue: most of one key, a few of others or of none."""
+    key = chance.choice(("a", "a", "a", "a", "b", "c", None))
+    return Item(
+        at=began + chance.uniform(0.0, 1.0),
+        task="shared",
+        script=Script(("ok",), chance.choice((0.0, 0.3, 0.8))),
+        options=_options(chance, features - {"singleton", "idempotency"}, "shared")
+        | ({} if key is None else {"concurrency_key": key}),
+        awaits=False,
+        repeats=False,
+    )
+
+
 def _script(chance: Random, features: set[str]) -> Script:
     acts = ["ok", "ok"]
     acts += ["fail", "fail", "later", "give_up"] if "fail" in features else []
@@ -283,7 +307,7 @@ def _options(chance: Random, features: set[str], task: str) -> dict[str, Any]:
         options["idempotency_ttl"] = chance.choice((3.0, 3600.0))
     elif "singleton" in features and chance.random() < 0.6:
         options["singleton_key"] = "one"
-    if task == "keyed":
+    if task in ("keyed", "paced"):
         options["concurrency_key"] = chance.choice("xy")
     return options
 
@@ -336,59 +360,3 @@ class ClientNode:
             pass
         else:
             self._world.told(handle.id, "succeeded", result)
-
-
-ACTIONS: dict[str, tuple[str, ...]] = {
-    "paused": ("resume", "resume", "cancel", "reschedule"),
-    "waiting": ("wake", "wake", "cancel", "pause"),
-    "dead_lettered": ("retry", "discard"),
-    "succeeded": ("rerun", "cancel"),
-    "running": ("cancel", "cancel", "pause"),
-}
-
-
-HELD_UP = ("paused", "waiting", "dead_lettered")
-
-
-class Operator:
-    """Does something to some run now and then."""
-
-    def __init__(self, world: World, app: Any, chance: Random, pace: float) -> None:
-        self._world = world
-        self._app = app
-        self._chance = chance
-        self._pace = pace
-
-    async def run(self) -> None:
-        async with self._app:
-            while not self._world.is_healed:
-                await asyncio.sleep(self._chance.uniform(0.2, 2.0) * self._pace)
-                runs = list(self._world.oracle.runs.values())
-                if runs:
-                    held_up = [run for run in runs if run.status in HELD_UP]
-                    prefer = held_up and self._chance.random() < 0.5
-                    run = self._chance.choice(held_up if prefer else runs)
-                    fitting = ACTIONS.get(run.status, ("cancel", "cancel", "pause", "reschedule"))
-                    await self._act(self._chance.choice(fitting), run.id)
-
-    async def _act(self, action: str, run_id: str) -> None:
-        runs = self._app.runs
-        try:
-            match action:
-                case "cancel":
-                    run = await runs.cancel(run_id)
-                    self._world.cancel_acknowledged(run)
-                case "reschedule":
-                    await runs.reschedule(run_id, priority=self._chance.randint(0, 10))
-                case "discard":
-                    await self._app.dead_letters.discard(run_id)
-                    self._world.notes.sometimes("dead letter closed")
-                case "retry":
-                    await runs.retry(run_id)
-                    self._world.notes.sometimes("dead letter closed")
-                case _:
-                    await getattr(runs, action)(run_id)
-        except PerdureError as error:
-            self._world.notes.say("operator", f"{action} {run_id[-6:]}: {type(error).__name__}")
-        else:
-            self._world.notes.say("operator", f"{action} {run_id[-6:]}")

@@ -27,11 +27,11 @@ from perdure.testing.simulation.nemesis import Nemesis
 from perdure.testing.simulation.notes import Notes
 from perdure.testing.simulation.oracle import Oracle
 from perdure.testing.simulation.scenario import Scenario
+from perdure.testing.simulation.steering import Operator, Pusher, Steerer
 from perdure.testing.simulation.workload import (
     DEFAULTS,
     ClientNode,
     Item,
-    Operator,
     Script,
     tasks_of,
 )
@@ -132,8 +132,10 @@ class World:
                 self._clients_left.discard(process.name.partition(".")[0])
 
             nodes.append(self._node(f"client{index}", ask))
-        if scenario.meddles:
+        if scenario.meddles or scenario.steers:
             nodes.append(self._node("operator", self._meddle))
+        if scenario.pushes:
+            nodes.append(self._node("pusher", self._push))
         return nodes
 
     def _node(self, name: str, main: Main) -> Node:
@@ -165,11 +167,8 @@ class World:
             clock=node.clock,
             ids=ids,
         )
-        for name, most in self.scenario.queue_limits.items():
-            app.queue(name, concurrency=most)
-        self.oracle.limits = {
-            (limit.scope, limit.name): limit.max_leases for limit in app._limits()
-        }
+        for name, values in self.scenario.queues.items():
+            app.queue(name, **values)
         self.notes.say(process.name, "starts")
         process.spawn(self._live(node, process, app))
 
@@ -215,7 +214,16 @@ class World:
 
     async def _meddle(self, process: Process, app: SimulatedApp) -> None:
         chance = Random(f"{self.scenario.seed} operator")
-        await Operator(self, app, chance, self.scenario.span / 15).run()
+        pace, scenario = self.scenario.span / 15, self.scenario
+        steering = Random(f"{scenario.seed} steerer")
+        async with app, asyncio.TaskGroup() as group:
+            if scenario.meddles:
+                group.create_task(Operator(self, app, chance, pace).run())
+            if scenario.steers:
+                group.create_task(Steerer(self, app, steering, pace).run())
+
+    async def _push(self, process: Process, app: SimulatedApp) -> None:
+        await Pusher(self, app, Random(f"{self.scenario.seed} pusher")).run()
 
     def _kill(self, process: Process) -> None:
         for node in self.nodes:
@@ -223,7 +231,7 @@ class World:
                 self.crash(node)
 
     def crash(self, node: Node) -> None:
-        if node.process is not None and not node.name.startswith("operator"):
+        if node.process is not None and not node.name.startswith(("operator", "pusher")):
             self.notes.say(node.process.name, "CRASHES")
             node.process.die()
             node.process = None
@@ -258,6 +266,8 @@ class World:
 
     def _look_for_the_end(self) -> None:
         now = self.loop.time()
+        if self._healed_at is not None:
+            self.oracle.check_parked()
         open_runs = [run for run in self.oracle.runs.values() if not self._is_settled(run)]
         if open_runs or self._clients_left:
             self._idle_since = None

@@ -1,0 +1,336 @@
+"""What code and operators say about queues and tasks: how many at once, how many in a time.
+
+The rules: an operator's word wins, setting by setting, until it is reset. Code speaks when an app
+opens. It speaks for each of its tasks, and whatever it does not say about them it takes back;
+unless the catalogue knows a higher version of the task. It speaks for the queues that it names,
+and takes back what it once said about a queue if it does not name it any more: "it" being an app
+that has one of the tasks which, in that queue, the app had that said so. Of two apps that differ
+and have no versions, the one that opened last is heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from perdure.core.limits import LimitScope
+from perdure.core.rates import Rate, make_rate
+from perdure.core.run import Actor, ActorType
+from perdure.core.settings import (
+    Limit,
+    Pause,
+    Source,
+    Values,
+    check_concurrency,
+    declare,
+    give_back,
+    overrule,
+    pause,
+    resume,
+)
+from perdure.core.values import check_label
+from perdure.engine import hints
+from perdure.engine.catalogue import MOST_CONFLICTS, known_tasks
+from perdure.engine.options import TaskSettings
+from perdure.errors import InvalidInput, StorageUnavailable, TaskNotFound
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+
+OPERATOR = Actor(ActorType.OPERATOR)
+
+Place = tuple[LimitScope, str]
+Known = dict[Place, Limit]
+RateLike = Rate | str | None | UnsetType
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """What holds, whose word it is and since when; and what code says, whether or not it holds."""
+
+    value: Any
+    source: Source
+    by: Actor | None
+    at: datetime | None
+    code: Any
+
+
+class QueueState(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for a queue. `paused` tells who paused it, when and why."""
+
+    name: str
+    paused: Pause | None
+    concurrency: Setting
+    rate: Setting
+    fair: Setting
+
+
+class TaskLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for a task, and for each concurrency key of it."""
+
+    task: str
+    concurrency: Setting
+    rate: Setting
+    concurrency_per_key: Setting
+    rate_per_key: Setting
+
+
+# Code
+
+
+async def declare_limits(app: App) -> None:
+    """Write down what this app's code says; again where somebody was faster."""
+    for _ in range(MOST_CONFLICTS):
+        known = await _known(app)
+        changed = [limit for limit in _declared(app, known) if limit != known.get(_place(limit))]
+        changed = await _of_newest_tasks(app, changed)
+        if not changed or all(await app.storage.put_limits([_next(it) for it in changed])):
+            return
+
+
+def _declared(app: App, known: Known) -> Iterator[Limit]:
+    """Every limit that this app speaks for, as it would have it."""
+    by, at = app.actor, app.time()
+    homes = {name: task.settings.queue for name, task in app.tasks.items()}
+    for name, values in app.queue_settings.items():
+        own = [task for task, queue in homes.items() if queue == name]
+        yield declare(_limit(app, known, LimitScope.QUEUE, name), values, by, at, own)
+    for (scope, name), limit in known.items():
+        forgotten = scope is LimitScope.QUEUE and name not in app.queue_settings
+        if forgotten and any(homes.get(task) == name for task in limit.homes):
+            yield declare(limit, Values(), by, at)
+    for name, task in app.tasks.items():
+        for scope, values in _said_of(task.settings):
+            if values.given or (scope, name) in known:
+                yield declare(_limit(app, known, scope, name), values, by, at)
+
+
+def _said_of(settings: TaskSettings) -> Iterator[tuple[LimitScope, Values]]:
+    for scope, concurrency, rate in (
+        (LimitScope.TASK, settings.concurrency, settings.rate),
+        (LimitScope.KEY, settings.concurrency_per_key, settings.rate_per_key),
+    ):
+        yield (
+            scope,
+            Values(
+                concurrency=UNSET if concurrency is None else concurrency,
+                rate=UNSET if rate is None else rate,
+            ),
+        )
+
+
+async def _of_newest_tasks(app: App, limits: Sequence[Limit]) -> list[Limit]:
+    """Without those of tasks that the catalogue knows in a higher version than ours."""
+    if all(limit.scope is LimitScope.QUEUE for limit in limits):
+        return list(limits)
+    entries = await known_tasks(app.storage, app.environment)
+    newest = {entry.name: entry.version or 0 for entry in entries}
+    return [
+        limit
+        for limit in limits
+        if limit.scope is LimitScope.QUEUE
+        or (app.tasks[limit.name].settings.version or 0) >= newest.get(limit.name, 0)
+    ]
+
+
+# Operators
+
+
+class Queues:
+    """`app.queues`: pause queues, and say what holds for them. `by` names the operator."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def list(self) -> Sequence[QueueState]:
+        """Every queue that a task lives in, or that anybody has spoken of."""
+        known = await _known(self._app)
+        names = {name for scope, name in known if scope is LimitScope.QUEUE}
+        names |= await _queue_names(self._app)
+        return [self._state(known, name) for name in sorted(names)]
+
+    async def get(self, name: str) -> QueueState:
+        return self._state(await _known(self._app), name)
+
+    async def pause(self, name: str, reason: str | None = None, by: Actor = OPERATOR) -> QueueState:
+        """No run of it is claimed until it is resumed; attempts that run go on. Pausing twice
+        changes nothing."""
+        at = self._app.time()
+        return await self._change(name, lambda limit: pause(limit, by, at, reason))
+
+    async def resume(self, name: str) -> QueueState:
+        """Let its runs go on, at once."""
+        return await self._change(name, resume)
+
+    async def set(
+        self,
+        name: str,
+        *,
+        concurrency: int | UnsetType | None = UNSET,
+        rate: RateLike = UNSET,
+        fair: bool | UnsetType = UNSET,
+        by: Actor = OPERATOR,
+    ) -> QueueState:
+        """From now on, whatever code says. None means no limit."""
+        if fair is not UNSET and type(fair) is not bool:
+            raise InvalidInput("fair", f"must be True or False, not {fair!r}")
+        values = Values(concurrency=concurrency, rate=_rate(rate, "rate"), fair=fair)
+        at = self._app.time()
+        return await self._change(name, _overruling(values, by, at))
+
+    async def reset(self, name: str) -> QueueState:
+        """Give it back to code. A paused queue stays paused."""
+        return await self._change(name, give_back)
+
+    async def _change(self, name: str, change: Callable[[Limit], Limit]) -> QueueState:
+        check_label(name, "queue")
+        limit = await _change(self._app, LimitScope.QUEUE, name, change)
+        await _tell(self._app, {name})
+        return self._state({_place(limit): limit}, name)
+
+    def _state(self, known: Known, name: str) -> QueueState:
+        limit = _limit(self._app, known, LimitScope.QUEUE, name)
+        return QueueState(
+            name=name,
+            paused=limit.pause,
+            concurrency=_setting(limit, "concurrency"),
+            rate=_setting(limit, "rate"),
+            fair=_setting(limit, "fair"),
+        )
+
+
+class Limits:
+    """`app.limits`: say what holds for tasks and their keys. `by` names the operator."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def list(self) -> Sequence[TaskLimits]:
+        """Every task of the catalogue."""
+        known = await _known(self._app)
+        entries = await known_tasks(self._app.storage, self._app.environment)
+        return [self._state(known, name) for name in sorted(entry.name for entry in entries)]
+
+    async def get(self, task: str) -> TaskLimits:
+        """Raises TaskNotFound."""
+        await self._check(task)
+        return self._state(await _known(self._app), task)
+
+    async def set(
+        self,
+        task: str,
+        *,
+        concurrency: int | UnsetType | None = UNSET,
+        rate: RateLike = UNSET,
+        concurrency_per_key: int | UnsetType | None = UNSET,
+        rate_per_key: RateLike = UNSET,
+        by: Actor = OPERATOR,
+    ) -> TaskLimits:
+        """From now on, whatever code says. None means no limit. Raises TaskNotFound."""
+        await self._check(task)
+        if concurrency_per_key is not UNSET:
+            check_concurrency(concurrency_per_key, "concurrency_per_key")
+        values = {
+            LimitScope.TASK: Values(concurrency=concurrency, rate=_rate(rate, "rate")),
+            LimitScope.KEY: Values(
+                concurrency=concurrency_per_key, rate=_rate(rate_per_key, "rate_per_key")
+            ),
+        }
+        at = self._app.time()
+        for scope, said in values.items():
+            if said.given:
+                await _change(self._app, scope, task, _overruling(said, by, at))
+        return await self._told(task)
+
+    async def reset(self, task: str) -> TaskLimits:
+        """Give it back to code. Raises TaskNotFound."""
+        await self._check(task)
+        for scope in (LimitScope.TASK, LimitScope.KEY):
+            await _change(self._app, scope, task, give_back)
+        return await self._told(task)
+
+    async def _told(self, task: str) -> TaskLimits:
+        await _tell(self._app, await _queue_names(self._app))
+        return self._state(await _known(self._app), task)
+
+    async def _check(self, task: str) -> None:
+        entries = await known_tasks(self._app.storage, self._app.environment)
+        if task not in {entry.name for entry in entries}:
+            raise TaskNotFound(task)
+
+    def _state(self, known: Known, task: str) -> TaskLimits:
+        whole = _limit(self._app, known, LimitScope.TASK, task)
+        keyed = _limit(self._app, known, LimitScope.KEY, task)
+        return TaskLimits(
+            task=task,
+            concurrency=_setting(whole, "concurrency"),
+            rate=_setting(whole, "rate"),
+            concurrency_per_key=_setting(keyed, "concurrency"),
+            rate_per_key=_setting(keyed, "rate"),
+        )
+
+
+def _overruling(values: Values, by: Actor, at: datetime) -> Callable[[Limit], Limit]:
+    return lambda limit: overrule(limit, values, by, at)
+
+
+async def _known(app: App) -> Known:
+    return {_place(limit): limit for limit in await app.storage.limits(app.environment)}
+
+
+def _place(limit: Limit) -> Place:
+    return limit.scope, limit.name
+
+
+def _limit(app: App, known: Known, scope: LimitScope, name: str) -> Limit:
+    return known.get((scope, name)) or Limit(scope=scope, name=name, environment=app.environment)
+
+
+def _next(limit: Limit) -> Limit:
+    return replace(limit, version=limit.version + 1)
+
+
+def _setting(limit: Limit, field: str) -> Setting:
+    word, code = limit.said(field), getattr(limit.code, field)
+    default = False if field == "fair" else None
+    return Setting(
+        value=default if word is None else word.value,
+        source=limit.source(field),
+        by=None if word is None else word.by,
+        at=None if word is None else word.at,
+        code=default if code is None else code.value,
+    )
+
+
+def _rate(value: RateLike, field: str) -> Rate | UnsetType | None:
+    return UNSET if value is UNSET else make_rate(value, field)
+
+
+async def _change(
+    app: App, scope: LimitScope, name: str, change: Callable[[Limit], Limit]
+) -> Limit:
+    """The limit after `change`; again where somebody was faster."""
+    for _ in range(MOST_CONFLICTS):
+        limit = _limit(app, await _known(app), scope, name)
+        changed = change(limit)
+        if changed == limit:
+            return limit
+        [stored] = await app.storage.put_limits([_next(changed)])
+        if stored:
+            return _next(changed)
+    raise StorageUnavailable(f"{scope} {name} is being changed by many at once; try again")
+
+
+async def _queue_names(app: App) -> set[str]:
+    entries = await known_tasks(app.storage, app.environment)
+    return {entry.queue for entry in entries} | set(app.queue_settings)
+
+
+async def _tell(app: App, queues: set[str]) -> None:
+    """Let in who need not wait any more, and have workers look."""
+    await app.storage.open_gates(app.defaults.maintenance_batch)
+    app.hints.publish([hints.work(app.environment, queue) for queue in queues])

@@ -1,0 +1,294 @@
+"""Many claimers on narrow limits, some of them killed: was one ever exceeded, was a run left over?
+
+    python tests/limit_stress.py --seconds 60 --adapter sqlite|postgres
+
+16 claimers in 4 processes serve three tasks whose keys may hold 1, 2 and 7 leases, over 50 keys.
+Now and then a process is killed with SIGKILL, in the middle of whatever it does, and another one
+takes its place. What claims count for themselves is
+not trusted: a connection of its own samples who holds what all the time, and in the end every lease
+ever held is read from the histories. Ends with 1 if anything was exceeded, or has not ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from gates import Watch, busiest
+from perdure.core.commit import Commit
+from perdure.core.decide import decide_attention
+from perdure.core.lifecycle import Status
+from perdure.core.limits import LimitScope
+from perdure.core.retry import Backoff
+from perdure.core.run import Policy
+from perdure.engine.clock import SystemClock
+from perdure.errors import StorageUnavailable
+from perdure.storage import Storage, open_storage
+from perdure.storage.protocol import RecordedEvent
+from perdure.testing.postgres import PrivatePostgres
+from storage_kit import a_limit, new_run, request, step, success
+
+SIZES = {"one": 1, "two": 2, "seven": 7}
+TASKS = tuple(SIZES)
+KEYS = 50
+PROCESSES, CLAIMERS = 4, 4
+PLACES = 16
+BACKLOG = 1000
+LEASE = timedelta(seconds=2)
+POLICY = Policy(max_attempts=1000, backoff=Backoff(initial=timedelta(milliseconds=20)))
+LIMITS = [a_limit(LimitScope.KEY, task, most) for task, most in SIZES.items()]
+DRAIN = 120.0
+EVERY = 0.005
+"""How often the sampler looks, in seconds."""
+
+
+@dataclass
+class Verdict:
+    """`reached`: the most leases that a key of each task ever held, by the histories."""
+
+    runs: int = 0
+    kills: int = 0
+    samples: int = 0
+    leases: int = 0
+    reached: dict[str, int] = field(default_factory=dict)
+    sampled: Counter[str] = field(default_factory=Counter)
+    overshoot: int = 0
+    unfinished: int = 0
+
+    @property
+    def is_clean(self) -> bool:
+        return self.overshoot == 0 and self.unfinished == 0 and self.reached == SIZES
+
+    def __str__(self) -> str:
+        busiest = "/".join(str(self.reached.get(task, 0)) for task in TASKS)
+        return (
+            f"overshoot={self.overshoot} unfinished={self.unfinished} runs={self.runs} "
+            f"leases={self.leases} kills={self.kills} samples={self.samples} "
+            f"busiest={busiest} of {'/'.join(map(str, SIZES.values()))}"
+        )
+
+
+# A process of claimers
+
+
+async def serve(url: str) -> None:
+    """Claim, hold for a moment, finish; until somebody kills it."""
+    storage = open_storage(url, SystemClock())
+    async with asyncio.TaskGroup() as group:
+        for number in range(CLAIMERS):
+            group.create_task(_claim(storage, f"{random.getrandbits(64):x}-{number}"))
+
+
+async def _claim(storage: Storage, worker_id: str) -> None:
+    done: list[Commit] = []
+    while True:
+        asked = request(PLACES, worker_id=worker_id, tasks=TASKS, lease_ttl=LEASE)
+        try:
+            claimed = await storage.claim(asked, done)
+        except StorageUnavailable:
+            continue  # repeated as it is: its commit ids tell what had been stored
+        await asyncio.sleep(random.uniform(0.0, 0.02 if claimed.runs else 0.1))
+        done = [success(run) for run in claimed.runs]
+
+
+# Around it
+
+
+class Sampler:
+    """Counts, in one snapshot, who holds what; again and again, on a thread of its own."""
+
+    def __init__(self, url: str, verdict: Verdict) -> None:
+        self._url = url
+        self._verdict = verdict
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler")
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with closing(Watch(self._url)) as watch:
+            while not self._stop.wait(EVERY):
+                self._verdict.samples += 1
+                for scope, task, _, count in watch.holders():
+                    if scope == LimitScope.KEY:
+                        known = self._verdict.sampled
+                        known[task] = max(known[task], count)
+                        self._verdict.overshoot += count > SIZES[task]
+
+
+class Crowd:
+    """The processes of claimers."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._processes = [self._start() for _ in range(PROCESSES)]
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, __file__, "--serve", self._url])
+
+    def kill_one(self) -> None:
+        """And start another in its place."""
+        index = random.randrange(PROCESSES)
+        self._processes[index].kill()
+        self._processes[index].wait()
+        self._processes[index] = self._start()
+
+    def dismiss(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+class Feeder:
+    """Keeps runs of all keys waiting, and takes back what the dead have held."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self.runs = 0
+
+    async def open_runs(self) -> int:
+        counts = await self._storage.counts("default")
+        return sum(n for (_, status), n in counts.items() if status is not Status.SUCCEEDED)
+
+    async def feed(self) -> None:
+        while True:
+            if await self.open_runs() < BACKLOG:
+                batch = [_wanted(random.choice(TASKS)) for _ in range(200)]
+                await self._storage.commit(batch)
+                self.runs += len(batch)
+            await asyncio.sleep(0.05)
+
+    async def maintain(self) -> None:
+        while True:
+            moment = await self._storage.now()
+            due = await self._storage.attention(500)
+            steps = [(run, decide_attention(run, moment)) for run in due]
+            await self._storage.commit([step(run, events) for run, events in steps if events])
+            await self._storage.open_gates(500)
+            await asyncio.sleep(0.25)
+
+
+def _wanted(task: str) -> Commit:
+    """A run of any key; of the widest limit, some keys have much more to do than others."""
+    key = int(KEYS * random.random() ** (3 if task == "seven" else 1))
+    priority = random.randrange(3)
+    return new_run(task=task, concurrency_key=f"key-{key:02}", priority=priority, policy=POLICY)
+
+
+async def stress(url: str, seconds: float, every: float = 1.5) -> Verdict:
+    """Feed and kill for so many seconds, then let everything end, and judge."""
+    verdict = Verdict()
+    async with _storage(url) as storage:
+        await storage.put_limits(LIMITS)
+        feeder, crowd = Feeder(storage), Crowd(url)
+        try:
+            with Sampler(url, verdict):
+                maintaining = asyncio.create_task(feeder.maintain())
+                feeding = asyncio.create_task(feeder.feed())
+                end = asyncio.get_running_loop().time() + seconds
+                while asyncio.get_running_loop().time() < end:
+                    await asyncio.sleep(random.uniform(0.3, 1.7) * every)
+                    crowd.kill_one()
+                    verdict.kills += 1
+                await _cancelled(feeding)
+                verdict.unfinished = await _drain(feeder)
+                await _cancelled(maintaining)
+        finally:
+            crowd.dismiss()
+        verdict.runs = feeder.runs
+        await _judge(storage, verdict)
+    return verdict
+
+
+async def _drain(feeder: Feeder) -> int:
+    """How many runs have not ended in the time they had for it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN):
+            left = await feeder.open_runs()
+            while left:
+                await asyncio.sleep(0.2)
+                left = await feeder.open_runs()
+    return await feeder.open_runs()
+
+
+async def _judge(storage: Storage, verdict: Verdict) -> None:
+    """What the histories tell: every lease there ever was."""
+    recorded: defaultdict[str, list[RecordedEvent]] = defaultdict(list)
+    cursor: str | None = None
+    while changes := await storage.changes(cursor, limit=2000):
+        cursor = changes[-1].cursor
+        for change in changes:
+            recorded[change.run_id] += change.events
+    histories = [
+        [it.event for it in sorted(events, key=lambda it: it.sequence)]
+        for events in recorded.values()
+    ]
+    verdict.leases = sum(it.type == "run.lease_claimed" for events in histories for it in events)
+    for gate, most in busiest(histories).items():
+        if gate.scope is LimitScope.KEY:
+            verdict.reached[gate.name] = max(verdict.reached.get(gate.name, 0), most)
+            verdict.overshoot += max(most - SIZES[gate.name], 0)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    if task.done():
+        task.result()  # it should not have ended: say why
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@asynccontextmanager
+async def _storage(url: str) -> AsyncIterator[Storage]:
+    storage = open_storage(url, SystemClock())
+    await storage.migrate()
+    try:
+        yield storage
+    finally:
+        await storage.close()
+
+
+@contextmanager
+def _database(adapter: str) -> Iterator[str]:
+    if adapter == "postgres":
+        with PrivatePostgres.start(durable=True) as server:
+            yield server.create_database("limit_stress")
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        yield f"sqlite:///{Path(directory) / 'stress.db'}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Stress limits; see the top of this file.")
+    parser.add_argument("--adapter", choices=["sqlite", "postgres"], default="sqlite")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--serve", metavar="URL", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.serve:
+        asyncio.run(serve(chosen.serve))
+        return 0
+    with _database(chosen.adapter) as url:
+        verdict = asyncio.run(stress(url, chosen.seconds))
+    print(f"{chosen.adapter}: {verdict}", flush=True)
+    return 0 if verdict.is_clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

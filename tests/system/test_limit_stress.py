@@ -1,0 +1,20 @@
+"""Claimers killed on narrow limits; `python tests/limit_stress.py --seconds 60` is the campaign."""
+
+from __future__ import annotations
+
+import pytest
+
+from limit_stress import stress
+
+pytestmark = pytest.mark.system
+
+
+async def test_no_limit_is_exceeded_and_every_run_ends_though_claimers_are_killed(
+    storage_url: str,
+) -> None:
+    verdict = await stress(storage_url, 4.0, every=0.8)
+
+    print(verdict)
+    assert (verdict.overshoot, verdict.unfinished) == (0, 0), verdict
+    assert verdict.kills >= 2
+    assert verdict.reached["one"] == 1
