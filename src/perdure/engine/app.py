@@ -221,7 +221,7 @@ class App:
 
     def time(self) -> datetime:
         """This process's estimate of the storage's time. It never judges a lease."""
-        self._open.time.keep_fresh(self.storage)
+        self._open.time.keep_fresh()
         return self._open.time.now()
 
     # Running
@@ -249,9 +249,12 @@ class App:
             await stack.enter_async_context(self.worker(**worker_options))
             yield self
 
-    async def tick(self) -> None:
-        """One pass of maintenance, now."""
-        await Maintenance(self, patient=False).run_once()
+    async def tick(self, *, grace: Duration | None = None) -> None:
+        """One pass of maintenance. If it finds expired leases it stays until it may take them:
+        for `grace`, by default the renewal interval, during which the storage must have answered,
+        so that an outage costs nobody's lease. `grace=0` takes them at once."""
+        chosen = None if grace is None else duration(grace, "grace")
+        await Maintenance(self, grace=chosen).tick()
 
 
 class TaskDecorator:
@@ -323,7 +326,7 @@ class _Opened:
 
     def __init__(self, app: App, storage: Storage, now: datetime) -> None:
         self.storage = storage
-        self.time = StorageTime(app.clock, now)
+        self.time = StorageTime(storage, app.clock, now)
         self.hints = Hints(app.hub, app.clock, storage.hint_transport())
         self.client = Client(app)
         self.results = Results(storage, app.hub, app.clock, app.defaults.poll)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.retry import LONGEST
 from perdure.engine.defaults import DEFAULTS, Defaults
 from perdure.errors import InvalidInput
 
@@ -71,6 +72,9 @@ def _value(name: str, given: Any, source: str) -> Any:
         raise InvalidInput(source, f"{name} must be {wanted}, not {given!r}") from None
     if kind in (int, timedelta) and value <= kind(0):
         raise InvalidInput(source, f"{name} must be more than nothing, not {given!r}")
+    if kind is timedelta and value > LONGEST:
+        longest = int(LONGEST.total_seconds())
+        raise InvalidInput(source, f"{name} must be {longest} seconds at most, not {given!r}")
     return value
 
 

@@ -20,7 +20,7 @@ from perdure.engine.context import Context
 from perdure.engine.handler import Handler
 from perdure.engine.mailbox import Mailbox
 from perdure.engine.options import Executor
-from perdure.engine.outcome import Ending, HandedOver, Settled
+from perdure.engine.outcome import Ending, HandedOver, Settled, not_executed
 from perdure.engine.processes import Processes
 from perdure.engine.run_logs import RunLogs
 from perdure.engine.task import Task
@@ -99,13 +99,19 @@ class Handlers:
         )
 
     def begin(self, runs: Sequence[Run]) -> None:
+        """Every one of them will be reported, whatever becomes of the others."""
         for run in runs:
-            attempt = self._attempt(run)
+            assert run.lease is not None
+            token = run.lease.token
             if self._is_leaving:  # claimed at the last moment
-                self._report(Ended(run.id, attempt.token, HandedOver(), {}))
-            else:
-                self._attempts[attempt.token] = attempt
+                self._report(Ended(run.id, token, HandedOver(), {}))
+                continue
+            try:
+                attempt = self._attempts[token] = self._attempt(run)
                 attempt.begin()
+            except Exception as error:  # noqa: BLE001  # e.g. no thread to be had
+                self._attempts.pop(token, None)
+                self._report(Ended(run.id, token, not_executed(error), {}))
 
     def stop(self, token: str, reason: StopReason) -> None:
         """Stop the attempt that has this lease."""

@@ -21,6 +21,7 @@ from perdure.engine import hints
 from perdure.engine.outcome import plain
 from perdure.engine.redaction import HIDDEN, Redact
 from perdure.engine.run_log import least_level
+from perdure.engine.service import Service
 from perdure.errors import StorageUnavailable
 from perdure.storage.protocol import Clock, Storage
 from perdure.storage.run_log import LogBatch, LogLine, Progress
@@ -139,7 +140,7 @@ class _Notes:
             self._make_room()
 
 
-class RunLogs:
+class RunLogs(Service):
     """Those of one worker. Everything but `note` is called on its I/O loop."""
 
     def __init__(
@@ -151,10 +152,10 @@ class RunLogs:
         redact: Redact,
         registry: Registry,
     ) -> None:
+        super().__init__(clock)
         self.now = now
         self._storage = storage
         self._hints = told
-        self._clock = clock
         self._redact = redact
         self._loop = asyncio.get_running_loop()
         self._lines = registry.counter(table.LOG_LINES)
@@ -203,12 +204,13 @@ class RunLogs:
         flush.add_done_callback(self._flushes.discard)
         await asyncio.wait([flush], timeout=PATIENCE.total_seconds())
 
-    async def flush_for_ever(self) -> None:
-        while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            await self._clock.sleep(EVERY)
-            await self.flush()
+    async def run_once(self) -> None:
+        await self.flush()
+
+    async def rest(self) -> None:
+        await self._wanted.wait()
+        self._wanted.clear()
+        await self._clock.sleep(EVERY)
 
     async def flush(self) -> None:
         """Store whatever is not stored yet. Never raises."""

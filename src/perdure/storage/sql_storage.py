@@ -26,6 +26,7 @@ from perdure.storage.protocol import (
     Change,
     Claimed,
     ClaimRequest,
+    Clock,
     HintTransport,
     OutboxRow,
     Outcome,
@@ -56,6 +57,7 @@ class SqlStorage(ABC):
     """See `protocol.Storage` for what each method promises."""
 
     dialect: Dialect
+    local_clock: Clock | None = None
 
     @abstractmethod
     async def _write(self, make: Make[T]) -> T:
@@ -64,6 +66,10 @@ class SqlStorage(ABC):
     @abstractmethod
     async def _write_once(self, make: Make[T]) -> T:
         """The same, but never again once its COMMIT may have gone through."""
+
+    async def _write_soon(self, make: Make[T]) -> T:
+        """The same as `_write`, for what cannot wait long once the database is back."""
+        return await self._write(make)
 
     @abstractmethod
     async def _read(self, make: Make[T]) -> T:
@@ -121,7 +127,7 @@ class SqlStorage(ABC):
         )
 
     async def renew(self, renewals: Sequence[Renewal]) -> Renewed:
-        return await self._write(lambda: upkeep.renew_leases(renewals, self.dialect))
+        return await self._write_soon(lambda: upkeep.renew_leases(renewals, self.dialect))
 
     async def leases(self, worker_id: str) -> list[Run]:
         return await self._read(lambda: reading.leases_of(worker_id, self.dialect))
@@ -203,8 +209,8 @@ class SqlStorage(ABC):
     async def free_keys(self, run_id: str, freed: Sequence[KeyFreed]) -> None:
         await self._write(lambda: settings.free_keys(run_id, freed, self.dialect))
 
-    async def prune_keys(self, limit: int) -> None:
-        await self._write(lambda: upkeep.prune_keys(limit))
+    async def prune_keys(self, limit: int) -> int:
+        return await self._write(lambda: upkeep.prune_keys(limit))
 
     async def _reopen_unreadable(self) -> None:
         await self._write(upkeep.reopen_unreadable)
