@@ -36,6 +36,18 @@ async def main():
 
 asyncio.run(main())
 """
+_LISTENS = """
+import threading
+
+def leave():
+    sys.stdin.read()
+    os._exit(0)
+
+threading.Thread(target=leave).start()
+say("listening")
+while True:
+    pass
+"""
 _FORKS = """
 import warnings
 warnings.simplefilter("ignore")
@@ -90,6 +102,17 @@ def test_the_first_signal_is_acted_on_once_and_the_second_one_exits_at_once(
 
     assert process.wait(20) == 1
     assert heard(process) == ""
+
+
+def test_one_signal_counts_once_although_it_is_heard_twice(start: Start) -> None:
+    process = start(_LISTENS)
+    assert heard(process) == "listening"
+
+    process.send_signal(signal.SIGTERM)
+
+    assert heard(process) == "asked"
+    process.communicate()
+    assert process.returncode == 0
 
 
 def test_what_a_fork_is_told_is_not_told_to_its_parent(start: Start) -> None:

@@ -74,7 +74,7 @@ class Handlers:
         self._loop = asyncio.get_running_loop()
         self._variables = contextvars.copy_context()
         self._threads = Threads("perdure-task")
-        self._processes = Processes()
+        self._processes = Processes(self._loop.time)
         self._handlers: dict[str, Handler] = {}
         self._attempts: dict[str, Attempt] = {}
         self._reports: list[Report] = []
@@ -129,11 +129,20 @@ class Handlers:
         for attempt in list(self._attempts.values()):
             attempt.give_up()
 
+    def dismiss_idle(self) -> None:
+        """Let processes go that nobody has needed for long."""
+        if self._processes.any:
+            self._threads.submit(self._dismiss_idle)
+
     async def close(self) -> None:
         """On any loop. Threads that do not end are left behind; processes are not."""
         if self._processes.any:
             await asyncio.to_thread(self._processes.close)
         self._threads.close()
+
+    def _dismiss_idle(self) -> Callable[[], None]:
+        self._processes.dismiss_idle()
+        return lambda: None
 
     def _attempt(self, run: Run) -> Attempt:
         task = self._tasks[run.task]

@@ -128,6 +128,7 @@ class Worker:
         return not busy and not self._doubt.is_unsettled
 
     async def _beat(self) -> None:
+        self._handlers.dismiss_idle()
         await self._registration.beat(
             concurrency=self._concurrency,
             running=len(self._leases.held),
