@@ -352,10 +352,13 @@ def _(patch: Patch) -> None:
     commit_all = CommitBatcher.commit_all
 
     async def hopeful(self: CommitBatcher, commits: Sequence[Commit]) -> Any:
-        try:
-            return await commit_all(self, commits)
-        except StorageUnavailable:
-            return [Committed(commit.run.id, commit.run.sequence) for commit in commits]
+        outcomes = await commit_all(self, commits)
+        return [
+            Committed(commit.run.id, commit.run.sequence)
+            if isinstance(outcome, StorageUnavailable)
+            else outcome
+            for commit, outcome in zip(commits, outcomes, strict=True)
+        ]
 
     patch(CommitBatcher, "commit_all", hopeful)
 

@@ -12,12 +12,13 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 from perdure.core.limits import Limit, LimitScope
 from perdure.core.run import Actor, ActorType, OnLeaseExpired
 from perdure.core.values import check_label
-from perdure.engine import catalogue
+from perdure.engine import catalogue, forks
 from perdure.engine.client import Client
 from perdure.engine.clock import SystemClock
 from perdure.engine.configuration import configured
 from perdure.engine.context import Context
 from perdure.engine.defaults import Defaults
+from perdure.engine.door import Door, to_the_end
 from perdure.engine.facade import SyncFacade
 from perdure.engine.hints import Hints, Hub
 from perdure.engine.ids import Ids
@@ -25,12 +26,12 @@ from perdure.engine.importable import locate
 from perdure.engine.maintenance import Maintenance
 from perdure.engine.metered import metered
 from perdure.engine.metrics import Metrics
+from perdure.engine.opened import Opened
 from perdure.engine.operators import DeadLetters, Runs, Workers
 from perdure.engine.options import Duration, Executor, Retry, TaskSettings, duration, make_policy
 from perdure.engine.redaction import Redact, Redaction
 from perdure.engine.results import Results
 from perdure.engine.signature import Signature
-from perdure.engine.storage_time import StorageTime
 from perdure.engine.task import Task
 from perdure.engine.tracing import tracing_of
 from perdure.engine.worker_host import WorkerHost
@@ -73,10 +74,13 @@ class App:
         self.tracing = tracing_of(tracing)
         self.metrics = Metrics(self)
         self.hub: Hub = Hub(self.ids.token(), self.metrics.registry)
+        self.original: App = self
         self.sync = SyncFacade(self)
         self._queue_limits: list[Limit] = []
-        self._opened: _Opened | None = None
+        self._door = Door()
+        self._opened: Opened | None = None
         self._times_opened = 0
+        forks.forgets_its_parent(self)
 
     # Defining
 
@@ -123,22 +127,40 @@ class App:
     # Opening
 
     async def __aenter__(self) -> Self:
-        if self._opened is None:
-            self._opened = await _Opened.open(self)
-            try:
-                await self._introduce()
-            except BaseException:
-                opened, self._opened = self._opened, None
-                await opened.close()
-                raise
-        self._times_opened += 1
+        async with self._door.passing():
+            if self._opened is None or self._opened.is_abandoned:
+                await self._open_up()
+            self._open.check_loop()
+            self._times_opened += 1
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        self._times_opened -= 1
-        if self._times_opened == 0 and self._opened is not None:
-            opened, self._opened = self._opened, None
+        await to_the_end(self._leave())
+
+    async def _open_up(self) -> None:
+        self._times_opened = 0
+        self._opened = opened = await Opened.open(self)
+        try:
+            await self._introduce()
+        except BaseException:
+            self._opened = None
             await opened.close()
+            raise
+
+    async def _leave(self) -> None:
+        async with self._door.passing():
+            self._times_opened -= 1
+            if self._times_opened == 0 and self._opened is not None:
+                opened, self._opened = self._opened, None
+                await opened.close()
+
+    def forget_the_parent(self) -> None:
+        """After a fork: what was open belongs to the other process."""
+        forks.leave_alone(self._opened, self.hub, self.sync, self.metrics)
+        self.metrics = Metrics(self)
+        self.hub = Hub(self.ids.token(), self.metrics.registry)
+        self.sync = SyncFacade(self.original)
+        self._door, self._opened, self._times_opened = Door(), None, 0
 
     async def _introduce(self) -> None:
         """Tell the storage what this app knows."""
@@ -171,6 +193,7 @@ class App:
             tracing=self.tracing,
             **self.storage_options,
         )
+        twin.original, twin.sync = self.original, self.sync
         twin.metrics = Metrics(twin, like=self.metrics)
         twin.tasks, twin.hub, twin._queue_limits = self.tasks, self.hub, self._queue_limits
         return twin
@@ -214,9 +237,10 @@ class App:
         return self._open.workers
 
     @property
-    def _open(self) -> _Opened:
+    def _open(self) -> Opened:
         if self._opened is None:
             raise AppNotOpen
+        self._opened.check_loop()
         return self._opened
 
     def time(self) -> datetime:
@@ -230,7 +254,8 @@ class App:
         self, *, concurrency: int | None = None, queues: Sequence[str] | None = None, **options: Any
     ) -> WorkerHost:
         """A worker inside this process: `async with app.worker(concurrency=10):`."""
-        return WorkerHost(self, concurrency or self.defaults.concurrency, queues, **options)
+        places = self.defaults.concurrency if concurrency is None else concurrency
+        return WorkerHost(self, places, queues, **options)
 
     def executing(self, run_id: str) -> WorkerHost:
         """A worker for one run only, here: unless another one has it already."""
@@ -319,38 +344,3 @@ def task_settings(
         concurrency=concurrency,
         concurrency_per_key=concurrency_per_key,
     )
-
-
-class _Opened:
-    """What exists only while an app is open, all on one loop."""
-
-    def __init__(self, app: App, storage: Storage, now: datetime) -> None:
-        self.storage = storage
-        self.time = StorageTime(storage, app.clock, now)
-        self.hints = Hints(app.hub, app.clock, storage.hint_transport())
-        self.client = Client(app)
-        self.results = Results(storage, app.hub, app.clock, app.defaults.poll)
-        self.runs = Runs(app)
-        self.dead_letters = DeadLetters(app)
-        self.workers = Workers(app)
-
-    @classmethod
-    async def open(cls, app: App) -> _Opened:
-        storage = app.connect()
-        try:
-            if app.url.startswith("sqlite"):
-                await storage.migrate()
-            else:
-                await storage.check_schema()
-            opened = cls(app, storage, await storage.now())
-        except BaseException:
-            await storage.close()
-            raise
-        opened.hints.start()
-        return opened
-
-    async def close(self) -> None:
-        await self.results.close()
-        await self.hints.stop()
-        await self.time.close()
-        await self.storage.close()
