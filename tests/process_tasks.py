@@ -83,6 +83,26 @@ def stubborn(bell: str) -> None:
             wait_at(bell, "stubborn")
 
 
+def fork_and_exit(bell: str) -> None:
+    """Dies, and leaves somebody behind who holds all it had open."""
+    if os.fork() == 0:
+        wait_at(bell, "left behind")
+        os._exit(0)
+    wait_at(bell, "about to exit")
+    os._exit(3)
+
+
+def chatter(ctx: Context, bell: str) -> None:
+    """Talks more than anybody can listen to, until it is stopped."""
+    ring(bell, "talking")
+    try:
+        while True:
+            ctx.log.info("x" * 100_000)
+    finally:
+        ctx.log.info("last word")
+        ring(bell, "cleaned up")
+
+
 def unspeakable() -> object:
     return object()
 

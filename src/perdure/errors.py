@@ -16,6 +16,8 @@
     ├── UnreadableHistory           stored by newer code, or damaged
     ├── AppNotOpen                  the app was used outside `async with app:`
     ├── OutsideRun                  `current()` was called where no attempt runs
+    ├── AppOnAnotherLoop            the app is open on another event loop
+    ├── WouldBlockLoop              a `_sync` method that waits was called on a running loop
     ├── RunNotFound
     ├── TaskNotFound
     ├── IdempotencyConflict         the same key was used for another payload
@@ -186,6 +188,30 @@ class OutsideRun(PerdureError, LookupError):
 
     def __str__(self) -> str:
         return "no attempt runs here; `current()` answers inside a handler only"
+
+
+class AppOnAnotherLoop(PerdureError):
+    """An app is open on one event loop at a time. On others use a twin of it, or the methods
+    that end in `_sync`."""
+
+    def __str__(self) -> str:
+        return (
+            "the app is open on another event loop; here, use `async with app.twin() as app:`, "
+            "or the methods that end in _sync"
+        )
+
+
+class WouldBlockLoop(PerdureError):
+    """A method for code that cannot await was called on a running event loop, which it would
+    block, perhaps for ever: what it waits for may have to happen there."""
+
+    def __init__(self, method: str, instead: str) -> None:
+        super().__init__(method, instead)
+        self.method = method
+        self.instead = instead
+
+    def __str__(self) -> str:
+        return f"{self.method} would block the event loop it was called on; {self.instead}"
 
 
 class RunNotFound(PerdureError):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from perdure import App, Context, Retry, RunHandle
+from perdure.core.commit import Commit
 from perdure.core.lifecycle import Status
 from perdure.core.run import SourceType
 from perdure.errors import (
@@ -23,6 +25,7 @@ from perdure.errors import (
     RunFailed,
     RunNotFound,
     SchemaMismatch,
+    StorageUnavailable,
 )
 
 
@@ -182,6 +185,46 @@ async def test_many_are_asked_for_in_one_batch_and_one_bad_item_stops_nothing(
     assert isinstance(first, RunHandle)
     batch_id = (await first.get()).batch_id
     assert len((await opened.runs.list(batch_id=batch_id)).runs) == 2
+
+
+async def test_of_more_than_fit_into_one_transaction_each_is_answered_for_itself(
+    opened: App,
+) -> None:
+    @opened.task
+    async def greet(number: int) -> None: ...
+
+    storage: Any = opened.storage
+    commit, batches = storage.commit, []
+
+    async def sometimes(batch: Sequence[Commit]) -> Any:
+        batches.append(len(batch))
+        if len(batches) == 2:
+            raise StorageUnavailable("away for a moment")
+        return await commit(batch)
+
+    storage.commit = sometimes
+    results = await greet.trigger_many({"number": number} for number in range(1200))
+    storage.commit = commit
+
+    failed = [index for index, made in enumerate(results) if isinstance(made, StorageUnavailable)]
+    first = results[0]
+    assert isinstance(first, RunHandle)
+    assert failed == list(range(500, 1000))
+    assert len((await opened.runs.list(limit=1000)).runs) == 700
+
+
+async def test_whatever_an_item_is_the_others_are_asked_for(opened: App) -> None:
+    @opened.task
+    async def keep(value: Any) -> None: ...
+
+    itself: dict[str, Any] = {}
+    itself["value"] = itself
+    bad: list[Any] = [5, None, itself, {1: 2}]
+    results = await keep.trigger_many([*bad, {"value": 1}])
+
+    assert [isinstance(result, InvalidInput) for result in results] == [*[True] * 4, False]
+    assert "every item must be a mapping of arguments, not 5" in str(results[0])
+    assert len((await opened.runs.list()).runs) == 1
 
 
 async def test_a_run_triggered_by_a_handler_knows_its_parent(app: App) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
+import pytest
 from msgspec.structs import replace
 
-from builders import TASK
+from builders import TASK, a_policy
 from fix_app import QUICK
 from perdure import App
+from perdure.core.decide import decide_attention
+from perdure.core.events import Event
 from perdure.core.lifecycle import Status
 from perdure.core.limits import LimitScope
 from perdure.core.run import Lease, Run
-from perdure.engine.maintenance import Maintenance
+from perdure.engine.maintenance import PRUNE_BATCHES, Maintenance
 from storage_kit import claim, claim_one, new_run, set_limit, stored, success, wait_until
 
 SHORT = timedelta(milliseconds=50)
@@ -104,6 +108,58 @@ async def test_ended_runs_are_pruned_after_their_retention_and_keys_stay(storage
 
     assert (found, events) == ({}, [])
     assert getattr(outcome, "run_id", None) == done.id
+
+
+async def test_pruning_goes_on_until_nothing_is_left_but_does_not_hold_up_the_rest(
+    storage_url: str,
+) -> None:
+    keeps = replace(QUICK, retention=timedelta(0), maintenance_batch=2)
+    app = App(storage_url, defaults=keeps)
+    async with app:
+        many = 2 * PRUNE_BATCHES + 3
+        await stored(app.storage, *(new_run() for _ in range(many)))
+        await stored(app.storage, *(success(run) for run in (await claim(app.storage, many)).runs))
+        maintenance = Maintenance(app)
+
+        left = []
+        for _ in range(2):
+            await maintenance.run_once()
+            left.append(len((await app.runs.list(limit=100)).runs))
+        await stored(app.storage, new_run())
+        await stored(app.storage, success(await claim_one(app.storage)))
+        await maintenance.run_once()
+        left.append(len((await app.runs.list(limit=100)).runs))
+
+    assert left == [3, 0, 1]  # there was no hurry any more
+
+
+async def test_keys_are_pruned_until_none_is_left(opened: App) -> None:
+    short = a_policy(idempotency_ttl=timedelta(microseconds=1))
+    runs = [new_run(idempotency_key=f"k{i}", policy=short) for i in range(3)]
+    await stored(opened.storage, *runs)
+    for run in (await claim(opened.storage)).runs:
+        await stored(opened.storage, success(run))
+
+    assert [await opened.storage.prune_keys(2) for _ in range(3)] == [2, 1, 0]
+
+
+async def test_a_run_that_cannot_be_helped_does_not_keep_the_others(
+    opened: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sick, well = await stored(opened.storage, new_run(ttl=SHORT), new_run(ttl=SHORT))
+    assert well.expires_at is not None
+    await wait_until(opened.storage, well.expires_at)
+
+    def decide(run: Run, now: datetime, jitter: float) -> Sequence[Event]:
+        if run.id == sick.id:
+            raise OverflowError("nobody had thought of this")
+        return decide_attention(run, now, jitter)
+
+    monkeypatch.setattr("perdure.engine.maintenance.decide_attention", decide)
+    await Maintenance(opened).run_once()
+
+    found = await opened.storage.get([sick.id, well.id])
+    assert [found[run.id].status for run in (sick, well)] == [Status.QUEUED, Status.EXPIRED]
 
 
 async def test_many_maintainers_do_no_harm(opened: App) -> None:

@@ -194,6 +194,60 @@ async def test_a_cancel_kills_what_will_not_stop_and_all_it_had_started(
     assert (await run.get()).status is Status.CANCELLED
 
 
+async def test_what_a_dead_process_had_forked_dies_with_it(app: App, bell: Bell) -> None:
+    forks = in_process(app, process_tasks.fork_and_exit, retry=ONCE)
+    async with app.worker(concurrency=1):
+        run = await forks.trigger(bell.path)
+        callers = {caller.word: caller for caller in [await bell.heard(), await bell.heard()]}
+        callers["about to exit"].let_go()
+        with pytest.raises(RunFailed, match="exited with code 3"):
+            await run.result(20)
+        async with asyncio.timeout(20):
+            await callers["left behind"].gone()
+
+
+async def test_a_handler_stopped_in_the_middle_of_a_word_still_says_how_it_ended(
+    app: App, bell: Bell, caplog: pytest.LogCaptureFixture
+) -> None:
+    chatter = in_process(app, process_tasks.chatter)
+    with caplog.at_level(logging.INFO, "perdure.task"):
+        async with app.worker(concurrency=1):
+            for _ in range(10):
+                run = await chatter.trigger(bell.path)
+                assert await bell.word() == "talking"
+                await app.runs.cancel(run.id)
+                with pytest.raises(RunCancelled):
+                    await run.result(20)
+                assert await bell.word() == "cleaned up"
+                assert caplog.messages.count("last word") == 1
+                caplog.clear()
+
+
+async def test_a_process_that_nobody_needs_any_more_is_let_go(app: App, bell: Bell) -> None:
+    meet = in_process(app, process_tasks.meet)
+    passed = 0.0
+    host = app.worker(concurrency=2)
+    async with host:
+        processes = host._handlers._processes
+        processes._time = lambda: passed
+        runs = [await meet.trigger(bell.path) for _ in range(2)]
+        callers = [await bell.heard() for _ in range(2)]
+        for caller in callers:
+            caller.let_go()
+        first, second = [await run.result(20) for run in runs]
+        passed += 59.0
+        again = await meet.trigger(bell.path)
+        (await bell.heard()).let_go()
+        used = await again.result(20)
+        passed += 2.0
+        await asyncio.to_thread(processes.dismiss_idle)
+
+        assert [process.pid for process in processes._idle] == [used]
+        [gone] = {first, second} - {used}
+        with pytest.raises(ProcessLookupError):
+            os.kill(gone, 0)
+
+
 async def test_processes_die_with_their_worker(tmp_path: Path, bell: Bell) -> None:
     script = tmp_path / "worker.py"
     script.write_text(_SCRIPT.format(guard='if __name__ == "__main__":'))

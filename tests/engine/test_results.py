@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
+
+import pytest
 
 from perdure import App
 from perdure.core.run import Run
 from perdure.engine.results import Results
+from perdure.errors import AppNotOpen, ResultTimeout
 from perdure.storage.protocol import Storage
 from storage_kit import claim_one, new_run, stored, success
 
@@ -44,3 +47,47 @@ async def test_who_comes_during_a_read_is_not_told_that_the_run_is_unknown(opene
 
     assert {(await early).id, (await late).id} == {first.id, second.id}
     await results.close()
+
+
+async def test_whoever_waits_when_the_app_is_closed_is_told_so(app: App) -> None:
+    async with app:
+        [run] = await stored(app.storage, new_run())
+        waiting = asyncio.create_task(app.runs.handle(run.id).result())
+        await asyncio.sleep(0)
+
+    with pytest.raises(AppNotOpen):
+        await asyncio.wait_for(waiting, 20)
+
+
+async def test_a_read_that_went_wrong_is_made_again(opened: App) -> None:
+    [run] = await stored(opened.storage, new_run())
+    storage: Any = opened.storage
+    get, failed = storage.get, asyncio.Event()
+
+    async def fail(run_ids: Sequence[str]) -> dict[str, Run]:
+        storage.get = get
+        failed.set()
+        raise RuntimeError("nobody had thought of this")
+
+    storage.get = fail
+    waiting = asyncio.create_task(opened.results.ended(run.id))
+    await failed.wait()
+    await stored(opened.storage, success(await claim_one(opened.storage)))
+
+    assert (await asyncio.wait_for(waiting, 20)).id == run.id
+
+
+async def test_whoever_waits_no_longer_is_forgotten(opened: App) -> None:
+    [run] = await stored(opened.storage, new_run())
+    handle = opened.runs.handle(run.id)
+    patient = asyncio.create_task(handle.result())
+    await asyncio.sleep(0)
+
+    for _ in range(20):
+        with pytest.raises(ResultTimeout):
+            await handle.result(0)
+
+    assert len(opened.results._waiters[run.id]) == 1
+    patient.cancel()
+    await asyncio.gather(patient, return_exceptions=True)
+    assert not opened.results._waiters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 import threading
@@ -191,6 +192,78 @@ async def test_a_cancelled_run_is_cancelled_when_its_worker_goes(app: App, bell:
     await stop_quickly(worker)
 
     assert (await app.runs.get(run.id)).status is Status.CANCELLED
+
+
+async def test_whoever_is_cancelled_again_while_it_stops_does_not_leave_a_living_worker(
+    app: App, bell: Bell
+) -> None:
+    @app.task
+    def stuck() -> None:
+        wait_at(bell.path)
+
+    async def live() -> None:
+        async with app.worker(concurrency=1, drain=600):
+            await asyncio.Event().wait()
+
+    before = set(threading.enumerate())
+    life = asyncio.create_task(live())
+    run = await stuck.trigger()
+    await bell.heard()
+    life.cancel()
+    await asyncio.wait({life}, timeout=0.1)
+    assert not life.done()  # it drains
+    life.cancel()
+    async with asyncio.timeout(20):
+        with pytest.raises(asyncio.CancelledError):
+            await life
+
+    await assert_handed_over(app, run)
+    assert "perdure-io" not in {thread.name for thread in set(threading.enumerate()) - before}
+
+
+async def test_an_error_in_the_block_is_not_kept_waiting_by_long_runs(app: App, bell: Bell) -> None:
+    @app.task
+    async def long() -> None:
+        ring(bell.path)
+        await asyncio.Event().wait()
+
+    async def live() -> None:
+        async with app.worker(concurrency=1, drain=600):
+            await long.trigger()
+            await bell.word()
+            raise ValueError("something else is broken")
+
+    async with asyncio.timeout(20):
+        with pytest.raises(ValueError, match="something else is broken"):
+            await live()
+
+
+async def test_a_stop_that_takes_long_says_what_it_waits_for(app: App, bell: Bell) -> None:
+    said = threading.Event()
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage() == "stopping; waiting for runs to end":
+                runs.append(getattr(record, "runs", None))
+                said.set()
+
+    @app.task
+    def long() -> None:
+        wait_at(bell.path)
+
+    runs: list[Any] = []
+    listener = Listener()
+    logging.getLogger("perdure.worker").addHandler(listener)
+    worker = await app.worker(concurrency=1).__aenter__()
+    run = await long.trigger()
+    caller = await bell.heard()
+    stopping = asyncio.create_task(worker.stop(timedelta(seconds=60)))
+    assert await asyncio.to_thread(said.wait, 20)
+    caller.let_go()
+    await stopping
+    logging.getLogger("perdure.worker").removeHandler(listener)
+
+    assert runs == [[run.id]]
 
 
 def test_a_process_ends_although_its_handlers_do_not(tmp_path: Path) -> None:

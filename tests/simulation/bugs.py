@@ -26,9 +26,11 @@ from perdure.engine import calls, handler, outcome
 from perdure.engine import limits as engine_limits
 from perdure.engine.client import CommitBatcher
 from perdure.engine.context import Released
+from perdure.engine.doubt import Doubt
 from perdure.engine.leases import Leases
-from perdure.engine.maintenance import Maintenance
 from perdure.engine.outcome import GaveBack, HandedOver, Raised, Returned, Stopped
+from perdure.engine.patience import Patience
+from perdure.engine.recorder import Recorder
 from perdure.engine.results import Results
 from perdure.engine.transaction import HandlerTransaction
 from perdure.engine.worker import Worker
@@ -131,7 +133,7 @@ def _(patch: Patch) -> None:
 
 @bug("renewals come too late")
 def _(patch: Patch) -> None:
-    patch(Leases, "_interval", lambda self: self._app.defaults.lease_ttl * 1.1)
+    patch(Leases, "_interval", lambda self, runs: self._app.defaults.lease_ttl * 1.1)
 
 
 @bug("the worker's own clock decides whether it still has a lease")
@@ -175,10 +177,7 @@ def _(patch: Patch) -> None:
 
 @bug("recovery does not wait after an outage")
 def _(patch: Patch) -> None:
-    async def at_once(self: Maintenance, *arguments: Any) -> bool:
-        return True
-
-    patch(Maintenance, "_may_recover", at_once)
+    patch(Patience, "may_take", lambda self, run, now, server_started: True)
 
 
 @bug("maintenance puts a renewed lease off for ever")
@@ -294,15 +293,26 @@ def _(patch: Patch) -> None:
 
 @bug("a claim in doubt gives back whatever is not held yet")
 def _(patch: Patch) -> None:
-    async def settle(self: Worker) -> None:
-        for run in await self._storage.leases(self.id):
-            if run.lease is not None and run.lease.token not in self._leases.held:
-                events = decide_shutdown(run, run.lease.token, self._now())
+    async def settle(self: Doubt) -> None:
+        self._added.clear()
+        for run in await self._storage.leases(self._worker_id) if self._since else ():
+            if run.lease is not None and run.lease.token not in HELD[self._worker_id].held:
+                events = decide_shutdown(run, run.lease.token, self._time.now())
                 commit = prepare_commit(run, events, self._app.ids.commit_id())
                 await self._storage.commit([commit])
-        self._doubted.clear()
+        self._since.clear()
+        self._unsettled.clear()
+        self._on_settled()
 
-    patch(Worker, "_settle_doubt", settle)
+    HELD: dict[str, Leases] = {}
+    make = Worker.__init__
+
+    def remember(self: Worker, *arguments: Any, **options: Any) -> None:
+        make(self, *arguments, **options)
+        HELD[self.id] = self._leases
+
+    patch(Worker, "__init__", remember)
+    patch(Doubt, "run_once", settle)
 
 
 @bug("a failed claim keeps its places")
@@ -324,16 +334,7 @@ def _(patch: Patch) -> None:
 
 @bug("an outcome is dropped when storage does not answer")
 def _(patch: Patch) -> None:
-    record = Worker._record_and_claim
-
-    async def drop(self: Worker, finished: Any, places: int) -> Any:
-        try:
-            return await record(self, finished, places)
-        except StorageUnavailable:
-            finished.clear()
-            raise
-
-    patch(Worker, "_record_and_claim", drop)
+    patch(Recorder, "put_back", lambda self, finished: None)
 
 
 @bug("a failure is retried without being recorded as one")
@@ -355,15 +356,15 @@ def _(patch: Patch) -> None:
 
 @bug("shutdown hands over what has already ended")
 def _(patch: Patch) -> None:
-    take = Worker._take_finished
+    turn = Worker._turn
 
-    def hand_over(self: Worker) -> Any:
-        if self._stopping:
-            for item in self._finished:
+    async def hand_over(self: Worker) -> bool:
+        if self._is_stopping:
+            for item in self._recorder.finished:
                 item.ending = HandedOver()
-        return take(self)
+        return await turn(self)
 
-    patch(Worker, "_take_finished", hand_over)
+    patch(Worker, "_turn", hand_over)
 
 
 @bug("the budget is not counted")
@@ -417,10 +418,13 @@ def _(patch: Patch) -> None:
     commit_all = CommitBatcher.commit_all
 
     async def hopeful(self: CommitBatcher, commits: Sequence[Commit]) -> Any:
-        try:
-            return await commit_all(self, commits)
-        except StorageUnavailable:
-            return [Committed(commit.run.id, commit.run.sequence) for commit in commits]
+        outcomes = await commit_all(self, commits)
+        return [
+            Committed(commit.run.id, commit.run.sequence)
+            if isinstance(outcome, StorageUnavailable)
+            else outcome
+            for commit, outcome in zip(commits, outcomes, strict=True)
+        ]
 
     patch(CommitBatcher, "commit_all", hopeful)
 

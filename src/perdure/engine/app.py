@@ -13,7 +13,7 @@ from perdure.core.rates import Rate, make_rate
 from perdure.core.run import Actor, OnLeaseExpired
 from perdure.core.settings import Values, check_concurrency
 from perdure.core.values import check_label
-from perdure.engine import catalogue
+from perdure.engine import catalogue, forks
 from perdure.engine.client import Client
 from perdure.engine.clock import SystemClock
 from perdure.engine.configuration import configured
@@ -24,6 +24,7 @@ from perdure.engine.door import (
     Duration,
     client_of,
     count,
+    duration,
     only_known,
     queue_names,
     some_time,
@@ -36,13 +37,14 @@ from perdure.engine.limits import Limits, Queues, declare_limits
 from perdure.engine.maintenance import Maintenance
 from perdure.engine.metered import metered
 from perdure.engine.metrics import Metrics
+from perdure.engine.opened import Opened
 from perdure.engine.operators import DeadLetters, Runs, Workers
 from perdure.engine.options import Executor, Retry, TaskKeywords, TaskSettings, make_policy
 from perdure.engine.redaction import Redact, Redaction
 from perdure.engine.results import Results
 from perdure.engine.signature import Signature
-from perdure.engine.storage_time import StorageTime
 from perdure.engine.task import Task
+from perdure.engine.threshold import Door, to_the_end
 from perdure.engine.tracing import tracing_of
 from perdure.engine.worker_host import WorkerHost
 from perdure.errors import AppNotOpen, InvalidInput, InvalidTask
@@ -92,10 +94,13 @@ class App:
         self.tracing = tracing_of(tracing)
         self.metrics = Metrics(self)
         self.hub: Hub = Hub(self.ids.token(), self.metrics.registry)
+        self.original: App = self
         self.sync = SyncFacade(self)
         self.queue_settings: dict[str, Values] = {}
-        self._opened: _Opened | None = None
+        self._door = Door()
+        self._opened: Opened | None = None
         self._times_opened = 0
+        forks.forgets_its_parent(self)
 
     # Defining
 
@@ -156,22 +161,40 @@ class App:
     # Opening
 
     async def __aenter__(self) -> Self:
-        if self._opened is None:
-            self._opened = await _Opened.open(self)
-            try:
-                await self._introduce()
-            except BaseException:
-                opened, self._opened = self._opened, None
-                await opened.close()
-                raise
-        self._times_opened += 1
+        async with self._door.passing():
+            if self._opened is None or self._opened.is_abandoned:
+                await self._open_up()
+            self._open.check_loop()
+            self._times_opened += 1
         return self
 
     async def __aexit__(self, *exception: object) -> None:
-        self._times_opened -= 1
-        if self._times_opened == 0 and self._opened is not None:
-            opened, self._opened = self._opened, None
+        await to_the_end(self._leave())
+
+    async def _open_up(self) -> None:
+        self._times_opened = 0
+        self._opened = opened = await Opened.open(self)
+        try:
+            await self._introduce()
+        except BaseException:
+            self._opened = None
             await opened.close()
+            raise
+
+    async def _leave(self) -> None:
+        async with self._door.passing():
+            self._times_opened -= 1
+            if self._times_opened == 0 and self._opened is not None:
+                opened, self._opened = self._opened, None
+                await opened.close()
+
+    def forget_the_parent(self) -> None:
+        """After a fork: what was open belongs to the other process."""
+        forks.leave_alone(self._opened, self.hub, self.sync, self.metrics)
+        self.metrics = Metrics(self)
+        self.hub = Hub(self.ids.token(), self.metrics.registry)
+        self.sync = SyncFacade(self.original)
+        self._door, self._opened, self._times_opened = Door(), None, 0
 
     async def _introduce(self) -> None:
         """Tell the storage what this app knows."""
@@ -192,6 +215,7 @@ class App:
             tracing=self.tracing,
             **self.storage_options,
         )
+        twin.original, twin.sync = self.original, self.sync
         twin.metrics = Metrics(twin, like=self.metrics)
         twin.tasks, twin.hub, twin.queue_settings = self.tasks, self.hub, self.queue_settings
         return twin
@@ -243,14 +267,15 @@ class App:
         return self._open.limits
 
     @property
-    def _open(self) -> _Opened:
+    def _open(self) -> Opened:
         if self._opened is None:
             raise AppNotOpen
+        self._opened.check_loop()
         return self._opened
 
     def time(self) -> datetime:
         """This process's estimate of the storage's time. It never judges a lease."""
-        self._open.time.keep_fresh(self.storage)
+        self._open.time.keep_fresh()
         return self._open.time.now()
 
     # Running
@@ -301,9 +326,12 @@ class App:
             await stack.enter_async_context(worker)
             yield self
 
-    async def tick(self) -> None:
-        """One pass of maintenance, now."""
-        await Maintenance(self, patient=False).run_once()
+    async def tick(self, *, grace: Duration | None = None) -> None:
+        """One pass of maintenance. If it finds expired leases it stays until it may take them:
+        for `grace`, by default the renewal interval, during which the storage must have answered,
+        so that an outage costs nobody's lease. `grace=0` takes them at once."""
+        chosen = None if grace is None else duration(grace, "grace")
+        await Maintenance(self, grace=chosen).tick()
 
 
 def task_settings(
@@ -357,40 +385,3 @@ def _checked(most: Any, most_per_key: Any, rate: Any, rate_per_key: Any) -> dict
 
 
 _KEYWORDS, _OPTIONS = keywords_of(task_settings), keywords_of(App.__init__)
-
-
-class _Opened:
-    """What exists only while an app is open, all on one loop."""
-
-    def __init__(self, app: App, storage: Storage, now: datetime) -> None:
-        self.storage = storage
-        self.time = StorageTime(app.clock, now)
-        self.hints = Hints(app.hub, app.clock, storage.hint_transport())
-        self.client = Client(app)
-        self.results = Results(storage, app.hub, app.clock, app.defaults.poll)
-        self.runs = Runs(app)
-        self.dead_letters = DeadLetters(app)
-        self.workers = Workers(app)
-        self.queues = Queues(app)
-        self.limits = Limits(app)
-
-    @classmethod
-    async def open(cls, app: App) -> _Opened:
-        storage = app.connect()
-        try:
-            if app.url.startswith("sqlite"):
-                await storage.migrate()
-            else:
-                await storage.check_schema()
-            opened = cls(app, storage, await storage.now())
-        except BaseException:
-            await storage.close()
-            raise
-        opened.hints.start()
-        return opened
-
-    async def close(self) -> None:
-        await self.results.close()
-        await self.hints.stop()
-        await self.time.close()
-        await self.storage.close()

@@ -71,6 +71,7 @@ class Attempt:
         self._on_freed = on_freed
         self._reason: StopReason | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._asked_at = loop.time()
         call.on_over = self._over
         call.context.trace = self.trace
         if self.run.policy.timeout is not None or executor is Executor.PROCESS:
@@ -91,10 +92,10 @@ class Attempt:
         return self._call.context
 
     def begin(self) -> None:
-        self._asked_at = self._loop.time()
+        """Raises whatever keeps the handler from being called; then nothing has begun."""
+        self._call.begin()
         if self.executor is Executor.PROCESS:
             self._after(START_LIMIT, self.stop, StopReason.NOT_STARTED)
-        self._call.begin()
 
     def stop(self, reason: StopReason) -> None:
         """Ask the attempt to end. The first reason is the one that counts."""
@@ -102,9 +103,9 @@ class Attempt:
             return
         self._reason = reason
         self.context.ask_to_stop()
-        self._say(table.ASKED_TO_STOP)
-        self._call.ask()
         self._after(self._ladder.grace, self._press)
+        self._call.ask()
+        self._say(table.ASKED_TO_STOP)
 
     def give_up(self) -> None:
         """Say how it ended, although it has not."""
@@ -113,11 +114,11 @@ class Attempt:
         self.is_stuck = True
         self._end_timer()
         self._call.give_up()
+        self._on_ended(self, self._meaning(Stopped()))
         run = self.run
         table.HANDLER_STUCK.say(
             run_id=run.id, task=run.task, executor=self.executor, reason=self._reason
         )
-        self._on_ended(self, self._meaning(Stopped()))
 
     def trace(self) -> dict[str, Any]:
         """Where the time went, in milliseconds."""
@@ -140,10 +141,10 @@ class Attempt:
             self._after(self.run.policy.timeout, self.stop, StopReason.TIMEOUT)
 
     def _press(self) -> None:
-        self._say(table.PRESSED_TO_STOP)
-        self._call.press()
         left = max(self._ladder.abandon_after - self._ladder.grace, timedelta(0))
         self._after(left, self.give_up)
+        self._call.press()
+        self._say(table.PRESSED_TO_STOP)
 
     def _over(self, ending: Ending | Settled) -> None:
         self._end_timer()

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -37,6 +38,7 @@ from perdure.engine.wire import (
     LogLine,
     Over,
     Progressed,
+    Reply,
     Request,
 )
 from perdure.errors import InvalidInput
@@ -50,10 +52,11 @@ def main(descriptor: int, parent: int) -> None:
     die_with(parent)
     os.set_inheritable(descriptor, False)
     channel = Channel(socket.socket(fileno=descriptor))
+    child = Child(channel)
     task_log = logging.getLogger(TASK_LOG)
-    task_log.addHandler(_Forward(channel))
+    task_log.addHandler(_Forward(child.send))
     task_log.propagate = False
-    Child(channel).serve()
+    child.serve()
 
 
 def die_with(parent: int) -> None:
@@ -73,6 +76,7 @@ class Child:
         self._handlers: dict[Location, Handler] = {}
         self._busy = False
         self._asked = False
+        self._is_sending = False
         self._context: Context | None = None
 
     def serve(self) -> None:
@@ -86,6 +90,19 @@ class Child:
             self._busy = False
             self._channel.send(Over(ending))
 
+    def send(self, message: Reply) -> None:
+        """In one piece: half a message would be the end of the conversation."""
+        if threading.current_thread() is not threading.main_thread():
+            self._channel.send(message)  # no signal interrupts that
+            return
+        self._is_sending = True
+        try:
+            self._channel.send(message)
+        finally:
+            self._is_sending = False
+        if self._asked:
+            self._stop()
+
     def _read(self) -> None:
         while (body := self._channel.receive()) is not None:
             self._busy = True
@@ -96,6 +113,11 @@ class Child:
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
+        if not self._is_sending:
+            self._stop()
+
+    def _stop(self) -> None:
+        """Raises AttemptStopped, once an attempt."""
         context, self._context = self._context, None
         if context is not None:
             context.ask_to_stop()
@@ -104,7 +126,7 @@ class Child:
     def _perform(self, request: Request) -> Ending:
         logging.getLogger(TASK_LOG).setLevel(request.log_level)
         try:
-            sink = _ToWorker(self._channel, least_level(request.run))
+            sink = _ToWorker(self.send, least_level(request.run))
             ending = self._call(Context(request.run, sink), request)
             self._context = None
         except AttemptStopped:  # while importing, or between two of our own lines
@@ -119,7 +141,7 @@ class Child:
             handler = self._handler(request)
         except InvalidInput as error:
             return rejected(error)
-        self._channel.send(Began())
+        self.send(Began())
         with entered(request.trace_carrier):
             return handler.call(context)
 
@@ -142,16 +164,16 @@ def make_handler(location: Location, result_limit: int) -> Handler:
 class _Forward(logging.Handler):
     """Sends what the handler logs to the worker, whose logging is the one that is set up."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, send: Callable[[Reply], None]) -> None:
         super().__init__()
-        self._channel = channel
+        self._send = send
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = LogLine(
                 record.name, record.levelno, self.format(record), _plain(fields_of(record))
             )
-            self._channel.send(line)
+            self._send(line)
         except Exception:  # noqa: BLE001  # as `logging` does: a line is not worth an attempt
             self.handleError(record)
 
@@ -159,18 +181,18 @@ class _Forward(logging.Handler):
 class _ToWorker:
     """Sends what is to be kept with the run to the worker, who keeps it."""
 
-    def __init__(self, channel: Channel, least: int) -> None:
-        self._channel = channel
+    def __init__(self, send: Callable[[Reply], None], least: int) -> None:
+        self._send = send
         self._least = least
 
     def line(self, level: int, logger: str, message: str, fields: dict[str, Any]) -> None:
         if level >= self._least:
             with suppress(Exception):  # a line is not worth an attempt
-                self._channel.send(Kept(level, logger, message, _plain(fields)))
+                self._send(Kept(level, logger, message, _plain(fields)))
 
     def progress(self, fraction: float, message: str) -> None:
         with suppress(Exception):
-            self._channel.send(Progressed(fraction, message))
+            self._send(Progressed(fraction, message))
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:

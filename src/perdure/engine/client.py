@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ from perdure.engine.door import duration
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import TriggerOptions
 from perdure.engine.tracing import Carrier
-from perdure.errors import IdempotencyConflict, PerdureError
+from perdure.errors import IdempotencyConflict, InvalidPayload, PerdureError
 from perdure.storage.protocol import Committed, Outcome
 
 if TYPE_CHECKING:
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 MOST_IN_A_BATCH = 500
+
+Made = Outcome | Exception
+"""What became of a commit, or why nobody knows."""
+Answer: TypeAlias = asyncio.Future[Made]
 
 
 class Client:
@@ -53,7 +57,7 @@ class Client:
         return handle_of(self._app, task, outcome)
 
     async def trigger_many(
-        self, task: Task[..., R], items: Sequence[Mapping[str, Any]], options: TriggerOptions
+        self, task: Task[..., R], items: Iterable[Mapping[str, Any]], options: TriggerOptions
     ) -> list[RunHandle[R] | Exception]:
         bulk = Bulk(self._app, task, items, options)
         with self._app.tracing.trigger(task.name, options.queue or task.settings.queue) as span:
@@ -72,7 +76,7 @@ class Client:
             return parent.run
         return await write.load(self._app.storage, options.continuation_of)
 
-    def _publish(self, commits: Sequence[Commit], outcomes: Sequence[Outcome]) -> None:
+    def _publish(self, commits: Sequence[Commit], outcomes: Sequence[Made]) -> None:
         pairs = zip(commits, outcomes, strict=True)
         self._app.hints.publish({work_of(c) for c, made in pairs if isinstance(made, Committed)})
 
@@ -84,12 +88,12 @@ class Bulk(Generic[R]):
         self,
         app: App,
         task: Task[..., R],
-        items: Sequence[Mapping[str, Any]],
+        items: Iterable[Mapping[str, Any]],
         options: TriggerOptions,
     ) -> None:
         self._app = app
         self._task = task
-        self._items = items
+        self._items = list(items)  # it may be a generator
         self._options = options
         self._batch_id = f"batch_{app.ids.token()}"
         self._results: dict[int, RunHandle[R] | Exception] = {}
@@ -105,14 +109,17 @@ class Bulk(Generic[R]):
                 self._asked.append(index)
             except PerdureError as error:
                 self._results[index] = error
+            except Exception as error:  # noqa: BLE001  # whatever somebody put there
+                problem = f"item {index} cannot be kept: {type(error).__name__}: {error}"
+                self._results[index] = InvalidPayload(self._task.name, "", problem)
         return commits
 
-    def handles(self, outcomes: Sequence[Outcome]) -> list[RunHandle[R] | Exception]:
+    def handles(self, outcomes: Sequence[Made]) -> list[RunHandle[R] | Exception]:
         """In the order of the items: a handle, or what was wrong."""
         for index, outcome in zip(self._asked, outcomes, strict=True):
             try:
                 self._results[index] = handle_of(self._app, self._task, outcome)
-            except PerdureError as error:
+            except Exception as error:  # noqa: BLE001  # what the storage raised, for this item
                 self._results[index] = error
         return [self._results[index] for index in range(len(self._items))]
 
@@ -123,6 +130,9 @@ class Bulk(Generic[R]):
         continued: Run | None,
         carrier: Carrier | None,
     ) -> Commit:
+        if not isinstance(item, Mapping):
+            problem = f"every item must be a mapping of arguments, not {item!r}"
+            raise InvalidPayload(self._task.name, "", problem)
         limit = self._app.defaults.payload_limit
         payload = self._task.signature.encode(dict(item), limit)
         return creation(
@@ -157,15 +167,15 @@ def creation(
     return prepare_commit(None, events, app.ids.commit_id())
 
 
-def handle_of(app: App, task: Task[..., R], outcome: Outcome) -> RunHandle[R]:
+def handle_of(app: App, task: Task[..., R], outcome: Made) -> RunHandle[R]:
     """Raises what became of the commit, if that is an error."""
-    if isinstance(outcome, PerdureError):
+    if isinstance(outcome, Exception):
         raise outcome
     if isinstance(outcome, Committed):
-        return RunHandle(app, outcome.run_id, task.signature, created=True)
+        return RunHandle(app.original, outcome.run_id, task.signature, created=True)
     if outcome.key.kind is KeyKind.IDEMPOTENCY and not outcome.same_payload:
         raise IdempotencyConflict(outcome.key.name, outcome.run_id)
-    return RunHandle(app, outcome.run_id, task.signature, created=False)
+    return RunHandle(app.original, outcome.run_id, task.signature, created=False)
 
 
 def work_of(commit: Commit) -> str:
@@ -232,15 +242,21 @@ class CommitBatcher:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._waiting: list[tuple[Commit, asyncio.Future[Outcome]]] = []
+        self._waiting: list[tuple[Commit, Answer]] = []
         self._writer: asyncio.Task[None] | None = None
 
     async def commit(self, commit: Commit) -> Outcome:
-        return (await self.commit_all([commit]))[0]
+        """Raises what became of it, if that is an error."""
+        [outcome] = await self.commit_all([commit])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
-    async def commit_all(self, commits: Sequence[Commit]) -> list[Outcome]:
+    async def commit_all(self, commits: Sequence[Commit]) -> list[Made]:
+        """What became of each. They may be too many for one transaction: what has happened to
+        some says nothing of the others."""
         loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[Outcome]] = [loop.create_future() for _ in commits]
+        futures: list[Answer] = [loop.create_future() for _ in commits]
         self._waiting += zip(commits, futures, strict=True)
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
@@ -250,13 +266,12 @@ class CommitBatcher:
         while self._waiting:
             group = self._waiting[:MOST_IN_A_BATCH]
             del self._waiting[:MOST_IN_A_BATCH]
-            try:
-                outcomes = await self._app.storage.commit([commit for commit, _ in group])
-            except Exception as error:  # noqa: BLE001  # handed to whoever waits for it
-                for _, future in group:
-                    if not future.done():
-                        future.set_exception(error)
-                continue
-            for (_, future), outcome in zip(group, outcomes, strict=True):
-                if not future.done():
-                    future.set_result(outcome)
+            for (_, answer), outcome in zip(group, await self._outcomes(group), strict=True):
+                if not answer.done():
+                    answer.set_result(outcome)
+
+    async def _outcomes(self, group: Sequence[tuple[Commit, Answer]]) -> Sequence[Made]:
+        try:
+            return await self._app.storage.commit([commit for commit, _ in group])
+        except Exception as error:  # noqa: BLE001  # handed to whoever waits for it
+            return [error] * len(group)

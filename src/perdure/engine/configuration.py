@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.retry import LONGEST
 from perdure.engine.defaults import DEFAULTS, Defaults
 from perdure.engine.door import did_you_mean
 from perdure.errors import InvalidInput
@@ -89,6 +90,9 @@ def _value(name: str, given: Any, source: str) -> Any:
         raise InvalidInput(source, f"{name} must be {_WANTED[kind]}, not {given!r}") from None
     if kind in (int, timedelta) and value <= kind(0):
         raise InvalidInput(source, f"{name} must be more than nothing, not {given!r}")
+    if kind is timedelta and value > LONGEST:
+        longest = int(LONGEST.total_seconds())
+        raise InvalidInput(source, f"{name} must be {longest} seconds at most, not {given!r}")
     least, most = _BOUNDS.get(name, (value, value))
     if not least <= value <= most:
         raise InvalidInput(source, f"{name} must lie between {least} and {most}, not {given!r}")

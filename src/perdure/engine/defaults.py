@@ -6,6 +6,9 @@ from datetime import timedelta
 
 import msgspec
 
+from perdure.core.retry import LONGEST
+from perdure.errors import InvalidInput
+
 
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     """What holds where nobody says otherwise."""
@@ -32,6 +35,14 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_ttl: timedelta = timedelta(days=30)
     retention: timedelta = timedelta(days=30)
     failure_retention: timedelta = timedelta(days=90)
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, timedelta) and not timedelta(0) <= value <= LONGEST:
+                longest = int(LONGEST.total_seconds())
+                seconds = f"{value.total_seconds():g}"
+                raise InvalidInput(name, f"must be 0 to {longest} seconds, not {seconds}")
 
     @property
     def renewal_interval(self) -> timedelta:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import partial
@@ -72,7 +72,7 @@ class TransactionalTask(Generic[P, R]):
             return self._only(self._create_sync(self._one(payload, span.carrier)))
 
     async def trigger_many(
-        self, items: Sequence[Mapping[str, Any]]
+        self, items: Iterable[Mapping[str, Any]]
     ) -> list[RunHandle[R] | Exception]:
         """Ask for one run an item; in place of a bad one stands the error."""
         bulk = Bulk(self._app, self._task, items, self._options)
@@ -81,7 +81,7 @@ class TransactionalTask(Generic[P, R]):
             return bulk.handles(await self._create(prepare))
 
     def trigger_many_sync(
-        self, items: Sequence[Mapping[str, Any]]
+        self, items: Iterable[Mapping[str, Any]]
     ) -> list[RunHandle[R] | Exception]:
         """`trigger_many`, from code that cannot await."""
         bulk = Bulk(self._app, self._task, items, self._options)

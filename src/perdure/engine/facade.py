@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from perdure.engine.io_thread import IoThread
+from perdure.errors import WouldBlockLoop
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -36,6 +38,13 @@ class SyncFacade:
 
         return thread.submit(run()).result()
 
+    def wait(self, use: Callable[[App], Awaitable[T]], method: str, instead: str) -> T:
+        """The same, for what others have to do first. Raises WouldBlockLoop where they could
+        not do it any more."""
+        if asyncio._get_running_loop() is not None:
+            raise WouldBlockLoop(method, instead)
+        return self.call(use)
+
     @property
     def runs(self) -> Waiting:
         return Waiting(self, "runs")
@@ -59,18 +68,26 @@ class SyncFacade:
         with self._lock:
             if self._opened is not None:
                 (thread, app), self._opened = self._opened, None
-                thread.submit(app.__aexit__()).result()
-                thread.join()
+                try:
+                    thread.submit(app.__aexit__()).result()
+                finally:
+                    thread.join()
 
     def _open(self) -> tuple[IoThread, App]:
         with self._lock:
             if self._opened is None:
-                thread = IoThread("perdure-sync")
-                twin = self._app.twin()
-                twin.sync = self  # what it hands out comes back here, not to another thread
-                thread.submit(twin.__aenter__()).result()
-                self._opened = thread, twin
+                self._opened = self._make()
             return self._opened
+
+    def _make(self) -> tuple[IoThread, App]:
+        thread = IoThread("perdure-sync")
+        try:
+            twin = self._app.twin()
+            thread.submit(twin.__aenter__()).result()
+        except BaseException:
+            thread.join()
+            raise
+        return thread, twin
 
 
 class Waiting:

@@ -82,10 +82,12 @@ class RunHandle(Generic[R]):
 
     def result_sync(self, timeout: Duration | None = None) -> R:
         """`result`, from code that cannot await."""
-        return self._app.sync.call(
+        return self._app.sync.wait(
             lambda app: RunHandle[R](app, self.id, self._signature, created=self.created).result(
                 timeout
-            )
+            ),
+            "run.result_sync()",
+            "write `await run.result()`",
         )
 
     def _known_signature(self, run: Run) -> Signature | None:

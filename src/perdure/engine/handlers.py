@@ -20,7 +20,7 @@ from perdure.engine.context import Context
 from perdure.engine.handler import Handler
 from perdure.engine.mailbox import Mailbox
 from perdure.engine.options import Executor
-from perdure.engine.outcome import Ending, HandedOver, Settled
+from perdure.engine.outcome import Ending, HandedOver, Settled, not_executed
 from perdure.engine.processes import Processes
 from perdure.engine.run_logs import RunLogs
 from perdure.engine.task import Task
@@ -74,7 +74,7 @@ class Handlers:
         self._loop = asyncio.get_running_loop()
         self._variables = contextvars.copy_context()
         self._threads = Threads("perdure-task")
-        self._processes = Processes()
+        self._processes = Processes(self._loop.time)
         self._handlers: dict[str, Handler] = {}
         self._attempts: dict[str, Attempt] = {}
         self._reports: list[Report] = []
@@ -99,13 +99,19 @@ class Handlers:
         )
 
     def begin(self, runs: Sequence[Run]) -> None:
+        """Every one of them will be reported, whatever becomes of the others."""
         for run in runs:
-            attempt = self._attempt(run)
+            assert run.lease is not None
+            token = run.lease.token
             if self._is_leaving:  # claimed at the last moment
-                self._report(Ended(run.id, attempt.token, HandedOver(), {}))
-            else:
-                self._attempts[attempt.token] = attempt
+                self._report(Ended(run.id, token, HandedOver(), {}))
+                continue
+            try:
+                attempt = self._attempts[token] = self._attempt(run)
                 attempt.begin()
+            except Exception as error:  # noqa: BLE001  # e.g. no thread to be had
+                self._attempts.pop(token, None)
+                self._report(Ended(run.id, token, not_executed(error), {}))
 
     def stop(self, token: str, reason: StopReason) -> None:
         """Stop the attempt that has this lease."""
@@ -123,11 +129,20 @@ class Handlers:
         for attempt in list(self._attempts.values()):
             attempt.give_up()
 
+    def dismiss_idle(self) -> None:
+        """Let processes go that nobody has needed for long."""
+        if self._processes.any:
+            self._threads.submit(self._dismiss_idle)
+
     async def close(self) -> None:
         """On any loop. Threads that do not end are left behind; processes are not."""
         if self._processes.any:
             await asyncio.to_thread(self._processes.close)
         self._threads.close()
+
+    def _dismiss_idle(self) -> Callable[[], None]:
+        self._processes.dismiss_idle()
+        return lambda: None
 
     def _attempt(self, run: Run) -> Attempt:
         task = self._tasks[run.task]

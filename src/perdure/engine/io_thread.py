@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,12 +23,18 @@ class IoThread:
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(self.submit(coroutine))
+
+    def post(self, function: Callable[[], None]) -> None:
+        """Have it called over there, if there is still somebody."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(function)
 
     def join(self) -> None:
         """End the loop and wait for its thread."""
@@ -44,6 +51,9 @@ class SameLoop:
 
     async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return await coroutine
+
+    def post(self, function: Callable[[], None]) -> None:
+        function()
 
     async def close(self) -> None:
         pass

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from perdure.core.commit import prepare_commit
 from perdure.core.decide import decide_renewal
 from perdure.core.run import Run
-from perdure.errors import LeaseLost, StorageError
+from perdure.engine.service import Service
+from perdure.engine.trouble import TROUBLE
+from perdure.errors import LeaseLost
 from perdure.storage.protocol import Committed, Renewal, Renewed, Storage
 from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
-TROUBLE = timedelta(milliseconds=500)
-"""Before asking again: whoever comes back last after an outage must still come within `grace`."""
+MOMENT = 0.001
+"""Seconds: what is left when two clocks do not quite agree."""
 
 
-class Leases:
-    """Which runs are ours. Storage's answer to a renewal is the truth; no answer is no news.
+class Leases(Service):
+    """Which runs are ours. Storage's answer to a renewal is the truth; no answer is no news:
+    unknown is not lost, since nobody recovers leases while the storage is away.
 
     By token, not by run: a run may be ours again before its former lease is settled.
     """
@@ -35,23 +39,26 @@ class Leases:
         on_lost: Callable[[str], None],
         on_cancel: Callable[[str], None],
     ) -> None:
+        super().__init__(app.clock)
         self.held: dict[str, Run] = {}
         self._app = app
         self._storage = storage
         self._worker_id = worker_id
         self._on_lost = on_lost
         self._on_cancel = on_cancel
-        self._soon = asyncio.Event()
+        self._due = self._next_due([])
+        self._due_earlier = asyncio.Event()
         self._lost = app.metrics.registry.counter(table.LEASES_LOST)
 
     def hold(self, runs: Iterable[Run]) -> None:
         new = {run.lease.token: run for run in runs if run.lease is not None}
         again = {run.id for run in new.values()}
         former = [token for token, run in self.held.items() if run.id in again]
+        self.held |= new
+        self._renew_by(self._next_due(new.values()))
         for token in former:  # ended in storage, by us or by others; its handler may not know
             self.drop(token)
             self._on_lost(token)
-        self.held |= new
 
     def drop(self, token: str) -> None:
         self.held.pop(token, None)
@@ -62,25 +69,26 @@ class Leases:
             raise LeaseLost(run_id)
 
     def renew_now(self) -> None:
-        self._soon.set()
+        self._renew_by(self._clock.elapsed())
 
-    async def renew_for_ever(self) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(self._interval().total_seconds()):
-                    await self._soon.wait()
-            except TimeoutError:
-                pass
-            self._soon.clear()
-            try:
-                await self.renew()
-            except StorageError as error:
-                # Unknown is not lost: nobody recovers leases while the storage is away.
-                table.LEASES_NOT_RENEWED.say(error=str(error))
-                self._soon.set()
-                await self._app.clock.sleep(TROUBLE)
+    async def run_once(self) -> None:
+        await self.renew()
+
+    async def rest(self) -> None:
+        """Until the first of the leases is due, even if it is claimed meanwhile."""
+        while (left := self._due - self._clock.elapsed()) > 0:
+            self._due_earlier.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(left, MOMENT)):
+                    await self._due_earlier.wait()
+
+    @property
+    def pause(self) -> timedelta:
+        """A short lease cannot wait long for another try."""
+        return min(TROUBLE, self._interval(self.held.values()) / 2)
 
     async def renew(self) -> None:
+        self._due = self._next_due(self.held.values())
         if not self.held:
             return
         renewals = [Renewal(run.id, token, self._ttl(run)) for token, run in self.held.items()]
@@ -107,18 +115,25 @@ class Leases:
         """`asked`: each run's token in the question. Only of that one does the answer speak."""
         for run_id in sorted(answer.lost):
             if asked[run_id] in self.held:
-                table.LEASE_LOST.say(run_id=run_id)
-                self._lost.add()
                 self.drop(asked[run_id])
                 self._on_lost(asked[run_id])
+                self._lost.add()
+                table.LEASE_LOST.say(run_id=run_id)
         for run_id in sorted(answer.cancelling):
             self._on_cancel(asked[run_id])
 
     def _ttl(self, run: Run) -> timedelta:
         return run.policy.lease_ttl or self._app.defaults.lease_ttl
 
-    def _interval(self) -> timedelta:
-        """A third of the shortest lease held."""
-        ttls = [self._ttl(run) for run in self.held.values()]
-        shortest = min(ttls, default=self._app.defaults.lease_ttl)
+    def _renew_by(self, due: float) -> None:
+        if due < self._due:
+            self._due = due
+            self._due_earlier.set()
+
+    def _next_due(self, runs: Collection[Run]) -> float:
+        return self._clock.elapsed() + self._interval(runs).total_seconds()
+
+    def _interval(self, runs: Collection[Run]) -> timedelta:
+        """Several times in the life of the shortest lease."""
+        shortest = min(map(self._ttl, runs), default=self._app.defaults.lease_ttl)
         return min(shortest, self._app.defaults.lease_ttl) / self._app.defaults.renewals_per_ttl

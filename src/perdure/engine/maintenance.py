@@ -1,14 +1,13 @@
 """Recovers expired leases, finalises cancellations, expires runs, opens gates, prunes.
 
-Any number may run; every write is compare-and-set. A database outage costs nobody's lease:
-recovery takes leases only where storage has answered without a gap for `grace`, and only `grace`
-after the database itself was started. A node that has just started waits too.
+Any number may run; every write is compare-and-set. A database outage costs nobody's lease: see
+`patience`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from perdure.core.commit import Commit, prepare_commit
@@ -16,57 +15,73 @@ from perdure.core.decide import decide_attention
 from perdure.core.lifecycle import TERMINAL, Status
 from perdure.core.run import Run
 from perdure.engine import hints
-from perdure.engine.service import Service
+from perdure.engine.patience import Patience
+from perdure.engine.service import AppService
 from perdure.errors import StorageUnavailable
 from perdure.storage.protocol import Committed
+from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
 PRUNE_EVERY = 60
-"""Retention is counted in days: one pass in so many is enough."""
+"""Retention is counted in days: one pass in so many is enough, while all of it can be done."""
+
+PRUNE_BATCHES = 10
+"""So many a pass: more would keep others from writing."""
+
+LONGEST_TICK = 3
+"""So many times the grace a single tick stays; what it has not judged then, the next one does."""
 
 FAILURES = (Status.FAILED, Status.DEAD_LETTERED)
 
 
-class Maintenance(Service):
-    """`patient=False` recovers at once, for tests and for `tick`."""
+class Maintenance(AppService):
+    """`grace`: how long the storage must have answered before expired leases are taken; by
+    default the renewal interval. With none they are taken at once, as if nobody were alive."""
 
-    def __init__(self, app: App, *, patient: bool = True) -> None:
+    def __init__(self, app: App, *, grace: timedelta | None = None) -> None:
         super().__init__(app, app.defaults.maintenance_tick)
-        self._patient = patient
-        self._answers_since: datetime | None = None
+        self._grace = app.defaults.renewal_interval if grace is None else grace
+        self._patience = Patience(
+            app.clock, app.defaults, tick=app.defaults.maintenance_tick, grace=self._grace
+        )
+        self._is_waiting = False
+        """Whether there were expired leases that could not be judged yet."""
+        self._next_prune = 0
         self._passes = 0
-        self._answered_at: datetime | None = None
 
     async def run_once(self) -> None:
         try:
             now = await self._app.storage.now()
-            self._note_answer(now)
+            self._patience.answered()
             await self._attend(now)
             await self._app.storage.open_gates(self._app.defaults.maintenance_batch)
             await self._app.metrics.keep_fresh(self._app.storage)
-            if self._passes % PRUNE_EVERY == 0:
-                await self._prune(now)
+            if self._passes >= self._next_prune and await self._prune(now):
+                self._next_prune = self._passes + PRUNE_EVERY
             self._passes += 1
         except StorageUnavailable:
-            self._answers_since = None
+            self._patience.failed()
             raise
 
-    def _note_answer(self, now: datetime) -> None:
-        """A storage that kept us waiting was away, although our retries may have hidden it. A
-        lease missed by one renewal must still outlive the longest wait that does not count."""
-        longest = max(1.5 * self._app.defaults.renewal_interval, 2 * self._interval)
-        if self._answered_at is not None and now - self._answered_at > longest:
-            self._answers_since = None
-        self._answered_at = now
+    async def tick(self) -> None:
+        """One pass; and if there are expired leases, as many as it takes to judge them."""
+        began = self._clock.elapsed()
+        await self.run_once()
+        while (
+            self._is_waiting
+            and self._clock.elapsed() - began < LONGEST_TICK * self._grace.total_seconds()
+        ):
+            await self.rest()
+            await self.run_once()
 
     async def _attend(self, now: datetime) -> None:
         """Whatever asks for attention; leases only once we may judge them."""
-        may_recover = await self._may_recover(now)
+        self._is_waiting = False
         while True:
             due = await self._app.storage.attention(self._app.defaults.maintenance_batch)
-            commits = self._commits(due, now, may_recover)
+            commits = self._commits(await self._judged(due, now), now)
             if not commits:
                 return
             outcomes = await self._app.storage.commit(commits)
@@ -75,35 +90,47 @@ class Maintenance(Service):
             if len(due) < self._app.defaults.maintenance_batch or not settled:
                 return
 
-    def _commits(self, due: Sequence[Run], now: datetime, may_recover: bool) -> list[Commit]:
-        commits = []
-        for run in due:
-            if run.lease is not None and not may_recover:
-                continue
-            events = decide_attention(run, now, self._app.clock.jitter())
-            if events:
-                commits.append(prepare_commit(run, events, self._app.ids.commit_id()))
-        return commits
-
-    async def _may_recover(self, now: datetime) -> bool:
-        if not self._patient:
-            return True
-        if self._answers_since is None:
-            self._answers_since = now
-        grace = self._app.defaults.renewal_interval
-        if now - self._answers_since < grace:
-            return False
+    async def _judged(self, due: Sequence[Run], now: datetime) -> list[Run]:
+        """Those that nobody holds, and those whose owner has given up."""
+        held = [run for run in due if run.lease is not None]
+        if not held:
+            return list(due)
         started = await self._app.storage.started_at()
-        return started is None or now - started >= grace
+        spared = {run.id for run in held if not self._patience.may_take(run, now, started)}
+        self._is_waiting = self._is_waiting or bool(spared)
+        return [run for run in due if run.id not in spared]
+
+    def _commits(self, due: Sequence[Run], now: datetime) -> list[Commit]:
+        commits = [self._commit(run, now) for run in due]
+        return [commit for commit in commits if commit is not None]
+
+    def _commit(self, run: Run, now: datetime) -> Commit | None:
+        """What is to be done about a run. One that cannot be helped must not keep the others."""
+        try:
+            events = decide_attention(run, now, self._clock.jitter())
+            return prepare_commit(run, events, self._app.ids.commit_id()) if events else None
+        except Exception:  # noqa: BLE001  # a bug, or a damaged run
+            table.RUN_NOT_ATTENDED.say_with_error(run_id=run.id)
+            return None
 
     def _tell(self, commits: Sequence[Commit]) -> None:
         topics = {hints.done(commit.run.environment) for commit in commits}
         topics |= {hints.work(commit.run.environment, commit.run.queue) for commit in commits}
         self._app.hints.publish(topics)
 
-    async def _prune(self, now: datetime) -> None:
-        defaults = self._app.defaults
+    async def _prune(self, now: datetime) -> bool:
+        """Whether nothing is left that is old enough."""
+        batch = self._app.defaults.maintenance_batch
+        left = PRUNE_BATCHES
         for status in sorted(TERMINAL):
-            kept = defaults.failure_retention if status in FAILURES else defaults.retention
-            await self._app.storage.prune(status, now - kept, defaults.maintenance_batch)
-        await self._app.storage.prune_keys(defaults.maintenance_batch)
+            while await self._app.storage.prune(status, self._oldest(status, now), batch) == batch:
+                left -= 1
+                if not left:
+                    return False
+        return await self._app.storage.prune_keys(batch) < batch
+
+    def _oldest(self, status: Status, now: datetime) -> datetime:
+        """Since when runs that ended so are kept."""
+        defaults = self._app.defaults
+        kept = defaults.failure_retention if status in FAILURES else defaults.retention
+        return now - kept

@@ -170,6 +170,14 @@ def not_executed(error: Exception) -> Raised:
     )
 
 
+def not_stored(why: str) -> Raised:
+    """The storage refuses how the attempt ended: it would refuse that again."""
+    message = f"how the attempt ended could not be stored: {why}"
+    return Raised(
+        make_failure(FailureKind.SYSTEM, type="StorageRefused", message=message, retryable=False)
+    )
+
+
 def rejected(error: InvalidInput) -> Raised:
     """Arguments or results that do not fit: trying again would not help."""
     return Raised(

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from perdure.engine.outcome import Ending
@@ -39,6 +39,8 @@ _LOOK_SECONDS = 0.5
 matters only if something it had forked holds the pipe open."""
 _LEAVE_SECONDS = 1.0
 """How long an idle process may take to leave before it is killed."""
+_IDLE_SECONDS = 60.0
+"""How long it may be idle before it is asked to."""
 
 
 class ProcessDied(Exception):
@@ -78,6 +80,8 @@ class Process:
                 ours.close()
                 raise
         self.is_new = True
+        self.idle_since = 0.0
+        self._burying = threading.Lock()
         self._channel = Channel(ours)
         self._selector = selectors.DefaultSelector()
         self._selector.register(ours, selectors.EVENT_READ)
@@ -88,7 +92,8 @@ class Process:
 
     @property
     def is_alive(self) -> bool:
-        return self._popen.poll() is None
+        with self._burying:
+            return self._popen.returncode is None and not self._has_ended(os.WNOHANG)
 
     def perform(self, request: Request, on_began: Callable[[], None], sink: Sink) -> Ending:
         """How the attempt ended. Raises ProcessDied."""
@@ -115,20 +120,34 @@ class Process:
 
     def terminate(self) -> None:
         """Ask the handler to stop, by SIGTERM."""
-        self._popen.terminate()
+        self._signal(os.kill, signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL for it and whatever it had started."""
-        if self._popen.returncode is None:  # else its id may be somebody else's by now
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
+        """SIGKILL for it and whatever it had started, also if it is dead itself."""
+        self._signal(os.killpg, signal.SIGKILL)
 
     def bury(self) -> int:
         """Kill it and wait for its end; its exit code. Only where nobody performs."""
         self.kill()
-        code = self._popen.wait()
+        if self._popen.returncode is None:
+            self._has_ended()
+        with self._burying:
+            code = self._popen.wait()
         self._close()
         return code
+
+    def _signal(self, send: Callable[[int, int], None], number: signal.Signals) -> None:
+        """Before it is buried: afterwards its id may be somebody else's."""
+        with self._burying:
+            if self._popen.returncode is None:
+                with suppress(ProcessLookupError, PermissionError):
+                    send(self._popen.pid, number)
+
+    def _has_ended(self, options: int = 0) -> bool:
+        """Looks, or waits, without burying it: its group stays ours to kill."""
+        if not hasattr(os, "waitid"):  # macOS
+            return (self._popen.poll() if options else self._popen.wait()) is not None
+        return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT | options) is not None
 
     def leave(self) -> None:
         """Ask an idle process to go: it does when the pipe closes."""
@@ -154,7 +173,8 @@ class Processes:
     """Those of one worker. The kernel ties a process to the thread that started it: threads
     that call `take` must live until `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, time: Callable[[], float]) -> None:
+        self._time = time
         self._lock = threading.Lock()
         self._idle: list[Process] = []
         self._busy: set[Process] = set()
@@ -183,9 +203,19 @@ class Processes:
         with self._lock:
             self._busy.discard(process)
             if not self._closed:
+                process.idle_since = self._time()
                 self._idle.append(process)
                 return
         process.bury()
+
+    def dismiss_idle(self) -> None:
+        """Let those go that had nothing to do for long. Blocks until they have. The busiest are
+        at the end of the line."""
+        with self._lock:
+            long_ago = self._time() - _IDLE_SECONDS
+            gone = [process for process in self._idle if process.idle_since < long_ago]
+            self._idle = self._idle[len(gone) :]
+        _dismiss(gone)
 
     def discard(self, process: Process) -> None:
         """It was asked to stop, or is dead: nobody knows what state it is in."""
@@ -203,12 +233,16 @@ class Processes:
             self._closed = True
             idle, self._idle = self._idle, []
             busy = list(self._busy)
-        for process in idle:
-            process.leave()
         for process in busy:
             process.kill()
-        for process in idle:
-            process.wait_until_left()
+        _dismiss(idle)
+
+
+def _dismiss(idle: Sequence[Process]) -> None:
+    for process in idle:
+        process.leave()
+    for process in idle:
+        process.wait_until_left()
 
 
 def _say(line: LogLine) -> None:

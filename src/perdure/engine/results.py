@@ -9,10 +9,9 @@ from datetime import timedelta
 
 from perdure.core.run import Run
 from perdure.engine.hints import Hub, Topics
-from perdure.errors import RunNotFound, StorageUnavailable
+from perdure.engine.trouble import TROUBLE, went_well
+from perdure.errors import AppNotOpen, RunNotFound
 from perdure.storage.protocol import Clock, Storage
-
-PAUSE_AFTER_TROUBLE = timedelta(seconds=1)
 
 
 class Results:
@@ -28,35 +27,41 @@ class Results:
         self._reader: asyncio.Task[None] | None = None
 
     async def ended(self, run_id: str) -> Run:
-        """The run, once it has ended. Raises RunNotFound."""
+        """The run, once it has ended. Raises RunNotFound, and AppNotOpen if the app is closed
+        meanwhile."""
         future: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
         self._waiters[run_id].append(future)
         self._look.set()
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read())
-        return await future
+        try:
+            return await future
+        finally:
+            self._forget(run_id, future)
 
     async def close(self) -> None:
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
+        for future in [future for futures in self._waiters.values() for future in futures]:
+            if not future.done():
+                future.set_exception(AppNotOpen())
 
     async def _read(self) -> None:
         stop_listening = self._hub.listen(self._on_hint)
         try:
-            while self._drop_cancelled():
+            while self._waiters:
                 self._look.clear()
-                asked = list(self._waiters)
-                try:
-                    found = await self._storage.get(asked)
-                except StorageUnavailable:
-                    await self._clock.sleep(PAUSE_AFTER_TROUBLE)
-                    continue
-                self._settle(asked, found)
-                if self._waiters:
+                if not await went_well("Results", self._look_once()):
+                    await self._clock.sleep(TROUBLE)
+                elif self._waiters:
                     await self._wait()
         finally:
             stop_listening()
+
+    async def _look_once(self) -> None:
+        asked = list(self._waiters)
+        self._settle(asked, await self._storage.get(asked))
 
     def _on_hint(self, topics: Topics | None) -> None:
         if topics is None or any(topic.startswith("done:") for topic in topics):
@@ -68,7 +73,7 @@ class Results:
             run = found.get(run_id)
             if run is not None and not run.is_terminal:
                 continue
-            for future in self._waiters.pop(run_id):
+            for future in self._waiters.pop(run_id, []):
                 if future.done():
                     continue
                 if run is None:
@@ -76,11 +81,13 @@ class Results:
                 else:
                     future.set_result(run)
 
-    def _drop_cancelled(self) -> bool:
-        for run_id, futures in list(self._waiters.items()):
-            if all(future.done() for future in futures):
-                del self._waiters[run_id]
-        return bool(self._waiters)
+    def _forget(self, run_id: str, future: asyncio.Future[Run]) -> None:
+        """Whoever waited has an answer, or waits no longer."""
+        futures = self._waiters.get(run_id, [])
+        if future in futures:
+            futures.remove(future)
+        if not futures:
+            self._waiters.pop(run_id, None)
 
     async def _wait(self) -> None:
         try:

@@ -152,9 +152,9 @@ class RunLogs:
         registry: Registry,
     ) -> None:
         self.now = now
+        self._clock = clock
         self._storage = storage
         self._hints = told
-        self._clock = clock
         self._redact = redact
         self._loop = asyncio.get_running_loop()
         self._lines = registry.counter(table.LOG_LINES)

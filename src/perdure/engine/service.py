@@ -7,42 +7,67 @@ from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
-from perdure.errors import PerdureError, StorageUnavailable
-from perdure.telemetry import table
+from perdure.engine.trouble import TROUBLE, went_well
+from perdure.storage.protocol import Clock
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
 
 class Service(ABC):
-    """A loop over `run_once`. Any number of instances may run anywhere."""
+    """A loop over `run_once`, on the loop where it was started. Nothing but `stop` ends it."""
 
-    def __init__(self, app: App, interval: timedelta) -> None:
-        self._app = app
-        self._interval = interval
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._task: asyncio.Task[None] | None = None
 
     @abstractmethod
     async def run_once(self) -> None:
         """One bounded pass. What it does not finish, the next one does."""
 
-    async def __aenter__(self) -> Self:
-        await self._app.__aenter__()
-        self._task = asyncio.create_task(self._loop())
-        return self
+    @abstractmethod
+    async def rest(self) -> None:
+        """Until it is time for the next pass."""
 
-    async def __aexit__(self, *exception: object) -> None:
+    @property
+    def pause(self) -> timedelta:
+        """How long to wait after trouble."""
+        return TROUBLE
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run_for_ever())
+
+    async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._app.__aexit__()
 
-    async def _loop(self) -> None:
+    async def _run_for_ever(self) -> None:
         while True:
-            try:
-                await self.run_once()
-            except StorageUnavailable as error:
-                table.SERVICE_STORAGE_AWAY.say(error=str(error))
-            except PerdureError:
-                table.SERVICE_FAILED.say_with_error(service=type(self).__name__)
-            await self._app.clock.sleep(self._interval * (1 + 0.1 * self._app.clock.jitter()))
+            if await went_well(type(self).__name__, self.run_once()):
+                await self.rest()
+            else:
+                await self._clock.sleep(self.pause * (1 + 0.1 * self._clock.jitter()))
+
+
+class AppService(Service):
+    """One that anybody may run, any number of times, anywhere: `async with app.maintenance():`."""
+
+    def __init__(self, app: App, interval: timedelta) -> None:
+        super().__init__(app.clock)
+        self._app = app
+        self._interval = interval
+
+    async def rest(self) -> None:
+        await self._clock.sleep(self._interval * (1 + 0.1 * self._clock.jitter()))
+
+    async def __aenter__(self) -> Self:
+        await self._app.__aenter__()
+        self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        try:
+            await self.stop()
+        finally:
+            await self._app.__aexit__()

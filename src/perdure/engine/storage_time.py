@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from datetime import datetime, timedelta
 
-from perdure.errors import StorageError
+from perdure.engine.trouble import went_well
 from perdure.storage.protocol import Clock, Storage
 
 FRESH = 60.0
@@ -14,35 +13,40 @@ FRESH = 60.0
 
 
 class StorageTime:
-    """The storage's last answer, and what has passed since by a clock that never steps. An
-    estimate: it never judges a lease."""
+    """Where the storage reads this machine's clock, so do we. Else its last answer, and what has
+    passed since by a clock that never steps: an estimate, which never judges a lease."""
 
-    def __init__(self, clock: Clock, answer: datetime | None = None) -> None:
+    def __init__(self, storage: Storage, clock: Clock, answer: datetime | None = None) -> None:
+        self._storage = storage
         self._clock = clock
-        self._asking: asyncio.Task[None] | None = None
-        self.learn(clock.now() if answer is None else answer)
+        self._answer = clock.now() if answer is None else answer
+        self._answered = clock.elapsed()
+        self._asking: asyncio.Task[bool] | None = None
 
     def learn(self, answer: datetime) -> None:
         self._answer = answer
         self._answered = self._clock.elapsed()
 
     def now(self) -> datetime:
+        local = self._storage.local_clock
+        if local is not None:
+            return local.now()
         return self._answer + timedelta(seconds=self._age())
 
-    def keep_fresh(self, storage: Storage) -> None:
+    def keep_fresh(self) -> None:
         """Ask again, beside whatever else goes on, if the last answer is old."""
-        if self._age() > FRESH and self._asking is None:
-            self._asking = asyncio.create_task(self._ask(storage))
+        if self._storage.local_clock is not None or self._age() <= FRESH:
+            return
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(went_well("StorageTime", self._ask()))
 
     async def close(self) -> None:
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
 
-    async def _ask(self, storage: Storage) -> None:
-        with contextlib.suppress(StorageError):
-            self.learn(await storage.now())
-        self._asking = None
+    async def _ask(self) -> None:
+        self.learn(await self._storage.now())
 
     def _age(self) -> float:
         return self._clock.elapsed() - self._answered

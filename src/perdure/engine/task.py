@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 import msgspec
@@ -84,7 +84,7 @@ class Task(Generic[P, R]):
         return self.app.sync.call(lambda app: app.client.trigger(self, payload, self._options))
 
     async def trigger_many(
-        self, items: Sequence[Mapping[str, Any]]
+        self, items: Iterable[Mapping[str, Any]]
     ) -> list[RunHandle[R] | Exception]:
         """Ask for one run an item, with one batch id. One bad item does not stop the others:
         in its place stands the error."""
@@ -93,7 +93,7 @@ class Task(Generic[P, R]):
         return await self.app.client.trigger_many(self, items, self._options)
 
     def trigger_many_sync(
-        self, items: Sequence[Mapping[str, Any]]
+        self, items: Iterable[Mapping[str, Any]]
     ) -> list[RunHandle[R] | Exception]:
         """`trigger_many`, from code that cannot await."""
         if (place := transaction_here(self.app.url)) is not None:

@@ -5,24 +5,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
+from perdure.core.values import check_label
 from perdure.engine.attempt import Ladder
 from perdure.engine.door import Duration, duration
 from perdure.engine.handlers import Handlers
 from perdure.engine.hints import Hints
 from perdure.engine.io_thread import IoThread, SameLoop
+from perdure.engine.threshold import to_the_end
 from perdure.engine.transaction import TransactionTerms
 from perdure.engine.worker import Worker
+from perdure.errors import InvalidInput
 from perdure.storage.protocol import Storage
+from perdure.storage.transacting import Transactions
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
+BRIEFLY = timedelta(seconds=1)
+"""The drain of a worker whose block is left because of an error."""
+
 
 class WorkerHost:
     """`async with app.worker(concurrency=10, queues=["mail"]):`"""
+
+    # Made when the block is entered.
+    _handlers: Handlers
+    _io: IoThread | SameLoop
+    _storage: Storage
+    _worker: Worker
 
     def __init__(
         self,
@@ -36,25 +50,34 @@ class WorkerHost:
     ) -> None:
         self._app = app
         self._run_ids = run_ids
-        self._concurrency = concurrency
-        self._queues = queues
+        self._concurrency = _checked_places(concurrency)
+        self._queues = _checked_names(queues)
         self._drain = app.defaults.drain_deadline if drain is None else duration(drain, "drain")
         self._same_loop = same_loop
         self._stopping: Future[None] | None = None
+        self._is_running = False
+        self._transactions: Transactions | None = None
+        self._here = AsyncExitStack()
+        self._there = AsyncExitStack()
 
     @property
     def id(self) -> str:
         return self._worker.id
 
     async def __aenter__(self) -> Self:
-        await self._app.__aenter__()
-        self._handlers = self._make_handlers()
-        self._io = SameLoop() if self._same_loop else IoThread("perdure-io")
-        await self._io.call(self._start())
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._app)
+            self._handlers = self._make_handlers()
+            stack.push_async_callback(self._close_handlers)
+            self._io = SameLoop() if self._same_loop else IoThread("perdure-io")
+            stack.push_async_callback(self._io.close)
+            await self._io.call(self._start(self._storage_for_it()))
+            self._here = stack.pop_all()
+        self._is_running = True
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
-        await self.stop(self._drain)
+    async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        await self.stop(self._drain_after(kind))
 
     def begin_stop(self) -> Future[None]:
         """Begin to stop, from any thread and even while a handler blocks the loop. Leaving the
@@ -65,14 +88,25 @@ class WorkerHost:
         return self._stopping
 
     async def stop(self, drain: timedelta) -> None:
-        if self._stopping is None:
-            await self._io.call(self._stop(drain))
-        else:
-            await asyncio.wrap_future(self._stopping)
-        await self._io.close()
-        await self._handlers.close()
-        await self._transactions.close()
-        await self._app.__aexit__()
+        """To the end, also if cancelled meanwhile; but then without draining any longer."""
+        await to_the_end(self._end(drain), lambda: self._io.post(self._worker.hurry))
+
+    async def _end(self, drain: timedelta) -> None:
+        if not self._is_running:
+            return
+        self._is_running = False
+        async with self._here:
+            if self._stopping is None:
+                await self._io.call(self._stop(drain))
+            else:
+                await asyncio.wrap_future(self._stopping)
+
+    def _drain_after(self, kind: type[BaseException] | None) -> timedelta:
+        """Whoever leaves because something is broken wants to know of it. To be cancelled is
+        an ordinary way to end."""
+        if kind is None or issubclass(kind, asyncio.CancelledError):
+            return self._drain
+        return min(self._drain, BRIEFLY)
 
     def _make_handlers(self) -> Handlers:
         defaults = self._app.defaults
@@ -83,36 +117,62 @@ class WorkerHost:
             tracing=self._app.tracing,
         )
 
-    async def _start(self) -> None:
-        self._storage, self._owned = self._storage_here()
-        self._hints = Hints(self._app.hub, self._app.clock, self._storage.hint_transport())
-        self._hints.start()
-        self._transactions = self._storage.transactions()
-        self._handlers.terms = TransactionTerms(
-            app=self._app,
-            storage=self._storage,
-            transactions=self._transactions,
-            io_loop=asyncio.get_running_loop(),
-        )
-        self._worker = Worker(
+    async def _close_handlers(self) -> None:
+        await self._handlers.close()
+        if self._transactions is not None:
+            await self._transactions.close()
+
+    def _storage_for_it(self) -> Storage | None:
+        """The app's own where that may be used from any loop; none: it needs one of its own."""
+        shared = self._same_loop or not self._app.storage.loop_bound
+        return self._app.storage if shared else None
+
+    async def _start(self, shared: Storage | None) -> None:
+        """On the I/O loop."""
+        async with AsyncExitStack() as stack:
+            self._storage = shared or self._app.connect()
+            if shared is None:
+                stack.push_async_callback(self._storage.close)
+            hints = Hints(self._app.hub, self._app.clock, self._storage.hint_transport())
+            hints.start()
+            stack.push_async_callback(hints.stop)
+            self._transactions = self._storage.transactions()
+            self._handlers.terms = TransactionTerms(
+                app=self._app,
+                storage=self._storage,
+                transactions=self._transactions,
+                io_loop=asyncio.get_running_loop(),
+            )
+            self._worker = self._make_worker(hints)
+            await self._worker.start()
+            self._there = stack.pop_all()
+
+    def _make_worker(self, hints: Hints) -> Worker:
+        return Worker(
             self._app,
             self._storage,
-            self._hints,
+            hints,
             self._handlers,
             concurrency=self._concurrency,
             queues=self._queues,
             run_ids=self._run_ids,
         )
-        await self._worker.start()
 
     async def _stop(self, drain: timedelta) -> None:
-        await self._worker.stop(drain)
-        await self._hints.stop()
-        if self._owned:
-            await self._storage.close()
+        async with self._there:
+            await self._worker.stop(drain)
 
-    def _storage_here(self) -> tuple[Storage, bool]:
-        """A storage for the I/O loop: the app's own where that may be used from any loop."""
-        if self._same_loop or not self._app.storage.loop_bound:
-            return self._app.storage, False
-        return self._app.connect(), True
+
+def _checked_places(concurrency: int) -> int:
+    if type(concurrency) is not int or concurrency < 1:
+        problem = f"must be a whole number, 1 or more, not {concurrency!r}"
+        raise InvalidInput("concurrency", problem)
+    return concurrency
+
+
+def _checked_names(queues: Sequence[str] | None) -> Sequence[str] | None:
+    if queues is None:
+        return None
+    if isinstance(queues, str) or not queues:
+        raise InvalidInput("queues", f"must be a list of names, or None for all; not {queues!r}")
+    return [check_label(name, "queues") for name in queues]

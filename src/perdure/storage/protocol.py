@@ -217,6 +217,9 @@ class Storage(Protocol):
     loop_bound: bool
     """Whether it may only be used on the loop that used it first."""
 
+    local_clock: Clock | None
+    """This machine's clock, if that is the one it reads; else its time is its own."""
+
     async def migrate(self) -> int:
         """Bring the schema up to date; the version it now has. Safe to call at any time."""
         ...
@@ -382,8 +385,8 @@ class Storage(Protocol):
         """Free keys that this run still owns, before their time."""
         ...
 
-    async def prune_keys(self, limit: int) -> None:
-        """Forget keys that are free to be taken anyway."""
+    async def prune_keys(self, limit: int) -> int:
+        """Forget keys that are free to be taken anyway; how many."""
         ...
 
     async def started_at(self) -> datetime | None:

@@ -27,6 +27,7 @@ from perdure.storage.protocol import (
     Change,
     Claimed,
     ClaimRequest,
+    Clock,
     HintTransport,
     OutboxRow,
     Outcome,
@@ -60,6 +61,7 @@ class SqlStorage(ABC):
     dialect: Dialect
     _limited: frozenset[str] = frozenset()
     """Environments that had limits when somebody last looked: only a guess, to save a look."""
+    local_clock: Clock | None = None
 
     @abstractmethod
     async def _write(self, make: Make[T]) -> T:
@@ -68,6 +70,10 @@ class SqlStorage(ABC):
     @abstractmethod
     async def _write_once(self, make: Make[T]) -> T:
         """The same, but never again once its COMMIT may have gone through."""
+
+    async def _write_soon(self, make: Make[T]) -> T:
+        """The same as `_write`, for what cannot wait long once the database is back."""
+        return await self._write(make)
 
     @abstractmethod
     async def _read(self, make: Make[T]) -> T:
@@ -161,7 +167,7 @@ class SqlStorage(ABC):
         await self._write(lambda: gating.wake_keys(request.environment, tasks, most, self.dialect))
 
     async def renew(self, renewals: Sequence[Renewal]) -> Renewed:
-        return await self._write(lambda: upkeep.renew_leases(renewals, self.dialect))
+        return await self._write_soon(lambda: upkeep.renew_leases(renewals, self.dialect))
 
     async def leases(self, worker_id: str) -> list[Run]:
         return await self._read(lambda: reading.leases_of(worker_id, self.dialect))
@@ -252,9 +258,10 @@ class SqlStorage(ABC):
     async def free_keys(self, run_id: str, freed: Sequence[KeyFreed]) -> None:
         await self._write(lambda: settings.free_keys(run_id, freed, self.dialect))
 
-    async def prune_keys(self, limit: int) -> None:
-        await self._write(lambda: upkeep.prune_keys(limit))
+    async def prune_keys(self, limit: int) -> int:
+        pruned = await self._write(lambda: upkeep.prune_keys(limit))
         await self._write(lambda: gating.prune_buckets(limit))
+        return pruned
 
     async def _reopen_unreadable(self) -> None:
         await self._write(upkeep.reopen_unreadable)

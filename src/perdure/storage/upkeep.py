@@ -93,8 +93,9 @@ def prune_runs(status: Status, before: datetime, limit: int, dialect: Dialect) -
     return len(found)
 
 
-def prune_keys(limit: int) -> Operation[None]:
-    yield last_trip(Step("delete_free_keys", {"limit": limit}))
+def prune_keys(limit: int) -> Operation[int]:
+    [deleted] = yield last_trip(Step("delete_free_keys", {"limit": limit}))
+    return len(deleted)
 
 
 def reopen_unreadable() -> Operation[None]:

@@ -4,6 +4,7 @@ not stand here; `docs/reference/telemetry.md` is made from this table."""
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from enum import StrEnum
 from logging import DEBUG, ERROR, INFO, WARNING
 from typing import Any, Protocol
@@ -28,31 +29,29 @@ class Record(msgspec.Struct, frozen=True):
     meaning: str
 
     def say(self, **fields: Any) -> None:
+        """If that can be done: logging is set up by others, and what goes wrong there must not
+        end whatever had something to say."""
         shown = (fields,) if "%(" in self.message else ()
-        log = logging.getLogger(self.logger)
-        log.log(self.level, self.message, *shown, extra=fields, stacklevel=2)
+        with suppress(Exception):
+            log = logging.getLogger(self.logger)
+            log.log(self.level, self.message, *shown, extra=fields, stacklevel=2)
 
     def say_with_error(self, **fields: Any) -> None:
         """With the traceback of the exception that is being handled."""
         log = logging.getLogger(self.logger)
-        log.log(self.level, self.message, extra=fields, exc_info=True, stacklevel=2)
+        with suppress(Exception):
+            log.log(self.level, self.message, extra=fields, exc_info=True, stacklevel=2)
 
     def say_on(self, log: Log, **fields: Any) -> None:
         """In a run's own log, which knows whose it is."""
-        log.log(self.level, self.message, extra=fields)
+        with suppress(Exception):
+            log.log(self.level, self.message, extra=fields)
 
 
 _WORKER, _TASK = "perdure.worker", "perdure.task"
 _RUN = ("run_id",)
 _ERROR = ("error",)
 
-WORKER_STORAGE_AWAY = Record(
-    _WORKER, WARNING, "storage does not answer", _ERROR, "Claims and outcomes wait; tried again."
-)
-TURN_FAILED = Record(_WORKER, ERROR, "a turn of the worker failed", (), "A bug; it goes on.")
-NO_HEARTBEAT = Record(
-    _WORKER, DEBUG, "no heartbeat", _ERROR, "The registry of workers is a little behind."
-)
 LATE_OUTCOME = Record(
     _WORKER, WARNING, "late outcome refused", _RUN, "An attempt ended after its lease was lost."
 )
@@ -60,7 +59,14 @@ OUTCOME_IMPOSSIBLE = Record(
     _WORKER, ERROR, "cannot record how an attempt ended", _RUN, "It is recorded as `system`."
 )
 OUTCOME_REFUSED = Record(
-    _WORKER, ERROR, "outcome refused", ("run_id", "why"), "Storage will never take it."
+    _WORKER,
+    ERROR,
+    "outcome refused",
+    ("run_id", "why"),
+    "Storage will never take it; the run fails, as `system`.",
+)
+DRAINING = Record(
+    _WORKER, WARNING, "stopping; waiting for runs to end", ("runs",), "Until the drain is over."
 )
 ATTEMPT_FAILED = Record(
     "perdure.attempts",
@@ -76,17 +82,25 @@ HANDLER_STUCK = Record(
     ("run_id", "task", "executor", "reason"),
     "It did not end when pressed to; it keeps its slot until it does.",
 )
-LEASES_NOT_RENEWED = Record(
-    "perdure.leases", WARNING, "leases not renewed", _ERROR, "Unknown is not lost; asked again."
-)
 LEASE_LOST = Record(
     "perdure.leases", WARNING, "lease lost", _RUN, "Somebody else may own the run; it is stopped."
 )
-SERVICE_STORAGE_AWAY = Record(
-    "perdure.service", WARNING, "storage does not answer", _ERROR, "The next pass tries again."
+STORAGE_AWAY = Record(
+    "perdure.service",
+    WARNING,
+    "storage does not answer",
+    ("service", "error"),
+    "Tried again soon. Nothing is lost; claims, outcomes and renewals wait.",
 )
 SERVICE_FAILED = Record(
-    "perdure.service", ERROR, "a service failed; it goes on", ("service",), "One pass was lost."
+    "perdure.service",
+    ERROR,
+    "a service failed; it goes on",
+    ("service",),
+    "A bug. One pass was lost; the next one comes soon.",
+)
+RUN_NOT_ATTENDED = Record(
+    "perdure.maintenance", ERROR, "cannot attend to a run", _RUN, "A bug, or a damaged run."
 )
 WORKER_READY = Record(
     "perdure.process", INFO, "worker ready", ("worker_id", "pid"), "It claims from now on."

@@ -1089,7 +1089,8 @@ DELETE FROM keys
         WHERE free_at <= statement_timestamp()
         ORDER BY environment, kind, scope, name
         LIMIT :limit
-          FOR UPDATE SKIP LOCKED);
+          FOR UPDATE SKIP LOCKED)
+RETURNING name;
 
 -- name: reopen_unreadable
 UPDATE runs

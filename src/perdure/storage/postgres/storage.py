@@ -34,6 +34,8 @@ MIGRATION_LOCK = 7_266_837_483  # any number, the same everywhere
 RETRIES = 8
 FIRST_DELAY = timedelta(milliseconds=20)
 MAX_DELAY = timedelta(seconds=2)
+SOON = timedelta(milliseconds=250)
+"""The longest delay before another try of a renewal."""
 RECONNECT = timedelta(seconds=1)
 """The pool's own tries to connect back off without end: after an outage of a minute they would
 come half a minute late, and leases with them. Ours are bounded by MAX_DELAY."""
@@ -123,13 +125,21 @@ class PostgresStorage(SqlStorage):
     async def _write(self, make: Make[T]) -> T:
         return await self._retrying(make, lambda transaction: True)
 
+    async def _write_soon(self, make: Make[T]) -> T:
+        return await self._retrying(make, lambda transaction: True, longest=SOON)
+
     async def _write_once(self, make: Make[T]) -> T:
         return await self._retrying(make, lambda transaction: not transaction.is_ambiguous)
 
     async def _read(self, make: Make[T]) -> T:
         return await self._write(make)
 
-    async def _retrying(self, make: Make[T], may_repeat: Callable[[_Transaction], bool]) -> T:
+    async def _retrying(
+        self,
+        make: Make[T],
+        may_repeat: Callable[[_Transaction], bool],
+        longest: timedelta = MAX_DELAY,
+    ) -> T:
         """Again from the start while the database says that it was transient."""
         attempt = 0
         while True:
@@ -140,11 +150,10 @@ class PostgresStorage(SqlStorage):
             except StorageUnavailable:
                 if attempt == self._retries or not may_repeat(transaction):
                     raise
-            await self._back_off(attempt)
+            await self._back_off(min(FIRST_DELAY * 2**attempt, longest))
             attempt += 1
 
-    async def _back_off(self, attempt: int) -> None:
-        delay = min(FIRST_DELAY * 2**attempt, MAX_DELAY)
+    async def _back_off(self, delay: timedelta) -> None:
         await self._clock.sleep(delay * (1 + 0.5 * self._clock.jitter()))
         # What broke one connection has often broken them all.
         with contextlib.suppress(psycopg.Error, PoolClosed):

@@ -924,7 +924,8 @@ DELETE FROM keys
        SELECT environment, kind, scope, name
          FROM keys
         WHERE free_at <= now()
-        LIMIT :limit);
+        LIMIT :limit)
+RETURNING name;
 
 -- name: reopen_unreadable
 UPDATE runs

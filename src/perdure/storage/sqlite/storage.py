@@ -47,6 +47,7 @@ class SqliteStorage(SqlStorage):
             raise InvalidInput("url", "a database in memory needs inline=True; name a file")
         self.dialect = SqliteDialect()
         self.path = path
+        self.local_clock = clock
 
         def connect(on_statement: OnStatement | None = None, **options: Any) -> Connection:
             options = {"busy_timeout": busy_timeout, **options}

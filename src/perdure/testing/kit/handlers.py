@@ -212,8 +212,7 @@ class KitHost(WorkerHost):
     def is_busy(self) -> bool:
         """Whether it holds a run, or has something to write down."""
         worker = self._worker
-        held = worker._leases.held or worker._finished
-        return bool(held or worker._claims_in_flight or worker._doubted or self.attempts)
+        return bool(not worker.is_idle or self.attempts)
 
     def next_timer(self) -> float | None:
         """When an attempt will be timed out, or pressed to stop."""

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from perdure.core.commit import Commit
 from perdure.core.run import Run
-from perdure.engine.app import App, _Opened
-from perdure.engine.client import CommitBatcher
+from perdure.engine.app import App
+from perdure.engine.client import CommitBatcher, Made
 from perdure.engine.facade import SyncFacade
 from perdure.engine.hints import Hub
 from perdure.engine.metrics import Metrics
+from perdure.engine.opened import Opened
 from perdure.engine.results import Results
 from perdure.engine.storage_time import StorageTime
-from perdure.storage.protocol import Outcome, Storage
 from perdure.testing.kit.nested import run_aside
 from perdure.testing.virtual import Process, process_here
 
@@ -34,8 +34,8 @@ NEVER = timedelta(days=3650)
 class DirectCommits(CommitBatcher):
     """Whoever asks for a run writes it: nothing to share, and no loop to be bound to."""
 
-    async def commit_all(self, commits: Sequence[Commit]) -> list[Outcome]:
-        return await self._app.storage.commit(commits)
+    async def commit_all(self, commits: Sequence[Commit]) -> list[Made]:
+        return list(await self._app.storage.commit(commits))
 
 
 class PatientResults(Results):
@@ -69,7 +69,7 @@ class ExactTime(StorageTime):
     def now(self) -> datetime:
         return self._clock.now()
 
-    def keep_fresh(self, storage: Storage) -> None:
+    def keep_fresh(self) -> None:
         pass
 
 
@@ -130,10 +130,10 @@ class Repointed:
             _opened=None,
             _times_opened=1,
         )
-        app._opened = opened = run_aside(_Opened.open(app))
+        app._opened = opened = run_aside(Opened.open(app))
         opened.client._batches = DirectCommits(app)
         opened.results = DrivenResults(app, world)
-        opened.time = ExactTime(app.clock)
+        opened.time = ExactTime(app.storage, app.clock)
 
     def restore(self) -> None:
         vars(self._app).clear()

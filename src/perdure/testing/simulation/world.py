@@ -336,7 +336,7 @@ class World:
         if process.is_dead or process.is_stopping or self.ledger.active(process):
             return None
         held, free = list(worker._leases.held), worker._free
-        if not (held or worker._finished) and free == self.scenario.places:
+        if not (held or worker._recorder.finished) and free == self.scenario.places:
             return None
         places = f"{free} free places of {self.scenario.places}"
         return f"{process.name} is idle with {places}, holding {held}"

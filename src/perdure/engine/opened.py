@@ -1,0 +1,70 @@
+"""What exists only while an app is open, all on one loop."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from perdure.engine.client import Client
+from perdure.engine.hints import Hints
+from perdure.engine.limits import Limits, Queues
+from perdure.engine.operators import DeadLetters, Runs, Workers
+from perdure.engine.results import Results
+from perdure.engine.storage_time import StorageTime
+from perdure.errors import AppOnAnotherLoop
+from perdure.storage import Storage
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+
+
+class Opened:
+    """Made by `open`; what it holds is closed by `close`."""
+
+    def __init__(self, app: App, storage: Storage, now: datetime) -> None:
+        self.loop = asyncio._get_running_loop()
+        self.storage = storage
+        self.time = StorageTime(storage, app.clock, now)
+        self.hints = Hints(app.hub, app.clock, storage.hint_transport())
+        self.client = Client(app)
+        self.results = Results(storage, app.hub, app.clock, app.defaults.poll)
+        self.runs = Runs(app)
+        self.dead_letters = DeadLetters(app)
+        self.workers = Workers(app)
+        self.queues = Queues(app)
+        self.limits = Limits(app)
+
+    @classmethod
+    async def open(cls, app: App) -> Opened:
+        storage = app.connect()
+        try:
+            if app.url.startswith("sqlite"):
+                await storage.migrate()
+            else:
+                await storage.check_schema()
+            opened = cls(app, storage, await storage.now())
+        except BaseException:
+            await storage.close()
+            raise
+        opened.hints.start()
+        return opened
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its loop has ended without it."""
+        return self.loop is not None and self.loop.is_closed()
+
+    def check_loop(self) -> None:
+        """Raises AppOnAnotherLoop."""
+        here = asyncio._get_running_loop()
+        if here is not self.loop and here is not None and self.loop is not None:
+            raise AppOnAnotherLoop
+
+    async def close(self) -> None:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.storage.close)
+            stack.push_async_callback(self.time.close)
+            stack.push_async_callback(self.hints.stop)
+            stack.push_async_callback(self.results.close)

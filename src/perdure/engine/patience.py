@@ -1,0 +1,75 @@
+"""When recovery may take an expired lease: a database outage costs nobody's.
+
+Whoever holds the lease may only have been unable to renew it. So a node judges a lease once the
+storage has answered it without a gap for `grace`, within which every owner comes back; a node
+that has just started has seen nothing yet. What counts as a gap depends on the lease: one that
+is missed by a renewal must still outlive the longest wait that does not count.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+
+from perdure.core.run import Run
+from perdure.engine.defaults import Defaults
+from perdure.storage.protocol import Clock
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """A wait for the storage's answer: how long it was, and when it ended."""
+
+    length: float
+    ended: float
+
+
+class Patience:
+    """One node's, who looks every `tick`. Its own time decides, by a clock that never steps."""
+
+    def __init__(
+        self, clock: Clock, defaults: Defaults, *, tick: timedelta, grace: timedelta
+    ) -> None:
+        self._clock = clock
+        self._defaults = defaults
+        self._grace = grace
+        self._noticeable = 2 * tick
+        self._answered: float | None = None
+        self._gaps: list[Gap] = []
+
+    def answered(self) -> None:
+        """The storage has just answered. If it kept us waiting it was away, although retries may
+        have hidden that."""
+        now = self._clock.elapsed()
+        before, self._answered = self._answered, now
+        gap = Gap(float("inf") if before is None else now - before, now)
+        # What a shorter gap forbids, a longer one after it forbids for longer.
+        while self._gaps and self._gaps[-1].length <= gap.length:
+            self._gaps.pop()
+        if gap.length > self._noticeable.total_seconds():
+            self._gaps.append(gap)
+
+    def failed(self) -> None:
+        """The storage has not answered."""
+        self._answered = None
+
+    def may_take(self, run: Run, now: datetime, server_started: datetime | None) -> bool:
+        """Whether an expired lease was given up, as far as anybody can tell. Instants are the
+        storage's."""
+        assert run.lease is not None
+        if not self._grace:
+            return True
+        if server_started is not None and now - server_started < self._grace:
+            return False
+        tolerated = 1.5 * (run.policy.lease_ttl or self._defaults.lease_ttl)
+        tolerated /= self._defaults.renewals_per_ttl
+        if self._is_too_soon_after_a_gap(max(tolerated, self._noticeable)):
+            return False
+        # A lease so short that its gaps go unnoticed here lasts longer by as much.
+        extra = timedelta(0) if tolerated >= self._noticeable else self._noticeable
+        return run.lease.expires_at + extra <= now
+
+    def _is_too_soon_after_a_gap(self, tolerated: timedelta) -> bool:
+        longer = [gap.ended for gap in self._gaps if gap.length > tolerated.total_seconds()]
+        last = max(longer, default=float("-inf"))
+        return self._clock.elapsed() - last < self._grace.total_seconds()

@@ -1,0 +1,56 @@
+"""Services: what goes wrong in one pass is said, and the next one comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from fix_app import QUICK
+from perdure import App
+from perdure.core.retry import LONGEST
+from perdure.engine.configuration import configured
+from perdure.engine.service import AppService
+from perdure.errors import InvalidInput, StorageUnavailable
+from virtual_time import play
+
+
+class Stumbling(AppService):
+    """Raises what it is given, one a pass."""
+
+    def __init__(self, app: App, *errors: Exception) -> None:
+        super().__init__(app, timedelta(seconds=1))
+        self._errors = list(errors)
+        self.at_last = asyncio.Event()
+
+    async def run_once(self) -> None:
+        if self._errors:
+            raise self._errors.pop(0)
+        self.at_last.set()
+
+
+def test_nothing_that_a_pass_raises_ends_a_service(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(app: App) -> None:
+        errors = [OverflowError("date value out of range"), StorageUnavailable("away"), KeyError()]
+        async with Stumbling(app, *errors) as service, asyncio.timeout(20):
+            await service.at_last.wait()
+
+    with caplog.at_level(logging.WARNING, "perdure.service"):
+        play(story)
+
+    said = [(record.levelname, record.message) for record in caplog.records]
+    assert said == [
+        ("ERROR", "a service failed; it goes on"),
+        ("WARNING", "storage does not answer"),
+        ("ERROR", "a service failed; it goes on"),
+    ]
+
+
+def test_no_setting_is_longer_than_the_calendar() -> None:
+    with pytest.raises(InvalidInput, match="retention: must be 0 to"):
+        replace(QUICK, retention=LONGEST + timedelta(seconds=1))
+    with pytest.raises(InvalidInput, match=r"PERDURE_RETENTION: retention must be .* at most"):
+        configured({"PERDURE_RETENTION": "100000000000"})

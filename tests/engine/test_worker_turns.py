@@ -1,0 +1,233 @@
+"""A worker's turns: whatever goes wrong with one run, every other one is begun and recorded, and
+no place is lost or given away twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from perdure import App, Context, Retry
+from perdure.core.commit import Commit
+from perdure.core.failure import FailureKind
+from perdure.core.lifecycle import EventType, Status
+from perdure.engine import threads
+from perdure.engine.doubt import LONGEST_CLAIM
+from perdure.engine.worker_host import WorkerHost
+from perdure.errors import RunFailed, StorageRefused, StorageUnavailable
+from perdure.storage.protocol import Claimed, ClaimRequest, Outcome
+from virtual_time import play
+
+ONCE = Retry(max_attempts=1)
+SECOND = timedelta(seconds=1)
+
+
+async def test_a_handler_that_cannot_be_begun_is_a_failure_of_its_own(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task(retry=ONCE)
+    def work(number: int) -> int:
+        return number
+
+    new, tries = threads.Threads._new, iter([False, True])
+
+    def sometimes(self: threads.Threads) -> Any:
+        if next(tries, False):
+            raise RuntimeError("can't start new thread")
+        return new(self)
+
+    monkeypatch.setattr(threads.Threads, "_new", sometimes)
+    async with app:
+        runs = await work.trigger_many([{"number": number} for number in range(3)])
+        async with app.worker(concurrency=6) as host:
+            ended = [await app.results.ended(getattr(run, "id", "")) for run in runs]
+            again = await work.trigger(7)
+            assert await again.result(20) == 7
+        assert host._worker._free == 6
+
+    failures = [run.failure for run in ended if run.failure is not None]
+    assert [run.status for run in ended].count(Status.SUCCEEDED) == 2
+    [failure] = failures
+    assert failure.kind is FailureKind.SYSTEM
+    assert "can't start new thread" in failure.message
+
+
+class Refusing:
+    """A storage that will not take what `guilty` says, alone or riding with a claim."""
+
+    def __init__(self, app: App, *guilty: EventType) -> None:
+        self._storage: Any = app.storage
+        self._commit, self._claim = self._storage.commit, self._storage.claim
+        self._guilty = guilty
+        vars(self._storage).update(commit=self.commit, claim=self.claim)
+
+    async def commit(self, batch: Sequence[Commit]) -> list[Outcome]:
+        stored = iter(await self._commit([item for item in batch if not self._is_guilty(item)]))
+        return [
+            StorageRefused("too large for this column") if self._is_guilty(item) else next(stored)
+            for item in batch
+        ]
+
+    async def claim(self, request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
+        settled = await self.commit(outcomes)
+        return replace(await self._claim(request, ()), outcomes=tuple(settled))
+
+    def _is_guilty(self, item: Commit) -> bool:
+        return any(event.type in self._guilty for event in item.events)
+
+
+def test_an_outcome_the_storage_refuses_is_recorded_as_that_and_not_tried_again() -> None:
+    calls: list[int] = []
+
+    async def story(app: App) -> None:
+        @app.task(retry=Retry(max_attempts=3, initial=0.1))
+        async def large() -> str:
+            calls.append(1)
+            return "x"
+
+        async with app, app.maintenance(), app.worker(concurrency=1, same_loop=True):
+            Refusing(app, EventType.SUCCEEDED)
+            run = await large.trigger()
+            with pytest.raises(RunFailed, match="could not be stored: too large for this column"):
+                await run.result(20)
+            failure = (await run.get()).failure
+            assert failure is not None
+            assert failure.kind is FailureKind.SYSTEM
+
+    play(story)
+
+    assert calls == [1]
+
+
+def test_a_storage_that_refuses_everything_gets_no_third_try() -> None:
+    async def story(app: App) -> None:
+        @app.task
+        async def large() -> str:
+            return "x"
+
+        async with app, app.worker(concurrency=1, same_loop=True) as host:
+            Refusing(app, EventType.SUCCEEDED, EventType.FAILED)
+            await large.trigger()
+            await asyncio.sleep(5)
+            assert host._worker.is_idle
+
+    play(story)
+
+
+# Claims whose answer is lost
+
+
+def test_what_a_lost_answer_had_claimed_is_given_back_although_somebody_writes_meanwhile() -> None:
+    async def story(app: App) -> None:
+        @app.task
+        async def never() -> None: ...
+
+        async with app:
+            storage: Any = app.storage
+            claim, leases = storage.claim, storage.leases
+            lost: list[Claimed] = []
+
+            async def lose(request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
+                claimed: Claimed = await claim(request, outcomes)
+                if claimed.runs and not lost:
+                    lost.append(claimed)
+                    raise StorageUnavailable("the answer is lost")
+                return claimed
+
+            async def meddle(worker_id: str) -> Any:
+                found = await leases(worker_id)
+                storage.leases = leases
+                await app.runs.cancel(found[0].id)
+                return found
+
+            storage.claim, storage.leases = lose, meddle
+            async with app.worker(concurrency=1, same_loop=True):
+                run = await never.trigger()
+                ended = await asyncio.wait_for(app.results.ended(run.id), 10)
+
+        assert ended.status is Status.CANCELLED
+
+    play(story)
+
+
+@pytest.mark.parametrize("late", [SECOND, LONGEST_CLAIM - SECOND])
+def test_a_claim_that_lands_after_its_connection_broke_costs_no_attempt(late: timedelta) -> None:
+    calls: list[int] = []
+
+    async def story(app: App) -> None:
+        @app.task(retry=ONCE)
+        async def once() -> None:
+            calls.append(1)
+
+        async with app:
+            run = await once.trigger()
+            storage: Any = app.storage
+            claim = storage.claim
+
+            async def land(request: ClaimRequest) -> None:
+                await asyncio.sleep(late.total_seconds())
+                storage.claim = claim
+                await claim(request)
+
+            async def break_(request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
+                storage.claim = locked
+                asyncio.create_task(land(request))  # noqa: RUF006  # the server's, not ours
+                raise StorageUnavailable("the connection broke")
+
+            async def locked(request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
+                return Claimed(now=app.clock.now())
+
+            storage.claim = break_
+            async with app.maintenance(), app.worker(concurrency=1, same_loop=True):
+                await run.result(late.total_seconds() + 60)
+
+    play(story)
+
+    assert calls == [1]
+
+
+def test_a_lost_claim_that_cannot_land_any_more_is_forgotten() -> None:
+    async def story(app: App) -> None:
+        async with app:
+            storage: Any = app.storage
+            claim, leases = storage.claim, storage.leases
+            asked: list[float] = []
+
+            async def break_(request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
+                storage.claim = claim
+                raise StorageUnavailable("the connection broke")
+
+            async def count(worker_id: str) -> Any:
+                asked.append(app.clock.elapsed())
+                return await leases(worker_id)
+
+            storage.claim, storage.leases = break_, count
+            async with app.worker(concurrency=1, same_loop=True):
+                await asyncio.sleep(3 * LONGEST_CLAIM.total_seconds())
+
+        assert LONGEST_CLAIM.total_seconds() <= asked[-1] < 2 * LONGEST_CLAIM.total_seconds()
+
+    play(story)
+
+
+# A run executed where it was asked for
+
+
+def test_a_run_executed_here_is_tried_again_as_soon_as_it_is_due() -> None:
+    async def story(app: App) -> None:
+        @app.task(retry=Retry(max_attempts=3, initial=0.1, jitter=0))
+        async def flaky(ctx: Context) -> float:
+            if ctx.attempt < 3:
+                raise ValueError
+            return app.clock.elapsed()
+
+        async with app:
+            run = await flaky.trigger()
+            async with WorkerHost(app, 1, None, same_loop=True, run_ids=[run.id]):
+                assert await run.result(60) < 1
+
+    play(story, poll=timedelta(seconds=30))
