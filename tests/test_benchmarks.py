@@ -68,6 +68,7 @@ def test_a_quick_run_measures_ours_with_real_workers(
     results = Results.read(file)
     for value in ("bulk", "drain2", "end_to_end", "start_p99", "result_p50", "bytes_left"):
         assert (results.median(value, contender) or 0) > 0, value
+    assert 0 < (results.median("drain_statements", contender) or 0) < 1
     assert "prove nothing" in done.stdout
 
 

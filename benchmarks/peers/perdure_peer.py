@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -28,17 +29,17 @@ from perdure import App
 
 
 class Statements:
-    """How many statements this process has sent, in a file whenever that grows by some."""
+    """How many statements this process has sent so far, from any thread, in a file."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._file = (TALLY / f"statements.{os.getpid()}").open("w")
+        self._lock = threading.Lock()
+        self._file = os.open(TALLY / f"statements.{os.getpid()}", os.O_WRONLY | os.O_CREAT)
 
     def __call__(self, _: str) -> None:
-        self._count += 1
-        self._file.seek(0)
-        self._file.write(str(self._count))
-        self._file.flush()
+        with self._lock:
+            self._count += 1
+            os.pwrite(self._file, str(self._count).encode(), 0)
 
 
 options: dict[str, Any] = {}
