@@ -43,6 +43,8 @@ from scheduling import HOUR, NINE, a_definition, a_schedule
         ("queue", {"queue": ""}),
         ("concurrency_key", {"concurrency_key": "\n"}),
         ("priority", {"priority": 11}),
+        ("tags", {"tags": {"": "news"}}),
+        ("policy.max_attempts", {"policy": a_policy(max_attempts=-1)}),
     ],
 )
 def test_a_definition_that_makes_no_sense_is_refused_by_its_field(

@@ -8,13 +8,15 @@ from enum import StrEnum
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from perdure.core.decide.create import check_priority
+from perdure.core.decide.create import NewRun, decide_create
 from perdure.core.limits import Limit, LimitScope
 from perdure.core.retry import LONGEST
-from perdure.core.run import DEFAULT_ENVIRONMENT, Actor, Policy
+from perdure.core.run import DEFAULT_ENVIRONMENT, SYSTEM, Actor, Policy
 from perdure.core.schedule.cadence import Cadence, check_cadence
 from perdure.core.schedule.times import next_time
+from perdure.core.schedule.zone import EPOCH
 from perdure.core.values import NULL, check_label
 from perdure.errors import InvalidInput
 
@@ -179,14 +181,25 @@ def check_definition(definition: Definition) -> None:
     if ":" in definition.id or definition.id == "manual":
         taken = "it begins the keys of its occurrences"
         raise InvalidInput("id", f"must not hold a colon nor be 'manual', for {taken}")
-    check_label(definition.task, "task")
     check_cadence(definition.cadence)
     _check_policies(definition)
-    for field in ("queue", "concurrency_key"):
-        if getattr(definition, field) is not None:
-            check_label(getattr(definition, field), field)
-    if definition.priority is not None:
-        check_priority(definition.priority)
+    # What a run would be refused for is refused now, not at the first of its times.
+    decide_create(overridden(NewRun(task=definition.task), definition), _ANY_RUN, SYSTEM, EPOCH)
+
+
+def overridden(task: NewRun, definition: Definition) -> NewRun:
+    """What the task would ask for, as the definition changes it."""
+    given = {name: getattr(definition, name) for name in _OVERRIDES}
+    return replace(
+        task,
+        task=definition.task,
+        payload_json=definition.payload_json,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+
+
+_OVERRIDES = ("queue", "priority", "policy", "ttl", "concurrency_key", "tags")
+_ANY_RUN = f"run_{0:032x}"
 
 
 def definition_hash(definition: Definition) -> str:

@@ -15,7 +15,7 @@ from perdure.core.decide.operation import decide_skip
 from perdure.core.failure import clean_text
 from perdure.core.reducer import replay
 from perdure.core.run import Actor, ActorType, Source, SourceType
-from perdure.core.schedule.definition import Schedule, SkippedSpan
+from perdure.core.schedule.definition import Schedule, SkippedSpan, overridden
 from perdure.core.schedule.plan import MOST_PER_STEP, Occurrence
 from perdure.core.schedule.times import TICK, times_between
 from perdure.core.values import in_utc
@@ -147,15 +147,5 @@ def required_reason(reason: str) -> str:
 
 
 def _asked(schedule: Schedule, task: NewRun, **fields: Any) -> NewRun:
-    """What the task would ask for, as the schedule's definition changes it."""
-    definition = schedule.definition
-    names = ("queue", "priority", "policy", "ttl", "concurrency_key", "tags")
-    given = {name: getattr(definition, name) for name in names}
-    return replace(
-        task,
-        task=definition.task,
-        environment=schedule.environment,
-        payload_json=definition.payload_json,
-        **{name: value for name, value in given.items() if value is not None},
-        **fields,
-    )
+    new = overridden(task, schedule.definition)
+    return replace(new, environment=schedule.environment, **fields)
