@@ -77,7 +77,7 @@ async def test_triggers_attempts_and_endings_are_counted_by_task_and_queue(app: 
 
 
 async def test_queues_and_slots_are_gauges(app: App, bell: Bell) -> None:
-    @app.task(concurrency=1)
+    @app.task(concurrency_per_key=1)
     def waits() -> None:
         wait_at(bell.path)
 
@@ -85,7 +85,7 @@ async def test_queues_and_slots_are_gauges(app: App, bell: Bell) -> None:
     async def later() -> None: ...
 
     async with app:
-        runs = [await waits.trigger() for _ in range(3)]
+        runs = [await waits.options(concurrency_key="one").trigger() for _ in range(3)]
         await later.options(delay=3600).trigger()
         async with app.worker(concurrency=7):
             first = await bell.heard()  # the same claim has parked the others
