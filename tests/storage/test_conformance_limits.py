@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from storage_kit import (
     step,
     stored,
     success,
+    wait_until,
 )
 
 SCHEDULED = Source(type=SourceType.SCHEDULE, schedule_id="nightly")
@@ -213,3 +215,28 @@ async def test_a_claim_without_limits_looks_for_none(storage_url: str) -> None:
         "insert_history",
         "next_claimable",
     ]
+
+
+async def test_a_queue_with_little_room_is_looked_through_past_full_keys(storage: Storage) -> None:
+    """However little room the queue has, those at its head whose key has none are no wall."""
+    await _limit(storage, LimitScope.QUEUE, "mail", 2)
+    await _limit(storage, LimitScope.KEY, TASK, 1)
+    at = now() - timedelta(minutes=1)
+    full = [new_run(queue="mail", concurrency_key="full", at=at) for _ in range(300)]
+    await stored(storage, *full)
+    [free] = await stored(storage, new_run(queue="mail", concurrency_key="free"))
+
+    claimed = await claim(storage)
+
+    assert [run.concurrency_key for run in claimed.runs] == ["full", "free"]
+    assert claimed.runs[1].id == free.id
+
+
+async def test_expired_runs_do_not_use_up_the_room_there_is(storage: Storage) -> None:
+    await _limit(storage, LimitScope.QUEUE, "mail", 1)
+    short = timedelta(microseconds=1)
+    await stored(storage, *(new_run(queue="mail", ttl=short) for _ in range(5)))
+    [fresh] = await stored(storage, new_run(queue="mail"))
+    await wait_until(storage, await storage.now() + timedelta(milliseconds=1))
+
+    assert [run.id for run in (await claim(storage)).runs] == [fresh.id]

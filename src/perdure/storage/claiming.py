@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import Claim, decide_claim, decide_dispatch
@@ -110,61 +111,56 @@ class Clock(msgspec.Struct, frozen=True):
     waking_at: datetime | None = None
 
 
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """How to look. `at_least`: at so many runs, even where there is room for fewer, to get past
+    those whose keys have none. `is_limited`: limits are to be expected; where they are not, none
+    is touched. `is_eager`: whoever waits for a key's rate was let in already."""
+
+    at_least: int = 0
+    is_limited: bool = False
+    is_eager: bool = False
+
+
 def hand_over(
-    wish: Wish,
-    batch: Sequence[Commit],
-    dialect: Dialect,
-    *,
-    look_at: int = 0,
-    is_limited: bool = False,
-    is_eager: bool = False,
+    wish: Wish, batch: Sequence[Commit], look: Look, dialect: Dialect
 ) -> Operation[Round]:
     """Outcomes first, a savepoint, then the claim: if that half fails the outcomes stay.
 
     Limits are locked once a transaction, in order of name: whoever looks again, after having
-    parked what it found behind full limits, must do so in another one. It should `look_at` more
-    runs then than it has places for, to get past what else stands behind those limits.
-    `is_limited`: limits are to be expected; if they are not, what has none touches none.
-    `is_eager`: whoever waits for a key's rate was let in already.
+    parked what it found behind full limits, must do so in another one.
     """
-    wanted = max(wish.places, look_at)
     if not batch:
-        return (yield from _hand_over(wish, dialect, (), wanted, is_limited, is_eager))
+        return (yield from _hand_over(wish, (), look, dialect))
     outcomes, writes = yield from judge_batch(batch, dialect)
     yield Trip((*writes.steps, Step("savepoint")))
     try:
-        kept = tuple(outcomes)
-        return (yield from _hand_over(wish, dialect, kept, wanted, is_limited, is_eager))
+        return (yield from _hand_over(wish, tuple(outcomes), look, dialect))
     except (StorageError, OverflowError):
         _, [[now]] = yield Trip((Step("rollback_to_savepoint"), Step("read_time")), last=True)
         return Round(Claimed(outcomes=tuple(outcomes), now=moment_of(now, dialect)))
 
 
 def _hand_over(
-    wish: Wish,
-    dialect: Dialect,
-    outcomes: tuple[Outcome, ...],
-    wanted: int,
-    is_limited: bool,
-    is_eager: bool,
+    wish: Wish, outcomes: tuple[Outcome, ...], look: Look, dialect: Dialect
 ) -> Operation[Round]:
-    due, clock = yield from _look(wish, wanted, is_limited, dialect)
-    if clock.is_limited and not is_limited:
-        due, clock = yield from _look(wish, wanted, True, dialect)
-    if not is_eager and clock.waking_at is not None and clock.waking_at <= clock.now:
+    due, clock = yield from _due(wish, look, dialect)
+    if clock.is_limited and not look.is_limited:
+        due, clock = yield from _due(wish, replace(look, is_limited=True), dialect)
+    if not look.is_eager and clock.waking_at is not None and clock.waking_at <= clock.now:
         yield Trip((Step("read_time"),), last=True)
         return Round(Claimed(outcomes=outcomes, now=clock.now), is_limited=True, is_early=True)
-    found = yield from _found(wish, wanted, due, clock, dialect)
+    found = yield from _found(wish, look, due, clock, dialect)
     admission, standing = yield from _admit(wish, found, dialect)
     now = found.now if standing is None else standing.now
     commits, impossible = _decide(wish, admission.admitted, now)
     writes = _writes(wish, found, admission, standing, commits, impossible, dialect)
-    look = "limited_next_claimable" if clock.is_limited else "next_claimable"
-    results = yield Trip((*writes.steps, Step(look, _scope(wish))), last=True)
+    when = "limited_next_claimable" if clock.is_limited else "next_claimable"
+    results = yield Trip((*writes.steps, Step(when, _scope(wish))), last=True)
     next_at = dialect.moment(results[-1][0][0])
     runs = tuple(commit.run for commit in commits if wish.is_given(commit.run))
     claimed = Claimed(runs=runs, outcomes=outcomes, now=now, next_claimable_at=next_at)
-    held_up = bool(admission.parked or admission.passed or found.unreadable or impossible)
+    used = len(commits) > len(runs) or found.unreadable or impossible
+    held_up = bool(admission.parked or admission.passed or used)
     again = held_up and next_at is not None and next_at <= now
     return Round(claimed, clock.is_limited, again)
 
@@ -200,13 +196,11 @@ def _scope(wish: Wish) -> dict[str, Any]:
     }
 
 
-def _look(
-    wish: Wish, wanted: int, is_limited: bool, dialect: Dialect
-) -> Operation[tuple[Rows, Clock]]:
+def _due(wish: Wish, look: Look, dialect: Dialect) -> Operation[tuple[Rows, Clock]]:
     """Due runs, and what else there is to heed. Where nothing is limited, that is asked for and
     nothing else; where something turns out to be, it is worth another look."""
-    search = _search(wish, wanted, is_limited, dialect)
-    if is_limited:
+    search = _search(wish, look, dialect)
+    if look.is_limited:
         due, [row] = yield trip(search, Step("limited_clock", _scope(wish)))
         return due, _clock_of(row, dialect)
     environment = {"environment": wish.request.environment}
@@ -214,12 +208,18 @@ def _look(
     return due, Clock(moment_of(now, dialect), bool(limited))
 
 
-def _search(wish: Wish, wanted: int, is_limited: bool, dialect: Dialect) -> Step:
-    scope = _scope(wish) | {"wanted": wanted}
+def _search(wish: Wish, look: Look, dialect: Dialect) -> Step:
+    scope = _scope(wish) | {"wanted": _wanted(wish, look)}
+    if wish.request.run_ids is None and look.is_limited:
+        return Step("limited_candidates", scope | {"at_least": look.at_least})
     if wish.request.run_ids is None:
-        return Step("limited_candidates" if is_limited else "claim_candidates", scope)
+        return Step("claim_candidates", scope)
     ids = rows.json_list([dialect.key(run_id) for run_id in wish.request.run_ids])
     return Step("claim_named", scope | {"ids": ids})
+
+
+def _wanted(wish: Wish, look: Look) -> int:
+    return max(wish.places, look.at_least)
 
 
 def _clock_of(row: tuple[Any, ...], dialect: Dialect) -> Clock:
@@ -228,19 +228,26 @@ def _clock_of(row: tuple[Any, ...], dialect: Dialect) -> Clock:
     return Clock(moment_of(now, dialect), bool(is_limited), names, dialect.moment(waking_at))
 
 
-def _found(wish: Wish, wanted: int, due: Rows, clock: Clock, dialect: Dialect) -> Operation[Found]:
+def _found(wish: Wish, look: Look, due: Rows, clock: Clock, dialect: Dialect) -> Operation[Found]:
     """The candidates, those of fair queues among them. Known by name, nobody waits for a turn."""
     request = wish.request
     fair: Sequence[FairQueue] = ()
     if clock.fair_queues and request.run_ids is None:
-        fair = yield from next_turns(request.environment, clock.fair_queues, request.tasks, wanted)
+        fair = yield from next_turns(
+            request.environment,
+            clock.fair_queues,
+            request.tasks,
+            wanted=_wanted(wish, look),
+            at_least=look.at_least,
+        )
     runs, unreadable = _read(due, dialect)
     if fair:
         ordinary: dict[str, list[Run]] = {}
         for run in runs:
             ordinary.setdefault(run.queue, []).append(run)
         read = [_read(queue.found, dialect) for queue in fair]
-        runs = interleave([*ordinary.values(), *(runs for runs, _ in read)])[:wanted]
+        runs = interleave([*ordinary.values(), *(runs for runs, _ in read)])
+        runs = runs[: _wanted(wish, look)]
         unreadable += [run_id for _, ids in read for run_id in ids]
     return Found(
         runs=tuple(runs),

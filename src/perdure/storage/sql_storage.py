@@ -20,7 +20,7 @@ from perdure.core.run import Run
 from perdure.core.settings import Limit
 from perdure.errors import StorageError, StorageRefused
 from perdure.storage import gating, reading, settings, telling, upkeep
-from perdure.storage.claiming import Claiming, Reserving, Round, Wish, hand_over
+from perdure.storage.claiming import Claiming, Look, Reserving, Round, Wish, hand_over
 from perdure.storage.committing import commit_batch
 from perdure.storage.protocol import (
     Backlog,
@@ -144,20 +144,12 @@ class SqlStorage(ABC):
         return replace(alone, claimed=replace(alone.claimed, outcomes=settled))
 
     async def _round(
-        self, wish: Wish, outcomes: Sequence[Commit], look_at: int = 0, *, is_eager: bool = False
+        self, wish: Wish, outcomes: Sequence[Commit], at_least: int = 0, *, is_eager: bool = False
     ) -> Round:
         environment = frozenset([wish.request.environment])
         expected = environment <= self._limited
-        done = await self._write_once(
-            lambda: hand_over(
-                wish,
-                outcomes,
-                self.dialect,
-                look_at=look_at,
-                is_limited=expected,
-                is_eager=is_eager,
-            )
-        )
+        look = Look(at_least=at_least, is_limited=expected, is_eager=is_eager)
+        done = await self._write_once(lambda: hand_over(wish, outcomes, look, self.dialect))
         if done.is_limited != expected:
             self._limited ^= environment
         return done

@@ -29,9 +29,10 @@ class FairQueue(msgspec.Struct, frozen=True):
 
 
 def next_turns(
-    environment: str, queues: Sequence[str], tasks: Sequence[str], wanted: int
+    environment: str, queues: Sequence[str], tasks: Sequence[str], *, wanted: int, at_least: int
 ) -> Operation[list[FairQueue]]:
-    """The next runs of each fair queue. Other claims of these wait until this one is over."""
+    """The next runs of each fair queue: as many as wanted and as it has room for, or `at_least`
+    so many. Other claims of these queues wait until this one is over."""
     scope = {"environment": environment, "queues": rows.json_list(queues)}
     [locked] = yield trip(Step("lock_turns", scope))
     names = [(LimitScope.QUEUE, queue) for queue in queues]
@@ -40,8 +41,9 @@ def next_turns(
     [found] = yield trip(Step("read_rooms", {"environment": environment, "wanted": limits}))
     rooms = {(scope, name): room for scope, name, room in found if room is not None}
     open_tasks = [task for task in tasks if rooms.get(("task", task), 1) > 0]
-    places = {queue: min(wanted, rooms.get(("queue", queue), wanted)) for queue, _ in locked}
-    cursors = {queue: after for queue, after in locked if places[queue] > 0}
+    free = {queue: min(wanted, rooms.get(("queue", queue), wanted)) for queue, _ in locked}
+    cursors = {queue: after for queue, after in locked if free[queue] > 0}
+    places = {queue: max(free[queue], at_least) for queue in cursors}
     turns = yield from _walk(environment, cursors, open_tasks, places)
     return (yield from _candidates(environment, turns, places))
 

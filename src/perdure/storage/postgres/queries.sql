@@ -358,7 +358,8 @@ END
 
 -- name: limited_candidates
 -- The same where there are limits: lanes of queues and tasks that have no room are passed by, and
--- not more is read than there is room for. Fair queues are looked at elsewhere.
+-- not more is read than there is room for; but `at_least` so many, to get past those whose keys
+-- have none. Fair queues are looked at elsewhere.
 WITH RECURSIVE lane AS (
     (SELECT queue, keyed, task, priority, claimable_at
        FROM runs
@@ -378,7 +379,9 @@ WITH RECURSIVE lane AS (
              LIMIT 1) AS next)
 ), due AS MATERIALIZED (
     SELECT lane.queue, lane.keyed, lane.task, lane.priority, count(*) OVER () AS lanes,
-           of_queue.room AS queue_room, of_task.room AS task_room
+           CASE WHEN of_queue.room < :at_least THEN :at_least ELSE of_queue.room END
+           AS queue_room,
+           CASE WHEN of_task.room < :at_least THEN :at_least ELSE of_task.room END AS task_room
       FROM lane
       LEFT JOIN LATERAL (SELECT * FROM ({rooms}) AS rooms
                           WHERE scope = 'queue' AND name = lane.queue) AS of_queue ON true

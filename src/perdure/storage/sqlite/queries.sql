@@ -277,7 +277,8 @@ END
 
 -- name: limited_candidates
 -- The same where there are limits: lanes of queues and tasks that have no room are passed by, and
--- not more is read than there is room for. Fair queues are looked at elsewhere.
+-- not more is read than there is room for; but `at_least` so many, to get past those whose keys
+-- have none. Fair queues are looked at elsewhere.
 WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
               FROM runs
@@ -315,7 +316,8 @@ WITH RECURSIVE lane (head) AS (
            AS task_room
       FROM known
 ), due AS MATERIALIZED (
-    SELECT *, min(queue_room, task_room) AS room
+    SELECT queue, keyed, task, priority, max(queue_room, :at_least) AS queue_room,
+           max(min(queue_room, task_room), :at_least) AS room
       FROM roomy
      WHERE queue_room > 0 AND task_room > 0
 ), numbered AS MATERIALIZED (
