@@ -20,7 +20,7 @@ from perdure.core.decide import decide_shutdown, decide_start, lease
 from perdure.core.limits import Admission
 from perdure.core.reducer import project
 from perdure.core.run import Run
-from perdure.engine import calls, handler, outcome
+from perdure.engine import calls, doubt, handler, outcome
 from perdure.engine.client import CommitBatcher
 from perdure.engine.context import Released
 from perdure.engine.doubt import Doubt
@@ -247,6 +247,11 @@ def _(patch: Patch) -> None:
 
     patch(Worker, "__init__", remember)
     patch(Doubt, "run_once", settle)
+
+
+@bug("a lost claim is forgotten as soon as nothing is found of it")
+def _(patch: Patch) -> None:
+    patch(doubt, "LONGEST_CLAIM", timedelta(0))
 
 
 @bug("a failed claim keeps its places")
