@@ -79,14 +79,19 @@ async def _audit(url: str, environment: str, as_json: bool) -> None:
 
 @click.command()
 @app_argument
+@click.option("--now", is_flag=True, help="Take expired leases at once, without watching first.")
 @json_option
 @explained
-def tick(app_spec: str, as_json: bool) -> None:
-    """One pass of maintenance for APP (module:attribute), now. For cron and the like."""
-    run(_tick(app_spec))
+def tick(app_spec: str, now: bool, as_json: bool) -> None:
+    """One pass of maintenance for APP (module:attribute). For cron and the like.
+
+    If there are expired leases it stays for a third of their length and watches the database
+    before it takes them: after an outage their owners are about to come back.
+    """
+    run(_tick(app_spec, 0 if now else None))
     click.echo(json.dumps({"ticked": True}) if as_json else "One pass of maintenance is done.")
 
 
-async def _tick(app_spec: str) -> None:
+async def _tick(app_spec: str, grace: float | None) -> None:
     async with load_app(app_spec) as app:
-        await app.tick()
+        await app.tick(grace=grace)
