@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from command import PERDURE, Shell
 from perdure import App
 from perdure.core.lifecycle import Status
+from storage_kit import claim_one, new_run, stored
 
 
 @pytest.fixture
@@ -111,6 +113,21 @@ async def test_tick_does_what_is_due(shell: Shell) -> None:
 
         assert (answer.code, answer.json) == (0, {"ticked": True})
         assert (await run.get()).status is Status.EXPIRED
+
+
+@pytest.mark.parametrize(
+    ("flags", "variables"), [(["--now"], {}), ([], {"PERDURE_LEASE_TTL": "0.3"})]
+)
+async def test_tick_recovers_at_once_or_after_it_has_watched(
+    shell: Shell, flags: list[str], variables: dict[str, str]
+) -> None:
+    async with App(shell.url) as app:
+        await stored(app.storage, new_run())
+        run = await claim_one(app.storage, lease_ttl=timedelta(milliseconds=1))
+        answer = shell.perdure("tick", "shop:app", *flags, **variables)
+
+        assert answer.code == 0
+        assert (await app.runs.get(run.id)).status is Status.RETRYING
 
 
 async def some_runs(url: str) -> list[str]:

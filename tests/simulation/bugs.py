@@ -22,7 +22,7 @@ from perdure.core.limits import Admission
 from perdure.core.reducer import project
 from perdure.core.run import Run
 from perdure.core.settings import NO_WISHES, declare
-from perdure.engine import calls, handler, outcome
+from perdure.engine import calls, doubt, handler, outcome
 from perdure.engine import limits as engine_limits
 from perdure.engine.client import CommitBatcher
 from perdure.engine.context import Released
@@ -313,6 +313,11 @@ def _(patch: Patch) -> None:
 
     patch(Worker, "__init__", remember)
     patch(Doubt, "run_once", settle)
+
+
+@bug("a lost claim is forgotten as soon as nothing is found of it")
+def _(patch: Patch) -> None:
+    patch(doubt, "LONGEST_CLAIM", timedelta(0))
 
 
 @bug("a failed claim keeps its places")

@@ -83,20 +83,25 @@ async def _audit(url: str, environment: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("app_spec", metavar="[APP]", required=False)
+@click.option("--now", is_flag=True, help="Take expired leases at once, without watching first.")
 @url_option
 @environment_option
 @json_option
 @explained
-def tick(app_spec: str | None, url: str | None, environment: str | None, as_json: bool) -> None:
-    """One pass of maintenance, now. For cron and the like.
+def tick(
+    app_spec: str | None, now: bool, url: str | None, environment: str | None, as_json: bool
+) -> None:
+    """One pass of maintenance. For cron and the like.
 
-    It needs nobody's code; with APP (module:attribute) the database and the settings are its.
+    It needs nobody's code; with APP (module:attribute) the database and the settings are its. If
+    there are expired leases it stays for a third of their length and watches the database before
+    it takes them: after an outage their owners are about to come back.
     """
     app = database_app(url, environment) if app_spec is None else load_app(app_spec, url)
-    run(_tick(app))
+    run(_tick(app, 0 if now else None))
     answer(as_json, {"ticked": True}, "One pass of maintenance is done.")
 
 
-async def _tick(app: App) -> None:
+async def _tick(app: App, grace: float | None) -> None:
     async with app:
-        await app.tick()
+        await app.tick(grace=grace)

@@ -26,7 +26,6 @@ from perdure.engine.door import (
     count,
     duration,
     only_known,
-    queue_names,
     some_time,
 )
 from perdure.engine.facade import SyncFacade
@@ -293,8 +292,8 @@ class App:
         places = self.defaults.concurrency if concurrency is None else concurrency
         return WorkerHost(
             self,
-            count(places, "concurrency"),
-            queue_names(queues),
+            places,
+            queues,
             drain=drain,
             same_loop=same_loop,
         )

@@ -9,16 +9,14 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
-from perdure.core.values import check_label
 from perdure.engine.attempt import Ladder
-from perdure.engine.door import Duration, duration
+from perdure.engine.door import Duration, count, duration, queue_names
 from perdure.engine.handlers import Handlers
 from perdure.engine.hints import Hints
 from perdure.engine.io_thread import IoThread, SameLoop
 from perdure.engine.threshold import to_the_end
 from perdure.engine.transaction import TransactionTerms
 from perdure.engine.worker import Worker
-from perdure.errors import InvalidInput
 from perdure.storage.protocol import Storage
 from perdure.storage.transacting import Transactions
 
@@ -50,8 +48,8 @@ class WorkerHost:
     ) -> None:
         self._app = app
         self._run_ids = run_ids
-        self._concurrency = _checked_places(concurrency)
-        self._queues = _checked_names(queues)
+        self._concurrency = count(concurrency, "concurrency")
+        self._queues = queue_names(queues)
         self._drain = app.defaults.drain_deadline if drain is None else duration(drain, "drain")
         self._same_loop = same_loop
         self._stopping: Future[None] | None = None
@@ -161,18 +159,3 @@ class WorkerHost:
     async def _stop(self, drain: timedelta) -> None:
         async with self._there:
             await self._worker.stop(drain)
-
-
-def _checked_places(concurrency: int) -> int:
-    if type(concurrency) is not int or concurrency < 1:
-        problem = f"must be a whole number, 1 or more, not {concurrency!r}"
-        raise InvalidInput("concurrency", problem)
-    return concurrency
-
-
-def _checked_names(queues: Sequence[str] | None) -> Sequence[str] | None:
-    if queues is None:
-        return None
-    if isinstance(queues, str) or not queues:
-        raise InvalidInput("queues", f"must be a list of names, or None for all; not {queues!r}")
-    return [check_label(name, "queues") for name in queues]

@@ -39,6 +39,7 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
     after: float = 0.0
     slow: float = 0.0
     hang: float = 0.0
+    late: float = 0.0
     die: float = 0.0
     latency: float = 0.004
     pensive: float = 0.0
@@ -64,6 +65,8 @@ class Fate(msgspec.Struct, frozen=True):
     back: float
     fails_before: bool = False
     fails_after: bool = False
+    lands_after: float | None = None
+    """The connection breaks, and so long afterwards the server does it all the same."""
     kills: bool = False
 
 
@@ -82,7 +85,7 @@ class Faults:
         there = chance.random() * 2 * plan.latency
         back = chance.random() * 2 * plan.latency
         lot = chance.random()
-        if lot >= plan.before + plan.after + plan.slow + plan.hang + plan.die:
+        if lot >= plan.before + plan.after + plan.slow + plan.hang + plan.late + plan.die:
             return Fate(there, back)
         if (lot := lot - plan.before) < 0:
             return Fate(there, back, fails_before=True)
@@ -94,6 +97,8 @@ class Faults:
             before = chance.random() < 0.4
             long = chance.uniform(1.0, 8.0)
             return Fate(there, back + long, fails_before=before, fails_after=not before)
+        if (lot := lot - plan.late) < 0:
+            return Fate(there, back, lands_after=chance.uniform(0.1, 8.0))
         return Fate(there, back, kills=True)
 
     def pondering(self) -> float:
@@ -145,7 +150,8 @@ class Server:
             fate = replace(fate, fails_before=True)
         if process.name.startswith("operator"):
             await asyncio.sleep(self.faults.pondering())
-        if fate.there + fate.back > SLOW or fate.fails_before or fate.fails_after:
+        breaks = fate.fails_before or fate.fails_after or fate.lands_after is not None
+        if fate.there + fate.back > SLOW or breaks:
             process.disturb(self.loop.time() + fate.there + fate.back)
         answer: asyncio.Future[Any] = self.loop.create_future()
         self.loop.call_later(
@@ -169,6 +175,11 @@ class Server:
             self.notes.say(process.name, f"{name}: {'down' if self.is_down else 'failed before'}")
             self._answer(delay, answer, None, StorageUnavailable("simulated"))
             return
+        if fate.lands_after is not None:
+            self._answer(fate.back, answer, None, StorageUnavailable("simulated, cut off"))
+            late = fate.lands_after
+            self.loop.call_later(late, self._land, process, name, operation, context=self._context)
+            return
         value, error = self._do(process, name, operation)
         if fate.kills:
             self.notes.sometimes("crashed after a commit")
@@ -177,6 +188,15 @@ class Server:
             self.notes.say(process.name, f"{name}: failed after")
             error = StorageUnavailable("simulated, after the commit")
         self._answer(fate.back, answer, value, error)
+
+    def _land(self, process: Process, name: str, operation: Callable[[], Any]) -> None:
+        """What nobody waits for any more; unless the server has been down meanwhile."""
+        if self.is_down:
+            return
+        self.notes.say(process.name, f"{name}: lands")
+        self._do(process, name, operation)
+        if name == "_round":
+            self.notes.sometimes("claim landed late")
 
     def _do(
         self, process: Process, name: str, operation: Callable[[], Any]

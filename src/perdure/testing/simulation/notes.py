@@ -14,6 +14,7 @@ POINTS = (
     "cancelled by recovery",
     "cancelled while running",
     "child spawned",
+    "claim landed late",
     "crash recovered",
     "crashed after a commit",
     "dead letter closed",

@@ -211,7 +211,7 @@ class Oracle:
         self._lost_answers |= {item.commit_id for item in batch} & self._commit_ids
 
     def claim_lost(self, tokens: Sequence[str]) -> None:
-        self._ledger.unanswered |= set(tokens) & self._tokens
+        self._ledger.unanswered |= set(tokens)  # also those that may still land
 
     def settled(self, item: Commit) -> None:
         """Storage said Committed."""

@@ -41,7 +41,7 @@ DEFAULTS = Defaults(
     cancel_grace=timedelta(seconds=0.5),
     abandon_after=timedelta(seconds=1.5),
     drain_deadline=timedelta(seconds=1),
-    maintenance_tick=timedelta(seconds=1),
+    maintenance_tick=timedelta(seconds=0.5),
 )
 TTL = DEFAULTS.lease_ttl.total_seconds()
 
