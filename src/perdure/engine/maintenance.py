@@ -67,12 +67,10 @@ class Maintenance(AppService):
 
     async def tick(self) -> None:
         """One pass; and if there are expired leases, as many as it takes to judge them."""
-        began = self._clock.elapsed()
+        longest = LONGEST_TICK * (self._grace + self._app.defaults.maintenance_tick)
+        until = self._clock.elapsed() + longest.total_seconds()
         await self.run_once()
-        while (
-            self._is_waiting
-            and self._clock.elapsed() - began < LONGEST_TICK * self._grace.total_seconds()
-        ):
+        while self._is_waiting and self._clock.elapsed() < until:
             await self.rest()
             await self.run_once()
 

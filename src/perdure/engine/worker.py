@@ -76,8 +76,7 @@ class Worker:
         registry = app.metrics.registry
         self._stuck = registry.counter(table.HANDLERS_STUCK)
         self._logs = RunLogs(storage, hint, app.clock, self._time.now, app.redact, registry)
-        heartbeat = Heartbeat(app, self._beat)
-        self._services: list[Service] = [self._leases, self._doubt, heartbeat]
+        self._services: list[Service] = [self._leases, self._doubt, Heartbeat(app, self._beat)]
         self._claimers: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()

@@ -131,6 +131,7 @@ class Repointed:
             _times_opened=1,
         )
         app._opened = opened = run_aside(Opened.open(app))
+        opened.loop = None  # whoever uses it, on whichever loop, has the kit do the work
         opened.client._batches = DirectCommits(app)
         opened.results = DrivenResults(app, world)
         opened.time = ExactTime(app.storage, app.clock)
