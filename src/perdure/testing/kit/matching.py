@@ -62,7 +62,7 @@ def check_payload(wanted: Wanted, task: Task[..., Any] | None) -> None:
     """A typing error in a test must not look like a run that is missing."""
     if task is None:
         return
-    known = set(task.signature._arguments.__struct_fields__)
+    known = set(task.signature._parameters)
     unknown = sorted(set(wanted.payload) - known)
     if unknown:
         names = ", ".join(sorted(known)) or "none"

@@ -235,7 +235,7 @@ class World:
             run_aside(self.app._introduce())
         if self._process is None or self._is_crashed:
             self._start_worker()
-        run_aside(self.app.tick())
+        run_aside(self.app.tick(grace=0))
         self.app.hub.tell(None)
 
     def _start_worker(self) -> None:
