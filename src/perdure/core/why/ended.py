@@ -177,11 +177,11 @@ def _is_lost(attempt: Attempt, facts: Facts) -> bool:
     if attempt.status is AttemptStatus.CANCELLED:
         return last(facts, e.RunCancelled).actor == SYSTEM
     if attempt.failure is not None:
-        return is_lost_lease(attempt.failure)
+        return _is_lost_lease(attempt.failure)
     return attempt.status is AttemptStatus.ABANDONED
 
 
-def is_lost_lease(failure: Failure) -> bool:
+def _is_lost_lease(failure: Failure) -> bool:
     """Whether the worker was not heard of any more, rather than told of an error."""
     return failure.kind is not FailureKind.ERROR and failure.type in (CRASH.type, ABANDONED)
 

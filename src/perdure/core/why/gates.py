@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from perdure.core.failure import CRASH
 from perdure.core.limits import Gate, LimitScope, needed_gates
 from perdure.core.run import Run
 from perdure.core.settings import Said
-from perdure.core.why.ended import is_lost_lease
 from perdure.core.why.facts import MOST_COUNTED, Facts
 from perdure.core.why.reason import Code, Holder, Reason, at, because, named
 
@@ -106,7 +106,8 @@ def lost_by_holders(facts: Facts) -> Iterator[Reason]:
     """Holders that had lost a lease before: their first code may be running beside the second."""
     holders = {run.id: run for runs in facts.holders.values() for run in runs}
     for run in holders.values():
-        if run.counters.abandons or (run.failure is not None and is_lost_lease(run.failure)):
+        crashed = run.streak is not None and run.streak.fingerprint == CRASH.fingerprint
+        if run.counters.abandons or crashed:
             yield Reason(
                 code=Code.LOST_LEASE,
                 sentence="User code of a lost lease may still be running: an earlier attempt of "
