@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from perdure.core.limits import Gate
+from perdure.core.limits import Gate, LimitScope
 from perdure.core.run import Run
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Operation, Step, last_trip
 
 MOST_LANES = 1_000
 """Of one task and priority each: more are not looked at."""
+
+_HOLDERS = {
+    LimitScope.QUEUE: "holders_of_queue",
+    LimitScope.TASK: "holders_of_task",
+    LimitScope.KEY: "holders_of_key",
+    LimitScope.SCHEDULE: "holders_of_schedule",
+}
 
 LAST_OF_ALL = datetime(9000, 1, 1, tzinfo=UTC)
 
@@ -19,7 +26,7 @@ def read_holders(
     environment: str, gate: Gate, limit: int, dialect: Dialect
 ) -> Operation[list[str]]:
     wanted = {"environment": environment, "name": gate.name, "key": gate.key, "most": limit}
-    [found] = yield last_trip(Step(f"holders_of_{gate.scope.value}", wanted))
+    [found] = yield last_trip(Step(_HOLDERS[gate.scope], wanted))
     return [dialect.run_id(run_id) for (run_id,) in found]
 
 

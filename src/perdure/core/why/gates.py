@@ -24,6 +24,12 @@ _RATE = {
     LimitScope.KEY: Code.KEY_RATE,
     LimitScope.SCHEDULE: Code.SCHEDULE_RATE,
 }
+_FIELD = {
+    LimitScope.QUEUE: "queue",
+    LimitScope.TASK: "task",
+    LimitScope.KEY: "task",
+    LimitScope.SCHEDULE: "schedule_id",
+}
 
 
 def paused_queue(facts: Facts) -> Iterator[Reason]:
@@ -152,15 +158,8 @@ def _name(gate: Gate) -> str:
 
 
 def _place(gate: Gate) -> dict[str, Any]:
-    match gate.scope:
-        case LimitScope.QUEUE:
-            return {"queue": gate.name}
-        case LimitScope.SCHEDULE:
-            return {"schedule_id": gate.name}
-        case LimitScope.TASK:
-            return {"task": gate.name}
-        case LimitScope.KEY:
-            return {"task": gate.name, "key": gate.key}
+    field = _FIELD[gate.scope]
+    return {field: gate.name} | ({"key": gate.key} if gate.scope is LimitScope.KEY else {})
 
 
 def _said(facts: Facts, gate: Gate, field: str) -> Said[Any] | None:

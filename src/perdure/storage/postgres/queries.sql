@@ -1235,8 +1235,11 @@ SELECT id FROM runs
  LIMIT :most;
 
 -- name: holders_of_schedule
-SELECT id FROM runs
- WHERE environment = :environment AND schedule_id = :name AND holds_slot
+-- OFFSET 0: else it would rather read all runs of the schedule, in order of id.
+SELECT id
+  FROM (SELECT id FROM runs
+         WHERE environment = :environment AND schedule_id = :name AND holds_slot
+        OFFSET 0) AS holders
  ORDER BY id
  LIMIT :most;
 

@@ -1061,7 +1061,7 @@ SELECT id FROM runs
  LIMIT :most;
 
 -- name: holders_of_schedule
-SELECT id FROM runs
+SELECT id FROM runs INDEXED BY runs_slots
  WHERE environment = :environment AND schedule_id = :name AND holds_slot = 1
  ORDER BY id
  LIMIT :most;
