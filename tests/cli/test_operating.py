@@ -189,3 +189,19 @@ def test_an_unknown_log_level_is_explained(shell: Shell) -> None:
 
     assert answer.code == 2
     assert "PERDURE_LOG_LEVEL must be one of CRITICAL" in answer.err
+
+
+async def test_a_run_says_why_it_does_not_run(app: App, shell: Shell) -> None:
+    async with app:
+        run = await app.tasks["double"].trigger(1)
+        await app.queues.pause("numbers", "counting again")
+
+    said, data = shell.perdure("why", run.id), shell.perdure("why", run.id, "--json")
+    unknown = shell.perdure("why", "run_" + 32 * "0")
+
+    first, *reasons = said.out.splitlines()
+    assert (said.code, first) == (0, f"{run.id} is queued.")
+    assert [line.strip() for line in reasons] == [it["sentence"] for it in data.json["reasons"]]
+    assert [it["code"] for it in data.json["reasons"]] == ["queue_paused", "no_worker"]
+    assert data.json["reasons"][0]["reason"] == "counting again"
+    assert unknown.code == 1

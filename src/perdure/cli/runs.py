@@ -76,6 +76,19 @@ async def show(app: App, as_json: bool, run_id: str) -> None:
     answer(as_json, run_data(run), _story(run))
 
 
+@click.command("why")
+@run_argument
+@on_database
+async def why_run(app: App, as_json: bool, run_id: str) -> None:
+    """Why a run does not run, or how it ended."""
+    import msgspec
+
+    found = await app.runs.why(run_id)
+    head = f"{found.run_id} is {found.status or 'unreadable'}."
+    lines = [f"  {reason.sentence}" for reason in found.reasons]
+    answer(as_json, msgspec.to_builtins(found), "\n".join([head, *lines]))
+
+
 def _story(run: Run) -> str:
     """What there is to say, and the traceback last."""
     fields = (

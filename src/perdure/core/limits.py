@@ -74,6 +74,20 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
             most = min(most, tokens(_opens_at(self, gate, rule.pace), rule.pace, self.now))
         return most
 
+    def is_full(self, gate: Gate) -> bool:
+        """Whether as many hold it as may."""
+        rule = self.rule(gate)
+        most = None if rule is None else rule.max_leases
+        return most is not None and self.holders.get(gate, 0) >= most
+
+    def dry_until(self, gate: Gate) -> datetime | None:
+        """When the next token comes, if there is none now."""
+        rule = self.rule(gate)
+        if rule is None or rule.pace is None:
+            return None
+        opens_at = _opens_at(self, gate, rule.pace)
+        return opens_at if opens_at is not None and opens_at > self.now else None
+
 
 class Admission(msgspec.Struct, frozen=True):
     """Who may be claimed; who waits behind which gate; who is passed by, since their queue or
@@ -93,6 +107,14 @@ def gates_of(run: Run) -> tuple[Gate, ...]:
     if run.schedule_id is not None:
         gates.append(Gate(LimitScope.SCHEDULE, run.schedule_id))
     return tuple(gates)
+
+
+def needed_gates(run: Run) -> tuple[Gate, ...]:
+    """Where it still needs room: an occurrence that began has its schedule's slot."""
+    gates = gates_of(run)
+    if run.holds_schedule_slot:
+        gates = tuple(gate for gate in gates if gate.scope is not LimitScope.SCHEDULE)
+    return gates
 
 
 def held_gates(run: Run | None) -> frozenset[Gate]:
@@ -158,16 +180,12 @@ class _Room:
                 self.taken[gate] = take(opens_at, rule.pace, self._standing.now)
 
     def _needed(self, run: Run) -> Sequence[Gate]:
-        """A reserved run holds its room already, and an occurrence that began before its
-        schedule's slot; a paused queue keeps both back."""
+        """A reserved run holds its room already; a paused queue keeps it back all the same."""
         if run.holds_room:
             queue = Gate(LimitScope.QUEUE, run.queue)
             rule = self._standing.rule(queue)
             return [queue] if rule is not None and rule.is_paused else []
-        gates = gates_of(run)
-        if run.holds_schedule_slot:
-            gates = tuple(gate for gate in gates if gate.scope is not LimitScope.SCHEDULE)
-        return gates
+        return needed_gates(run)
 
     def _is_shut(self, gate: Gate) -> bool:
         rule = self._standing.rule(gate)

@@ -30,12 +30,14 @@ from perdure.core.events import Event
 from perdure.core.lifecycle import Status
 from perdure.core.run import Actor, ActorType, Run
 from perdure.core.values import encode_value
+from perdure.core.why import Why
 from perdure.engine import hints, write
 from perdure.engine.catalogue import WorkerEntry, known_workers
 from perdure.engine.door import actor_of, choice, count, run_id_of, text
 from perdure.engine.filters import RunFilters, make_filter, page_limit
 from perdure.engine.handle import RunHandle
 from perdure.engine.reading_logs import Bundle, follow_logs, read_bundle, read_logs
+from perdure.engine.why import explain_run
 from perdure.errors import (
     InvalidInput,
     NotAllowed,
@@ -89,6 +91,11 @@ class Runs:
         if cursor is not None:
             text(cursor, "cursor")
         return await self._app.storage.find(wanted, limit=page_limit(limit), cursor=cursor)
+
+    async def why(self, run: AnyRun) -> Why:
+        """Why it does not run, or who runs it, or how it ended: every reason, as a sentence and
+        as data."""
+        return await explain_run(self._app, run_id_of(run))
 
     async def events(self, run: AnyRun, *, after: int = 0) -> Sequence[RecordedEvent]:
         """Its history, or what came after an event's sequence."""

@@ -22,6 +22,7 @@ from perdure.core.run import DEFAULT_ENVIRONMENT, Actor, Run
 from perdure.core.settings import Limit
 from perdure.core.values import check_label
 from perdure.errors import InvalidInput, PerdureError
+from perdure.storage.questions import Questions
 from perdure.storage.reservation import ReserveRequest
 from perdure.storage.run_log import LogBatch, LogLine, Progress
 
@@ -210,7 +211,7 @@ class HintTransport(Protocol):
         ...
 
 
-class Storage(Protocol):
+class Storage(Questions, Protocol):
     """Where runs are kept. Every call may raise StorageUnavailable; nothing is half done then,
     and `commit` may be repeated as it is: its commit ids tell what had already been stored."""
 

@@ -19,7 +19,7 @@ from perdure.core.limits import Gate, Standing
 from perdure.core.run import Run
 from perdure.core.settings import Limit
 from perdure.errors import StorageError, StorageRefused
-from perdure.storage import gating, reading, settings, telling, upkeep
+from perdure.storage import explaining, gating, reading, settings, telling, upkeep
 from perdure.storage.claiming import Claiming, Look, Reserving, Round, Wish, hand_over
 from perdure.storage.committing import commit_batch
 from perdure.storage.protocol import (
@@ -189,6 +189,17 @@ class SqlStorage(ABC):
 
     async def gates(self, run_ids: Sequence[str]) -> dict[str, str]:
         return await self._read(lambda: gating.gates_of_runs(run_ids, self.dialect))
+
+    async def holders(self, environment: str, gate: Gate, *, limit: int) -> list[str]:
+        return await self._read(
+            lambda: explaining.read_holders(environment, gate, limit, self.dialect)
+        )
+
+    async def parked(self, environment: str, gate: Gate, *, limit: int) -> int:
+        return await self._read(lambda: explaining.count_parked(environment, gate, limit))
+
+    async def ahead(self, run: Run, *, is_fair: bool, limit: int) -> int:
+        return await self._read(lambda: explaining.count_ahead(run, is_fair, limit, self.dialect))
 
     async def get(self, run_ids: Sequence[str]) -> dict[str, Run]:
         return await self._read(lambda: reading.get_runs(run_ids, self.dialect))

@@ -12,6 +12,9 @@ from perdure.core.failure import CRASH, FailureKind, make_failure
 from perdure.core.lifecycle import Status
 from perdure.core.run import SYSTEM, OnLeaseExpired, Run
 
+ABANDONED = "Abandoned"
+"""The failure of a run whose workers were lost too often."""
+
 
 def decide_attention(run: Run, now: datetime, jitter: float = 0.0) -> Events:
     """Whatever is due about this run: a lost lease, a passed time to live, a stale dispatch."""
@@ -62,7 +65,7 @@ def _redeliver(run: Run, now: datetime) -> Events:
     if run.counters.abandons < run.policy.max_abandons:
         return [delivery(run, SYSTEM, now)]
     message = f"its lease expired {run.counters.abandons + 1} times"
-    failure = make_failure(FailureKind.SYSTEM, type="Abandoned", message=message)
+    failure = make_failure(FailureKind.SYSTEM, type=ABANDONED, message=message)
     attempt = run.lease.attempt
     return [
         fact(e.RunDeadLettered, run, SYSTEM, now, attempt=attempt, failure=failure, reason=POISON)

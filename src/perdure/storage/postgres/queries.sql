@@ -1203,3 +1203,83 @@ SELECT 'leased', queue, count(*)
   FROM (SELECT queue FROM runs
          WHERE environment = :environment AND lease_token IS NOT NULL LIMIT :most) AS leased
  GROUP BY queue;
+
+-- name: holders_of_queue
+-- Who holds a limit, for whoever asks why: leases and reservations, a few of them.
+SELECT id FROM runs
+ WHERE environment = :environment AND queue = :name AND lease_token IS NOT NULL
+UNION ALL
+SELECT id FROM runs
+ WHERE environment = :environment AND queue = :name AND gate = 'reserved'
+ ORDER BY id
+ LIMIT :most;
+
+-- name: holders_of_task
+SELECT id FROM runs
+ WHERE environment = :environment AND task = :name AND lease_worker IS NOT NULL
+UNION ALL
+SELECT id FROM runs
+ WHERE environment = :environment AND task = :name AND gate = 'reserved'
+ ORDER BY id
+ LIMIT :most;
+
+-- name: holders_of_key
+SELECT id FROM runs
+ WHERE environment = :environment AND task = :name AND concurrency_key = :key
+   AND lease_worker IS NOT NULL
+UNION ALL
+SELECT id FROM runs
+ WHERE environment = :environment AND task = :name AND concurrency_key = :key
+   AND gate = 'reserved'
+ ORDER BY id
+ LIMIT :most;
+
+-- name: holders_of_schedule
+-- OFFSET 0: else it would rather read all runs of the schedule, in order of id.
+SELECT id
+  FROM (SELECT id FROM runs
+         WHERE environment = :environment AND schedule_id = :name AND holds_slot
+        OFFSET 0) AS holders
+ ORDER BY id
+ LIMIT :most;
+
+-- name: count_parked
+-- How many wait behind a gate, counted only so far.
+SELECT count(*)
+  FROM (SELECT 1 FROM runs
+         WHERE environment = :environment AND gate = :gate
+         LIMIT :most) AS parked;
+
+-- name: count_ahead
+-- How many due runs of a queue come before this rank, lane by lane, of each lane only so many.
+WITH RECURSIVE lane AS (
+    (SELECT keyed, task, priority, 1 AS place
+       FROM runs
+      WHERE environment = :environment AND queue = :queue
+        AND claimable_at IS NOT NULL AND gate IS NULL
+      ORDER BY keyed, task, priority, claimable_at
+      LIMIT 1)
+    UNION ALL
+    (SELECT next.keyed, next.task, next.priority, lane.place + 1
+       FROM lane
+      CROSS JOIN LATERAL (
+            SELECT keyed, task, priority
+              FROM runs
+             WHERE environment = :environment AND queue = :queue
+               AND claimable_at IS NOT NULL AND gate IS NULL
+               AND (keyed, task, priority) > (lane.keyed, lane.task, lane.priority)
+             ORDER BY keyed, task, priority, claimable_at
+             LIMIT 1) AS next
+      WHERE lane.place < :lanes)
+)
+SELECT coalesce(sum((SELECT count(*)
+              FROM (SELECT
+                      FROM runs
+                     WHERE environment = :environment AND gate IS NULL
+                       AND queue = :queue AND keyed = lane.keyed
+                       AND task = lane.task AND priority = lane.priority
+                       AND claimable_at <= statement_timestamp()
+                       AND (claimable_at, id)
+                           < (:rank::timestamptz + lane.priority * interval '1 hour', :id::uuid)
+                     LIMIT :most) AS ahead)), 0)::bigint
+  FROM lane;

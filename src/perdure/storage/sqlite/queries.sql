@@ -1029,3 +1029,81 @@ SELECT 'leased', queue, count(*)
   FROM (SELECT queue FROM runs
          WHERE environment = :environment AND lease_token IS NOT NULL LIMIT :most) AS leased
  GROUP BY queue;
+
+-- name: holders_of_queue
+-- Who holds a limit, for whoever asks why: leases and reservations, a few of them.
+SELECT id FROM runs
+ WHERE environment = :environment AND queue = :name AND lease_token IS NOT NULL
+UNION ALL
+SELECT id FROM runs
+ WHERE environment = :environment AND queue = :name AND gate = 'reserved'
+ ORDER BY id
+ LIMIT :most;
+
+-- name: holders_of_task
+SELECT id FROM runs
+ WHERE environment = :environment AND task = :name AND lease_worker IS NOT NULL
+UNION ALL
+SELECT id FROM runs INDEXED BY runs_reserved
+ WHERE environment = :environment AND task = :name AND gate = 'reserved'
+ ORDER BY id
+ LIMIT :most;
+
+-- name: holders_of_key
+SELECT id FROM runs
+ WHERE environment = :environment AND task = :name AND concurrency_key = :key
+   AND lease_worker IS NOT NULL
+UNION ALL
+SELECT id FROM runs
+ WHERE environment = :environment AND task = :name AND concurrency_key = :key
+   AND gate = 'reserved'
+ ORDER BY id
+ LIMIT :most;
+
+-- name: holders_of_schedule
+SELECT id FROM runs INDEXED BY runs_slots
+ WHERE environment = :environment AND schedule_id = :name AND holds_slot = 1
+ ORDER BY id
+ LIMIT :most;
+
+-- name: count_parked
+-- How many wait behind a gate, counted only so far.
+SELECT count(*)
+  FROM (SELECT 1 FROM runs
+         WHERE environment = :environment AND gate = :gate
+         LIMIT :most) AS parked;
+
+-- name: count_ahead
+-- How many due runs of a queue come before this rank, lane by lane, of each lane only so many.
+WITH RECURSIVE lane (head) AS (
+    SELECT (SELECT id
+              FROM runs
+             WHERE environment = :environment AND queue = :queue
+               AND claimable_at IS NOT NULL AND gate IS NULL
+             ORDER BY keyed, task, priority, claimable_at
+             LIMIT 1)
+    UNION ALL
+    SELECT (SELECT next.id
+              FROM runs AS next
+             WHERE next.environment = :environment AND next.queue = :queue
+               AND next.claimable_at IS NOT NULL AND next.gate IS NULL
+               AND (next.keyed, next.task, next.priority, next.claimable_at)
+                   > (+runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
+             ORDER BY next.keyed, next.task, next.priority, next.claimable_at
+             LIMIT 1)
+      FROM lane
+      JOIN runs ON runs.id = lane.head
+     LIMIT :lanes
+)
+SELECT coalesce(sum((SELECT count(*)
+              FROM (SELECT 1
+                      FROM runs AS one
+                     WHERE one.environment = :environment AND one.gate IS NULL
+                       AND one.queue = :queue AND one.keyed = runs.keyed
+                       AND one.task = runs.task AND one.priority = runs.priority
+                       AND one.claimable_at <= now()
+                       AND (one.claimable_at, one.id)
+                           < (:rank + runs.priority * 3600000000, :id)
+                     LIMIT :most))), 0)
+  FROM lane
+  JOIN runs ON runs.id = lane.head;

@@ -1,0 +1,51 @@
+"""The storage half of why a run does not run: who holds a gate, who waits there, who is first."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from perdure.core.limits import Gate, LimitScope
+from perdure.core.run import Run
+from perdure.storage.rows import Dialect
+from perdure.storage.steps import Operation, Step, last_trip
+
+MOST_LANES = 1_000
+"""Of one task and priority each: more are not looked at."""
+
+_HOLDERS = {
+    LimitScope.QUEUE: "holders_of_queue",
+    LimitScope.TASK: "holders_of_task",
+    LimitScope.KEY: "holders_of_key",
+    LimitScope.SCHEDULE: "holders_of_schedule",
+}
+
+LAST_OF_ALL = datetime(9000, 1, 1, tzinfo=UTC)
+
+
+def read_holders(
+    environment: str, gate: Gate, limit: int, dialect: Dialect
+) -> Operation[list[str]]:
+    wanted = {"environment": environment, "name": gate.name, "key": gate.key, "most": limit}
+    [found] = yield last_trip(Step(_HOLDERS[gate.scope], wanted))
+    return [dialect.run_id(run_id) for (run_id,) in found]
+
+
+def count_parked(environment: str, gate: Gate, limit: int) -> Operation[int]:
+    wanted = {"environment": environment, "gate": str(gate), "most": limit}
+    [[[count]]] = yield last_trip(Step("count_parked", wanted))
+    return int(count)
+
+
+def count_ahead(run: Run, is_fair: bool, limit: int, dialect: Dialect) -> Operation[int]:
+    """In a fair queue everybody is counted, and the run itself is not."""
+    rank = LAST_OF_ALL if is_fair else run.claim_rank
+    wanted = {
+        "environment": run.environment,
+        "queue": run.queue,
+        "rank": dialect.instant(rank),
+        "id": dialect.key(run.id),
+        "lanes": MOST_LANES,
+        "most": limit + is_fair,
+    }
+    [[[count]]] = yield last_trip(Step("count_ahead", wanted))
+    return min(max(int(count) - is_fair, 0), limit)

@@ -1,0 +1,25 @@
+"""What those ask who want to know why a run does not run. Nothing is decided by the answers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from perdure.core.limits import Gate
+from perdure.core.run import Run
+
+
+class Questions(Protocol):
+    """Each is answered by index, at a cost that does not grow with what waits."""
+
+    async def holders(self, environment: str, gate: Gate, *, limit: int) -> list[str]:
+        """Runs that occupy a gate, by id, up to so many."""
+        ...
+
+    async def parked(self, environment: str, gate: Gate, *, limit: int) -> int:
+        """How many runs are parked behind a gate, counted only so far."""
+        ...
+
+    async def ahead(self, run: Run, *, is_fair: bool, limit: int) -> int:
+        """How many due runs of its queue come before a run that is due and not parked, counted
+        only so far. In a fair queue rank does not tell: there, how many others are due at all."""
+        ...
