@@ -107,17 +107,24 @@ def a_limit(
     rate: Any = None,
     fair: bool = False,
     environment: str = "default",
+    over: Limit | None = None,
 ) -> Limit:
-    """A new limit, as code would set it."""
-    limit = Limit(scope=scope, name=name, environment=environment, version=1)
+    """A limit as code would set it; a new one, or `over` what was said before."""
+    limit = over or Limit(scope=scope, name=name, environment=environment)
     values = Values(concurrency=most, rate=make_rate(rate), fair=fair)
-    return declare(limit, values, SYSTEM, now())
+    return replace(declare(limit, values, SYSTEM, now()), version=limit.version + 1)
+
+
+async def known_limit(
+    storage: Storage, scope: LimitScope, name: str, environment: str = "default"
+) -> Limit | None:
+    found = await storage.limits(environment)
+    return next((limit for limit in found if (limit.scope, limit.name) == (scope, name)), None)
 
 
 async def put_limit(storage: Storage, limit: Limit) -> None:
     """Store it over whatever there is."""
-    known = {(it.scope, it.name): it for it in await storage.limits(limit.environment)}
-    before = known.get((limit.scope, limit.name))
+    before = await known_limit(storage, limit.scope, limit.name, limit.environment)
     version = 1 if before is None else before.version + 1
     assert await storage.put_limits([replace(limit, version=version)]) == [True]
 
@@ -125,7 +132,9 @@ async def put_limit(storage: Storage, limit: Limit) -> None:
 async def set_limit(
     storage: Storage, scope: LimitScope, name: str, most: int | None = None, **said: Any
 ) -> None:
-    await put_limit(storage, a_limit(scope, name, most, **said))
+    """Say all that code has to say about it."""
+    before = await known_limit(storage, scope, name, said.get("environment", "default"))
+    await put_limit(storage, a_limit(scope, name, most, over=before, **said))
 
 
 async def check_all(storage: Storage, run_ids: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ the adapter's answers, checks that they were allowed, and predicts all the rest.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from msgspec.structs import replace
@@ -29,6 +30,9 @@ class Model:
         self.events: dict[str, list[Event]] = {}
         self.keys: dict[Key, str] = {}
         self.limits: dict[tuple[LimitScope, str], int] = {}
+        self.bursts: dict[tuple[LimitScope, str], int] = {}
+        self.starts: Counter[Gate] = Counter()
+        self.paused: set[str] = set()
         self.commit_ids: set[str] = set()
 
     def commit(self, item: Commit) -> Outcome:
@@ -66,7 +70,9 @@ class Model:
         due = {
             run.id: run
             for run in self.runs.values()
-            if run.claimable_at is not None and run.claimable_at <= answer.now
+            if run.task in request.tasks
+            and run.claimable_at is not None
+            and run.claimable_at <= answer.now
         }
         assert {run.id for run in answer.runs} <= set(due)
         for place, claimed in enumerate(answer.runs):
@@ -91,6 +97,10 @@ class Model:
         assert project(run, events, run.sequence) == claimed
         self.runs[run.id] = claimed
         self.events[run.id].extend(events)
+        assert run.queue not in self.paused
+        for gate in gates_of(run):
+            self.starts[gate] += 1
+            assert self.starts[gate] <= self._most_starts(gate), gate
 
     def renew(self, answer: Renewed) -> None:
         for run_id, expires_at in answer.renewed.items():
@@ -108,7 +118,20 @@ class Model:
 
     def _has_room(self, run: Run) -> bool:
         holders = self._holders()
-        return all(
+        return run.queue not in self.paused and all(
             holders[gate] < self.limits.get((gate.scope, gate.name), holders[gate] + 1)
+            and self.starts[gate] < self._most_starts(gate)
             for gate in gates_of(run)
         )
+
+    def _most_starts(self, gate: Gate) -> float:
+        """Rates of the tests gain nothing while one runs: only the burst counts."""
+        return self.bursts.get((gate.scope, gate.name), math.inf)
+
+    def pace(self, scope: LimitScope, name: str, burst: int | None) -> None:
+        """Another rate, or none: with a full bucket."""
+        self.bursts.pop((scope, name), None)
+        for gate in [gate for gate in self.starts if (gate.scope, gate.name) == (scope, name)]:
+            del self.starts[gate]
+        if burst is not None:
+            self.bursts[scope, name] = burst

@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 
 import raw
 from builders import OPERATOR, TASK
+from perdure.core import settings as settings_of_limits
 from perdure.core.commit import Commit
 from perdure.core.decide import (
     decide_attention,
@@ -39,12 +40,25 @@ from perdure.core.decide import (
 from perdure.core.events import Event
 from perdure.core.invariants import check_history, check_run
 from perdure.core.limits import LimitScope
+from perdure.core.rates import Rate
 from perdure.core.run import Awaiting, AwaitingKind, Policy, Run
+from perdure.core.settings import Limit
 from perdure.engine.clock import SystemClock
 from perdure.errors import NotAllowed
 from perdure.storage import open_storage
 from perdure.storage.protocol import Renewal, RunFilter
-from storage_kit import failure, new_run, now, request, set_limit, step, success, token_of
+from storage_kit import (
+    failure,
+    known_limit,
+    new_run,
+    now,
+    put_limit,
+    request,
+    set_limit,
+    step,
+    success,
+    token_of,
+)
 from storage_model import Model
 
 T = TypeVar("T")
@@ -151,14 +165,10 @@ class StorageMachine(RuleBasedStateMachine):
 
     def claim(self, places: int, **fields: Any) -> None:
         asked = request(places, **({"lease_ttl": timedelta(hours=1)} | fields))
-        known = {r: run for r, run in self.model.runs.items() if run.task in asked.tasks}
-        unknown = {r: run for r, run in self.model.runs.items() if r not in known}
         # Gates may be stale by one step of maintenance; after it, nothing due is passed over.
         self.do(self.storage.open_gates(100))
         answer = self.do(self.storage.claim(asked))
-        self.model.runs = known
         self.model.claim(asked, answer)
-        self.model.runs |= unknown
 
     @precondition(_some_lease)
     @rule(random=_randoms, well=st.booleans())
@@ -230,7 +240,27 @@ class StorageMachine(RuleBasedStateMachine):
         held = sum(run.lease is not None for run in self.model.runs.values())
         most += held  # a limit set below what is held holds only from then on
         self.model.limits[scope, name] = most
+        self.model.pace(scope, name, None)
         self.do(set_limit(self.storage, scope, name, most))
+
+    @rule(scope=st.sampled_from(LIMITED), burst=_places)
+    def pace(self, scope: LimitScope, burst: int) -> None:
+        name = {"queue": "default", "task": TASK, "key": "other"}[scope]
+        if burst == 0 or (scope, name) not in self.model.bursts:
+            rate = Rate(burst, per=3600 * burst) if burst else None
+            self.model.pace(scope, name, burst or None)
+            self.do(set_limit(self.storage, scope, name, rate=rate))
+
+    @rule(queue=st.sampled_from(["mail", "default"]))
+    def pause_or_resume(self, queue: str) -> None:
+        known = self.do(known_limit(self.storage, LimitScope.QUEUE, queue))
+        limit = known or Limit(scope=LimitScope.QUEUE, name=queue)
+        if queue in self.model.paused:
+            changed = settings_of_limits.resume(limit)
+        else:
+            changed = settings_of_limits.pause(limit, OPERATOR, now())
+        self.model.paused ^= {queue}
+        self.do(put_limit(self.storage, changed))
 
     @rule(random=_randoms)
     def live(self, random: Random) -> None:
@@ -245,6 +275,8 @@ class StorageMachine(RuleBasedStateMachine):
             self.recover,
             lambda: self.repeat_or_come_too_late(random),
             lambda: self.limit(random.choice(LIMITED), random.randrange(3)),
+            lambda: self.pace(random.choice(LIMITED), random.randrange(4)),
+            lambda: self.pause_or_resume(random.choice(["mail", "default", "default"])),
         ]
         for _ in range(25):
             random.choice(actions)()
