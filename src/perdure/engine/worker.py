@@ -83,8 +83,7 @@ class Worker:
         self._next_look: datetime | None = None
         self._is_hinted = False
         self._renew_after_claim = False
-        self._is_stopping = False
-        self._is_in_a_hurry = False
+        self._is_stopping = self._is_in_a_hurry = False
         self._drain: asyncio.Timeout | None = None
         self._stop_listening: Callable[[], None] = lambda: None
         self._stop_watching: Callable[[], None] = lambda: None
