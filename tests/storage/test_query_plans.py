@@ -68,6 +68,8 @@ HOT = {
     "count_lanes": {"runs_claimable"},
     "count_held": {"runs_leased_by_queue", "runs_gated"},
     "read_logs": {"run_logs_pkey"},
+    "insert_logs": {"runs_pkey"},
+    "put_progress": {"runs_pkey"},
     "trim_logs": {"run_logs_pkey"},
     "read_progress": {"run_progress_pkey"},
 }
