@@ -76,6 +76,26 @@ async def test_triggers_attempts_and_endings_are_counted_by_task_and_queue(app: 
     assert found["perdure_storage_seconds_count", (("operation", "claim"),)] >= 3
 
 
+async def test_what_is_committed_in_a_handlers_transaction_is_counted_once(app: App) -> None:
+    @app.task(queue="mail")
+    async def child() -> None: ...
+
+    @app.task
+    async def pays(ctx: Context) -> None:
+        async with ctx.transaction():
+            await child.trigger()
+
+    async with app, app.worker(concurrency=1, queues=["default"]):
+        await (await pays.trigger()).result(20)
+        found = await scraped(app)
+
+    succeeded = of("pays", outcome="succeeded", failure_kind="")
+    assert found["perdure_attempts_finished_total", succeeded] == 1
+    assert found["perdure_runs_finished_total", of("pays", status="succeeded")] == 1
+    assert found["perdure_attempt_seconds_count", of("pays")] == 1
+    assert found["perdure_runs_triggered_total", of("child", "mail", outcome="borrowed")] == 1
+
+
 async def test_queues_and_slots_are_gauges(app: App, bell: Bell) -> None:
     @app.task(concurrency_per_key=1)
     def waits() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -256,6 +257,48 @@ async def test_endless_lines_and_heaps_of_them_are_cut(
     [first, *_] = await lines_of(alone, lambda: current().log.info("x" * 1_000_000), name="once")
     assert first.message.endswith("more characters)")
     assert len(first.message) < run_logs.LONGEST_MESSAGE + 50
+
+
+# Transactions
+
+
+@pytest.mark.parametrize("every", [timedelta(0), timedelta(minutes=1)])
+async def test_lines_said_during_a_transaction_are_there_when_the_result_is(
+    app: App, every: timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On SQLite nobody else can write them meanwhile, however long they have been waiting."""
+    monkeypatch.setattr(run_logs, "EVERY", every)
+
+    @app.task(retry=ONCE)
+    async def awaits(ctx: Context) -> None:
+        async with ctx.transaction():
+            ctx.log.info("first")
+            await asyncio.sleep(0.05)
+            ctx.progress(0.5, "half way")
+        ctx.log.info("after")
+
+    @app.task(retry=ONCE)
+    def blocks(ctx: Context) -> None:
+        with ctx.transaction():
+            ctx.log.info("first")
+        ctx.log.info("after")
+
+    async with app.worker(concurrency=1):
+        for task in (awaits, blocks):
+            run = await task.trigger()
+            assert texts(await ended(app, run)) == ["first", "after"]
+            assert (await run.get()).status == "succeeded"
+            progress = await app.runs.progress(run.id)
+            assert (progress is None) is (task is blocks)
+
+
+async def test_a_transaction_that_is_rolled_back_takes_no_line_along(app: App) -> None:
+    async def fails(ctx: Context) -> None:
+        async with ctx.transaction():
+            ctx.log.info("before")
+            raise ValueError
+
+    assert texts(await lines_of(app, fails)) == ["before"]
 
 
 # Secrets

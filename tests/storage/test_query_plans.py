@@ -71,6 +71,13 @@ HOT = {
     "free_keys": {"keys_pkey"},
     "find_runs": {"runs_pkey", "history_pkey"},
     "read_history": {"history_pkey"},
+    "count_lanes": {"runs_claimable"},
+    "count_held": {"runs_leased_by_queue", "runs_gated"},
+    "read_logs": {"run_logs_pkey"},
+    "insert_logs": {"runs_pkey"},
+    "put_progress": {"runs_pkey"},
+    "trim_logs": {"run_logs_pkey"},
+    "read_progress": {"run_progress_pkey"},
 }
 SQLITE_NAMES = {
     "runs_pkey": "sqlite_autoindex_runs_1",
@@ -78,9 +85,12 @@ SQLITE_NAMES = {
     "keys_pkey": "keys USING PRIMARY KEY",
     "limits_pkey": "limits USING PRIMARY KEY",
     "buckets_pkey": "buckets USING PRIMARY KEY",
+    "run_logs_pkey": "run_logs USING PRIMARY KEY",
+    "run_progress_pkey": "run_progress USING PRIMARY KEY",
 }
 JUMPING = [
     "claim_candidates",
+    "count_lanes",
     "next_claimable",
     "limited_candidates",
     "limited_next_claimable",

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -42,6 +42,7 @@ from perdure.engine.wire import (
     Request,
 )
 from perdure.errors import InvalidInput
+from perdure.storage.run_log import LogBatch
 from perdure.telemetry.fields import fields_of
 
 _PR_SET_PDEATHSIG = 1
@@ -193,6 +194,9 @@ class _ToWorker:
     def progress(self, fraction: float, message: str) -> None:
         with suppress(Exception):
             self._send(Progressed(fraction, message))
+
+    def unsaved(self) -> Sequence[LogBatch]:
+        return ()
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:

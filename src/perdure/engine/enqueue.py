@@ -90,8 +90,7 @@ class TransactionalTask(Generic[P, R]):
             return bulk.handles(self._create_sync(prepare))
 
     def _span(self) -> AbstractContextManager[Producer]:
-        queue = self._options.queue or self._task.settings.queue
-        return self._app.tracing.trigger(self._task.name, queue)
+        return self._app.tracing.trigger(self._task.name, self._queue)
 
     def _one(self, payload: msgspec.Raw, carrier: Carrier | None) -> Prepare:
         about = (self._app, self._task, payload, self._options)
@@ -102,10 +101,18 @@ class TransactionalTask(Generic[P, R]):
         return handle_of(self._app, self._task, outcome)
 
     async def _create(self, prepare: Prepare) -> list[Outcome]:
-        return await self._place.create(self._app, self._order(prepare))
+        return self._counted(await self._place.create(self._app, self._order(prepare)))
 
     def _create_sync(self, prepare: Prepare) -> list[Outcome]:
-        return self._place.create_sync(self._app, self._order(prepare))
+        return self._counted(self._place.create_sync(self._app, self._order(prepare)))
+
+    def _counted(self, outcomes: list[Outcome]) -> list[Outcome]:
+        self._app.metrics.borrowed(self._task.name, self._queue, outcomes)
+        return outcomes
+
+    @property
+    def _queue(self) -> str:
+        return self._options.queue or self._task.settings.queue
 
     def _order(self, prepare: Prepare) -> Order:
         # Some connections have a thread of their own, and that knows nothing of the parent.

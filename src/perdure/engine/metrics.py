@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from perdure.core.commit import Commit
+from perdure.engine.metered import Facts
 from perdure.errors import AppNotOpen, InvalidInput, StorageError
-from perdure.storage.protocol import Backlog, Storage
+from perdure.storage.protocol import Backlog, Committed, Outcome, Storage
 from perdure.telemetry import prometheus, table
 from perdure.telemetry.registry import Gauges, Labels, Registry
 
@@ -23,10 +25,21 @@ class Metrics:
 
     def __init__(self, app: App, like: Metrics | None = None) -> None:
         self.registry: Registry = Registry() if like is None else like.registry
+        self._facts = Facts(self.registry)
         self._app = app
         self._queues: _Queues = _Queues() if like is None else like._queues
         if like is None:
             self.registry.watch(self._queues.read)
+
+    def committed(self, commits: Sequence[Commit]) -> None:
+        """Count what became durable without passing through the storage's own methods."""
+        outcomes = [Committed(commit.run.id, commit.run.sequence) for commit in commits]
+        self._facts.committed(outcomes, commits)
+
+    def borrowed(self, task: str, queue: str, outcomes: Sequence[Outcome]) -> None:
+        """Count runs asked for in a transaction whose end others decide."""
+        asked = sum(isinstance(outcome, Committed) for outcome in outcomes)
+        self.registry.counter(table.RUNS_TRIGGERED).add(asked, (task, queue, "borrowed"))
 
     async def prometheus(self) -> str:
         """Everything as Prometheus text. Looks at the queues if the app is open, at bounded

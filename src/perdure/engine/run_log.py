@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any, Protocol
 
 from perdure.core.run import Run
+from perdure.storage.run_log import LogBatch
 from perdure.telemetry.fields import STANDARD
 
 TASK_LOG = "perdure.task"
@@ -22,6 +23,10 @@ class Sink(Protocol):
 
     def progress(self, fraction: float, message: str) -> None: ...
 
+    def unsaved(self) -> Sequence[LogBatch]:
+        """What may not be stored yet, for whoever stores it together with the outcome."""
+        ...
+
 
 class Nowhere:
     """Outside of a worker nothing is kept."""
@@ -31,6 +36,9 @@ class Nowhere:
 
     def progress(self, fraction: float, message: str) -> None:
         pass
+
+    def unsaved(self) -> Sequence[LogBatch]:
+        return ()
 
 
 NOWHERE = Nowhere()

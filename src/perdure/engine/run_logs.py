@@ -8,6 +8,7 @@ waiting for longer than `PATIENCE`.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -60,6 +61,11 @@ class AttemptLog:
         notes.progress(self._owner.now(), fraction, said)
         self._owner.note(notes)
 
+    def unsaved(self) -> Sequence[LogBatch]:
+        """They stay here, too: written twice they are kept once, and a transaction that is
+        rolled back must not take them along."""
+        return () if self._notes is None else self._notes.unsaved()
+
     def _opened(self) -> _Notes:
         with self._owner.opening:  # two threads of one handler
             if self._notes is None:
@@ -81,6 +87,7 @@ class _Notes:
         self._bytes = 0
         self._first = 1
         self._unsaved: deque[LogLine] = deque()
+        self._in_flight: LogBatch | None = None
         self._progress: Progress | None = None
         self._trimmed_to = 1
 
@@ -118,6 +125,20 @@ class _Notes:
             lines, self._unsaved = tuple(self._unsaved), deque()
             progress, self._progress = self._progress, None
             keep_from = self._first if self._first > self._trimmed_to else 1
+            self._in_flight = self._batch(lines, keep_from, progress)
+            return self._in_flight
+
+    def unsaved(self) -> tuple[LogBatch, ...]:
+        """The same, and what is being stored now; nothing is taken away."""
+        with self._lock:
+            batches = [] if self._in_flight is None else [self._in_flight]
+            if self._unsaved or self._progress is not None:
+                batches.append(self._batch(tuple(self._unsaved), 1, self._progress))
+            return tuple(batches)
+
+    def _batch(
+        self, lines: tuple[LogLine, ...], keep_from: int, progress: Progress | None
+    ) -> LogBatch:
         return LogBatch(
             run_id=self._run_id,
             attempt=self._attempt,
@@ -128,12 +149,14 @@ class _Notes:
 
     def stored(self, batch: LogBatch) -> int:
         """Its lines are durable; how many older ones had to go."""
+        self._in_flight = None
         gone = max(batch.keep_from - self._trimmed_to, 0)
         self._trimmed_to += gone
         return gone
 
     def put_back(self, batch: LogBatch) -> None:
         with self._lock:
+            self._in_flight = None
             self._unsaved.extendleft(reversed(batch.lines))
             self._progress = self._progress or batch.progress
             self._make_room()
@@ -157,6 +180,7 @@ class RunLogs:
         self._hints = told
         self._redact = redact
         self._loop = asyncio.get_running_loop()
+        self._variables = contextvars.copy_context()
         self._lines = registry.counter(table.LOG_LINES)
         self._left_out = registry.counter(table.LOG_LINES_LEFT_OUT)
         self.opening = threading.Lock()
@@ -189,7 +213,7 @@ class RunLogs:
             self._flush_soon()
         else:
             with suppress(RuntimeError):  # the worker has just stopped
-                self._loop.call_soon_threadsafe(self._flush_soon)
+                self._loop.call_soon_threadsafe(self._flush_soon, context=self._variables)
 
     async def settle(self, tokens: Iterable[str]) -> None:
         """Before these attempts' outcomes are recorded: store what they said."""
@@ -215,7 +239,8 @@ class RunLogs:
         await self.flush()
 
     def _begin(self, flush: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(flush)
+        # Not in the name of the handler that happened to speak: it may be in a transaction.
+        task = self._loop.create_task(flush, context=self._variables)
         self._flushes.add(task)
         task.add_done_callback(self._flushes.discard)
         return task
@@ -246,7 +271,7 @@ class RunLogs:
                 self.note(log)
         except Exception as error:  # noqa: BLE001  # no outcome shall wait for this for ever
             table.LINES_DROPPED.say(lines=lines, error=str(error))
-            self._left_out.add(lines)
+            self._left_out.add(lines + sum(log.stored(batch) for log, batch in taken))
         else:
             self._lines.add(lines)
             self._left_out.add(sum(log.stored(batch) for log, batch in taken))

@@ -183,7 +183,8 @@ class HandlerTransaction:
         decide = partial(self._succeed, ending)
         dialect = self._terms.transactions.dialect
         try:
-            await self._transaction.conclude(record_success(self._run.id, decide, dialect))
+            said = self._context.sink.unsaved()
+            await self._transaction.conclude(record_success(self._run.id, decide, said, dialect))
         except AnswerLost as error:
             return await self._settle(error)
         except LeaseLost:
@@ -210,6 +211,7 @@ class HandlerTransaction:
     def _settled(self) -> Settled:
         assert self._commit is not None
         run = self._commit.run
+        self._terms.app.metrics.committed([self._commit])
         return Settled(run, self._topics | {hints.done(run.environment)})
 
     async def _on_io_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:

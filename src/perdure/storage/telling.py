@@ -23,13 +23,15 @@ MOST_LANES = 1_000
 
 
 def write_logs(batches: Sequence[LogBatch], dialect: Dialect) -> Operation[None]:
+    yield last_trip(*log_steps(batches, dialect))
+
+
+def log_steps(batches: Sequence[LogBatch], dialect: Dialect) -> tuple[Many, ...]:
     known = [batch for batch in batches if is_run_id(batch.run_id)]
     lines = [_line(batch, line, dialect) for batch in known for line in batch.lines]
     trims = [_owner(b, dialect) | {"keep_from": b.keep_from} for b in known if b.keep_from > 1]
     progress = [_progress(b, b.progress, dialect) for b in known if b.progress is not None]
-    yield last_trip(
-        Many("insert_logs", lines), Many("trim_logs", trims), Many("put_progress", progress)
-    )
+    return Many("insert_logs", lines), Many("trim_logs", trims), Many("put_progress", progress)
 
 
 def _owner(batch: LogBatch, dialect: Dialect) -> Fields:

@@ -5,7 +5,7 @@ A handler's connection is not one of ours. What we run on it are the same operat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -17,7 +17,9 @@ from perdure.storage.committing import judge_batch
 from perdure.storage.protocol import Committed
 from perdure.storage.reading import get_runs, keys_of, moment_of
 from perdure.storage.rows import Dialect
+from perdure.storage.run_log import LogBatch
 from perdure.storage.steps import Operation, Step, last_trip, trip
+from perdure.storage.telling import log_steps
 
 T = TypeVar("T")
 Decide = Callable[[Run, datetime], Commit]
@@ -68,9 +70,13 @@ class Transactions(Protocol):
     async def close(self) -> None: ...
 
 
-def record_success(run_id: str, decide: Decide, dialect: Dialect) -> Operation[Commit]:
-    """Lock the run, decide on what is found, and write that. Raises what `decide` raises, and
-    LeaseLost if there is no such run any more."""
+def record_success(
+    run_id: str, decide: Decide, said: Sequence[LogBatch], dialect: Dialect
+) -> Operation[Commit]:
+    """Lock the run, decide on what is found, and write that, and what the attempt has said.
+    Raises what `decide` raises, and LeaseLost if there is no such run any more."""
+    if said:
+        yield trip(*log_steps(said, dialect))
     ids = {"ids": keys_of([run_id], dialect)}
     _, [[now]] = yield trip(Step("lock_runs", ids), Step("read_time"))
     found = yield from get_runs([run_id], dialect)

@@ -209,7 +209,8 @@ def _size(name: str, help: str) -> Metric:
 
 RUNS_TRIGGERED = _counter(
     "runs_triggered",
-    "Runs asked for here; outcome: created, existing (a key was taken) or refused.",
+    "Runs asked for here; outcome: created, existing (a key was taken), refused, or borrowed (in a "
+    "transaction that was still open).",
     (*_OF_TASK, "outcome"),
 )
 RUNS_FINISHED = _counter(

@@ -1111,10 +1111,18 @@ SELECT new.run_id, new.attempt, new.number, new.at, new.level, new.logger, new.m
     ON CONFLICT (run_id, attempt, number) DO NOTHING;
 
 -- name: trim_logs
+-- OFFSET keeps the planner from joining otherwise than attempt by attempt: what looks good while
+-- the table is empty would read all of it later.
 DELETE FROM run_logs
- USING jsonb_to_recordset(:rows::jsonb) AS old (run_id uuid, attempt integer, keep_from integer)
- WHERE run_logs.run_id = old.run_id AND run_logs.attempt = old.attempt
-   AND run_logs.number < old.keep_from;
+ WHERE ctid = ANY (ARRAY(
+       SELECT line.place
+         FROM jsonb_to_recordset(:rows::jsonb) AS old (
+              run_id uuid, attempt integer, keep_from integer)
+        CROSS JOIN LATERAL (
+              SELECT ctid AS place
+                FROM run_logs
+               WHERE run_id = old.run_id AND attempt = old.attempt AND number < old.keep_from
+              OFFSET 0) AS line));
 
 -- name: put_progress
 -- Of two attempts at once, the one that lost its lease is the older one.
