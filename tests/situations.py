@@ -21,7 +21,18 @@ from perdure.core.why import Code, Holder
 from perdure.engine.catalogue import Registration
 from perdure.engine.ids import make_token
 from perdure.storage.reservation import ReserveRequest
-from storage_kit import claim, create, now, set_limit, step, stored, token_of, wait_until
+from storage_kit import (
+    a_limit,
+    claim,
+    create,
+    now,
+    put_limit,
+    set_limit,
+    step,
+    stored,
+    token_of,
+    wait_until,
+)
 
 GRACE = Actor(ActorType.OPERATOR, "grace")
 SCHEDULE = Actor(ActorType.SCHEDULE, "nightly")
@@ -293,7 +304,7 @@ async def its_key_has_room_again_and_nobody_has_let_it_in(app: App) -> tuple[str
     for _ in range(2):
         run_id = await a_run(app, concurrency_key="acme")
     await leased(app, 2)
-    await set_limit(app.storage, LimitScope.KEY, SEND, 2)
+    await put_limit(app.storage, a_limit(LimitScope.KEY, SEND, 2))
     return run_id, {Code.GATE_OPEN: {"task": SEND, "key": "acme"}}
 
 
