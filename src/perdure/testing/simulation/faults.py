@@ -32,6 +32,10 @@ UNWATCHED = frozenset({"put", "forget"})
 """Calls that touch no run."""
 
 
+LATEST = 8.0
+"""So many seconds after its sender gave up on it a write may still land."""
+
+
 class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How likely what is, a storage call or a hint; a scenario's subset of all faults."""
 
@@ -98,7 +102,7 @@ class Faults:
             long = chance.uniform(1.0, 8.0)
             return Fate(there, back + long, fails_before=before, fails_after=not before)
         if (lot := lot - plan.late) < 0:
-            return Fate(there, back, lands_after=chance.uniform(0.1, 8.0))
+            return Fate(there, back, lands_after=chance.uniform(0.1, LATEST))
         return Fate(there, back, kills=True)
 
     def pondering(self) -> float:

@@ -13,6 +13,7 @@ from perdure.core.limits import LimitScope
 from perdure.core.rates import Rate
 from perdure.errors import PerdureError
 from perdure.storage.reservation import ReserveRequest
+from perdure.testing.simulation.faults import LATEST
 from perdure.testing.simulation.workload import SETTINGS
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class Steerer:
             await self._attempt(
                 self._chance.choice((self._pause, self._resume, self._queue, self._task))
             )
+        await asyncio.sleep(LATEST)  # what was said before may still be on its way
         for queue in QUEUES:
             await self._until_done(partial(self._give_back_queue, queue))
         for task in TASKS:
