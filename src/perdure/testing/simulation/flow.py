@@ -101,7 +101,9 @@ class FlowWatch:
                         return
 
     def _check_turns(self, before: Rows, rows: Rows, started: list[RunRow], now: int) -> None:
-        """While the first run of a key waits, no other key of a fair queue starts twice."""
+        """While the first run of a key waits, no other key of a fair queue starts twice. Who waits
+        for room or tokens besides keeps its turn, and is not counted."""
+        held = _holders(before)
         served: dict[str, Counter[str]] = defaultdict(Counter)
         for row in started:
             served[row.queue][row.concurrency_key or ""] += 1
@@ -109,7 +111,10 @@ class FlowWatch:
             waiting = {
                 row.concurrency_key or ""
                 for row in before.values()
-                if row.queue == queue and _waits(row, now) and _same(row, rows.get(row.id))
+                if row.queue == queue
+                and _waits(row, now)
+                and _same(row, rows.get(row.id))
+                and not self._is_shut(row, held, now)
             }
             touched = {
                 row.concurrency_key or ""
