@@ -65,8 +65,8 @@ class Patience:
         tolerated /= self._defaults.renewals_per_ttl
         if self._is_too_soon_after_a_gap(max(tolerated, self._noticeable)):
             return False
-        # A lease so short that its gaps go unnoticed here lasts longer by as much.
-        extra = timedelta(0) if tolerated >= self._noticeable else self._noticeable
+        # A lease so short that its gaps go unnoticed here is given what they may be longer.
+        extra = max(self._noticeable - tolerated, timedelta(0))
         return run.lease.expires_at + extra <= now
 
     def _is_too_soon_after_a_gap(self, tolerated: timedelta) -> bool:
