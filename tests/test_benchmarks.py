@@ -45,7 +45,7 @@ def test_a_small_claim_benchmark_prints_and_writes_its_ratios(adapter: str, tmp_
 
     assert done.returncode == 0, done.stderr
     ratios = json.loads(file.read_text())["adapters"][adapter]
-    assert len(ratios) == 6
+    assert len(ratios) == 9
     for ratio in ratios:
         assert ratio["beside"] in done.stdout
 
