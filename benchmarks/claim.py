@@ -140,7 +140,7 @@ def scenarios(scale: int) -> list[Scenario]:
         Scenario("parked", f"{some:,} runs behind one full key", 2, some, behind_full_key, park),
         Scenario("dry", f"{some:,} runs behind an empty bucket", 2, some, behind_empty_bucket),
         Scenario("dry key", f"{some:,} runs behind one key's rate", 3, some, behind_dry_key, park),
-        Scenario("fair", f"{some:,} due runs of one key, queue fair", 2, some, in_fair_queue),
+        Scenario("fair", f"{some:,} due runs of one key, queue fair", 3, some, in_fair_queue),
         Scenario("backlog", f"{some:,} due runs waiting for their turn", 2, some, due),
         Scenario("unknown", f"{some:,} due runs of an unknown task", 2, some, unknown),
     ]

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from fix_app import QUICK
 from perdure import App, Rate
 from perdure.core.lifecycle import Status
+from perdure.core.limits import LimitScope
 from perdure.core.run import Actor, ActorType
-from perdure.core.settings import Source
+from perdure.core.settings import Limit, Source, pause
 from perdure.errors import InvalidInput, TaskNotFound
 from storage_kit import claim, new_run, stored
 
@@ -176,6 +177,17 @@ async def test_operators_who_change_at_once_lose_nothing(make_app: Make) -> None
 
     assert (state.concurrency.value, state.rate.value, state.fair.value) == (3, Rate(5), True)
     assert state.paused is not None
+
+
+async def test_what_an_operator_was_told_is_not_undone_by_an_earlier_try(make_app: Make) -> None:
+    """A pause whose answer was lost, and which the database gets to only after the resumption."""
+    async with make_app() as app:
+        limit = Limit(scope=LimitScope.QUEUE, name="mail", version=1)
+        late = pause(limit, GRACE, app.time())
+
+        await app.queues.resume("mail")
+
+        assert await app.storage.put_limits([late]) == [False]
 
 
 async def test_a_raised_limit_lets_parked_runs_in_at_once(make_app: Make) -> None:

@@ -313,15 +313,17 @@ def _rate(value: RateLike, field: str) -> Rate | UnsetType | None:
 async def _change(
     app: App, scope: LimitScope, name: str, change: Callable[[Limit], Limit]
 ) -> Limit:
-    """The limit after `change`; again where somebody was faster."""
+    """The limit after `change`; again where somebody was faster.
+
+    Also stored if nothing changes: then whatever an operator tried before, and was told had
+    failed, cannot land any more.
+    """
     for _ in range(MOST_CONFLICTS):
         limit = _limit(app, await _known(app), scope, name)
-        changed = change(limit)
-        if changed == limit:
-            return limit
-        [stored] = await app.storage.put_limits([_next(changed)])
+        changed = _next(change(limit))
+        [stored] = await app.storage.put_limits([changed])
         if stored:
-            return _next(changed)
+            return changed
     raise StorageUnavailable(f"{scope} {name} is being changed by many at once; try again")
 
 
