@@ -33,6 +33,9 @@ PRUNE_BATCHES = 10
 LONGEST_TICK = 3
 """So many times the grace a single tick stays; what it has not judged then, the next one does."""
 
+LOOKS_A_LEASE = 4
+"""So often it looks in the life of a lease, however short: else it could judge none in time."""
+
 FAILURES = (Status.FAILED, Status.DEAD_LETTERED)
 
 
@@ -41,11 +44,11 @@ class Maintenance(AppService):
     default the renewal interval. With none they are taken at once, as if nobody were alive."""
 
     def __init__(self, app: App, *, grace: timedelta | None = None) -> None:
-        super().__init__(app, app.defaults.maintenance_tick)
-        self._grace = app.defaults.renewal_interval if grace is None else grace
-        self._patience = Patience(
-            app.clock, app.defaults, tick=app.defaults.maintenance_tick, grace=self._grace
-        )
+        defaults = app.defaults
+        tick = min(defaults.maintenance_tick, defaults.lease_ttl / LOOKS_A_LEASE)
+        super().__init__(app, tick)
+        self._grace = defaults.renewal_interval if grace is None else grace
+        self._patience = Patience(app.clock, defaults, tick=tick, grace=self._grace)
         self._is_waiting = False
         """Whether there were expired leases that could not be judged yet."""
         self._next_prune = 0
@@ -57,10 +60,12 @@ class Maintenance(AppService):
             self._patience.answered()
             await self._attend(now)
             await self._app.storage.open_gates(self._app.defaults.maintenance_batch)
+            self._patience.answered()
             await self._app.metrics.keep_fresh(self._app.storage)
             if self._passes >= self._next_prune and await self._prune(now):
                 self._next_prune = self._passes + PRUNE_EVERY
             self._passes += 1
+            self._patience.answered()  # a long pass is no gap
         except StorageUnavailable:
             self._patience.failed()
             raise

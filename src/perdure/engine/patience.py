@@ -33,7 +33,7 @@ class Patience:
         self._clock = clock
         self._defaults = defaults
         self._grace = grace
-        self._noticeable = 2 * tick
+        self._noticeable = 1.5 * tick
         self._answered: float | None = None
         self._gaps: list[Gap] = []
 
