@@ -24,7 +24,7 @@ from perdure.core.events import (
     RunStarted,
     RunSucceeded,
 )
-from perdure.core.run import Run
+from perdure.core.run import Lease, Run
 from perdure.storage.protocol import Claimed, Committed, Existing, Outcome, Renewed, Storage
 from perdure.telemetry import table
 from perdure.telemetry.registry import Labels, Registry
@@ -103,49 +103,57 @@ class Facts:
         self._commit_size = registry.histogram(table.COMMIT_SIZE)
 
     def committed(self, outcomes: Sequence[Outcome], batch: Sequence[Commit]) -> None:
-        if batch:
-            self._commit_size.observe(len(batch))
-            self._count(list(zip(batch, outcomes, strict=True)))
+        if not batch:
+            return
+        self._commit_size.observe(len(batch))
+        steps: list[Commit] = []
+        asked: list[Labels] = []
+        for commit, outcome in zip(batch, outcomes, strict=True):
+            if commit.expected_sequence == 0:
+                asked.append((commit.run.task, commit.run.queue, _answer(outcome)))
+            if outcome.__class__ is Committed:
+                steps.append(commit)
+        if asked:
+            self._triggered.add_all(Tally(asked))
+        if len(asked) < len(batch):
+            self._count_attempts(steps)
+        ended = [_ended(c.run) for c in steps if c.run.finished_at is not None]
+        if ended:
+            self._finished.add_all(Tally(ended))
 
     def claimed(self, answer: Claimed, request: object, outcomes: Sequence[Commit] = ()) -> None:
         self._claims.add()
         self.committed(answer.outcomes, outcomes)
-        if not answer.runs:
-            return
-        self._claim_size.observe(len(answer.runs))
-        self._started.add_all(Tally(_of(run) for run in answer.runs if _is_started(run)))
-        self._queue_wait.observe_all(((run.queue,), _waited(run)) for run in answer.runs)
+        if answer.runs:
+            self._claim_size.observe(len(answer.runs))
+            leased = [(run, run.lease) for run in answer.runs if run.lease is not None]
+            begun = [_of(run) for run, lease in leased if lease.attempt is not None]
+            self._started.add_all(Tally(begun))
+            self._queue_wait.observe_all(
+                [((run.queue,), _waited(run, lease)) for run, lease in leased]
+            )
 
     def renewed(self, answer: Renewed, renewals: object) -> None:
         self._renewed.add(len(answer.renewed))
 
-    def _count(self, pairs: Sequence[tuple[Commit, Outcome]]) -> None:
-        new = [pair for pair in pairs if pair[0].expected_sequence == 0]
-        if new:
-            self._triggered.add_all(Tally((*_of(c.run), _answer(o)) for c, o in new))
-        stored = [commit for commit, outcome in pairs if isinstance(outcome, Committed)]
-        if len(new) < len(pairs):
-            self._count_steps(stored)
-        ends = [commit.run for commit in stored if commit.run.finished_at is not None]
-        if ends:
-            self._finished.add_all(Tally((run.task, run.queue, run.status.value) for run in ends))
-
-    def _count_steps(self, stored: Sequence[Commit]) -> None:
-        """What happened to runs that were there before."""
-        self._recovered.add(sum(commit.needs_expiry for commit in stored))
+    def _count_attempts(self, steps: Sequence[Commit]) -> None:
+        """Of runs that were there before. Every run comes along here: each line counts."""
         ended: list[Labels] = []
         seconds: list[tuple[Labels, float]] = []
-        for commit in stored:
-            run = commit.run
+        recovered = 0
+        for commit in steps:
+            run, of = commit.run, (commit.run.task, commit.run.queue)
+            recovered += commit.needs_expiry
             for event in commit.events:
-                if isinstance(event, RunStarted):
-                    self._started.add(1, _of(run))
-                elif (outcome := _OUTCOMES.get(event.__class__)) and _ends_attempt(event):
-                    kind = "" if run.failure is None else run.failure.kind.value
-                    ended.append((run.task, run.queue, outcome, kind))
-                    trace = event.execution_trace
+                outcome = _OUTCOMES.get(event.__class__)
+                if outcome is not None and _ends_attempt(event):
+                    failure, trace = run.failure, event.execution_trace
+                    ended.append((*of, outcome, "" if failure is None else failure.kind.value))
                     if trace and "total_ms" in trace:
-                        seconds.append(((run.task, run.queue), trace["total_ms"] / 1000))
+                        seconds.append((of, trace["total_ms"] / 1000))
+                elif event.__class__ is RunStarted:
+                    self._started.add(1, of)
+        self._recovered.add(recovered)
         if ended:
             self._attempts.add_all(Tally(ended))
             self._attempt_seconds.observe_all(seconds)
@@ -155,20 +163,19 @@ def _of(run: Run) -> Labels:
     return run.task, run.queue
 
 
-def _is_started(run: Run) -> bool:
-    return run.lease is not None and run.lease.attempt is not None
+def _ended(run: Run) -> Labels:
+    return run.task, run.queue, run.status.value
 
 
 def _ends_attempt(event: Event) -> TypeGuard[Completion | RunCancelled]:
     """A cancellation says nothing about attempts, but for where their time went."""
-    if isinstance(event, Completion):
-        return event.attempt is not None
-    return isinstance(event, RunCancelled) and event.execution_trace is not None
+    if event.__class__ is RunCancelled:
+        return event.execution_trace is not None
+    return isinstance(event, Completion) and event.attempt is not None
 
 
-def _waited(run: Run) -> float:
-    assert run.lease is not None
-    return max((run.lease.claimed_at - (run.run_at or run.created_at)).total_seconds(), 0.0)
+def _waited(run: Run, lease: Lease) -> float:
+    return max((lease.claimed_at - (run.run_at or run.created_at)).total_seconds(), 0.0)
 
 
 def _answer(outcome: Outcome) -> str:

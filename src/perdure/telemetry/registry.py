@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -68,15 +68,16 @@ class Histogram:
     def observe(self, value: float, labels: Labels = ()) -> None:
         self.observe_all(((labels, value),))
 
-    def observe_all(self, observations: Iterable[tuple[Labels, float]]) -> None:
-        buckets = self.metric.buckets
+    def observe_all(self, observations: Sequence[tuple[Labels, float]]) -> None:
+        buckets, cells = self.metric.buckets, self._cells
         with self._lock:
             for labels, value in observations:
-                cell = self._cells.get(labels) or self._cell(labels)
+                cell = cells.get(labels) or self._cell(labels)
                 cell[bisect_left(buckets, value)] += 1
                 cell[-1] += value
-                if self.on_observe is not None:
-                    self.on_observe(labels, value)
+        if self.on_observe is not None:
+            for labels, value in observations:
+                self.on_observe(labels, value)
 
     def _cell(self, labels: Labels) -> list[float]:
         key = _bounded(labels, self._cells, self.metric)
