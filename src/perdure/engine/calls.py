@@ -200,9 +200,9 @@ class ThreadCall(Call):
     def _disarm(self) -> None:
         """From here on the exception cannot hit whatever this thread does next."""
         with self._lock:
-            thread_id, self._thread_id = self._thread_id, None
-        if thread_id is not None:
-            _raise_in(thread_id, None)
+            self._thread_id = None
+        if self._interrupted:
+            _let_it_land()
 
 
 class ProcessCall(Call):
@@ -289,7 +289,17 @@ class ProcessCall(Call):
             return not self.context.cancelled
 
 
-def _raise_in(thread_id: int, error: type[BaseException] | None) -> None:
-    """None: take back what has not been raised yet."""
-    value = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), value)
+def _raise_in(thread_id: int, error: type[BaseException]) -> None:
+    """Replaces what has not been raised yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(error))
+
+
+def _let_it_land() -> None:
+    """Nothing is pending for this thread any more. Were it taken back instead, CPython would look
+    for it before every call of every thread from then on: slow, and endless under a tracer."""
+    try:
+        _raise_in(threading.get_ident(), AttemptStopped)
+        while True:
+            pass
+    except AttemptStopped:
+        pass
