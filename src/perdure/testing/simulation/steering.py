@@ -89,6 +89,7 @@ class Steerer:
         self._app = app
         self._chance = chance
         self._pace = pace
+        self._rated: set[str] = set()
 
     async def run(self) -> None:
         while not self._world.is_healed:
@@ -135,21 +136,30 @@ class Steerer:
     async def _give_back_queue(self, queue: str) -> None:
         await self._resume_queue(queue)
         self._expect(LimitScope.QUEUE, queue)
+        self._rated.discard(queue)
         await self._app.queues.reset(queue)
 
     async def _queue(self) -> None:
+        fair = self._chance.random() < 0.5
+        if self._rated and self._chance.random() < 0.7:
+            await self._touch(self._chance.choice(sorted(self._rated)), fair)
+            return
         queue = self._chance.choice(QUEUES)
         self._expect(LimitScope.QUEUE, queue)
+        self._rated.discard(queue)
         if self._chance.random() < 0.3:
             await self._app.queues.reset(queue)
-            return
-        fair = self._chance.random() < 0.5
-        if self._chance.random() < 0.4:
-            await self._app.queues.set(queue, fair=fair)
             return
         most, rate = self._chance.choice((None, 1, 2)), self._chance.choice(RATES)
         await self._app.queues.set(queue, concurrency=most, rate=rate, fair=fair)
         self._expect(LimitScope.QUEUE, queue, max_leases=most, fair=fair, **_stored(rate))
+        if rate is not None:
+            self._rated.add(queue)
+
+    async def _touch(self, queue: str, fair: bool) -> None:
+        """Set something else than the rate, which must leave its tokens alone."""
+        self._expect(LimitScope.QUEUE, queue)
+        await self._app.queues.set(queue, fair=fair)
 
     async def _task(self) -> None:
         task = self._chance.choice(TASKS)
