@@ -58,7 +58,7 @@ def _ours(name: str, store: str) -> Contender:
         store=store,
         program="perdure_peer",
         environment=Ours(),
-        question="SELECT count(*) FROM runs WHERE lease_token IS NOT NULL",
+        question="SELECT count(*) FROM perdure_runs WHERE lease_token IS NOT NULL",
         keeps="the run and every event",
         drain=50_000,
         single=5_000,

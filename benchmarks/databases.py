@@ -35,13 +35,13 @@ ids AS MATERIALIZED (
       FROM series)
 """
 _SQLITE_RUNS = f"""
-INSERT INTO runs (id, {_COLUMNS}) {_SQLITE_SERIES}
-SELECT ids.id, {_COLUMNS} FROM ids CROSS JOIN runs WHERE runs.id = :template
+INSERT INTO perdure_runs (id, {_COLUMNS}) {_SQLITE_SERIES}
+SELECT ids.id, {_COLUMNS} FROM ids CROSS JOIN perdure_runs AS runs WHERE runs.id = :template
 """
 _SQLITE_HISTORY = f"""
-INSERT INTO history (run_id, first_sequence, commit_id, events) {_SQLITE_SERIES}
+INSERT INTO perdure_history (run_id, first_sequence, commit_id, events) {_SQLITE_SERIES}
 SELECT ids.id, first_sequence, commit_id, replace(events, :template, ids.id)
-  FROM ids CROSS JOIN history WHERE history.run_id = :template
+  FROM ids CROSS JOIN perdure_history AS history WHERE history.run_id = :template
  ORDER BY ids.n, first_sequence
 """
 
@@ -52,14 +52,14 @@ WITH ids AS MATERIALIZED (
       FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n)
 """
 _POSTGRES_RUNS: LiteralString = f"""
-INSERT INTO runs (id, {_COLUMNS}) {_POSTGRES_SERIES}
-SELECT ids.id::uuid, {_COLUMNS} FROM ids CROSS JOIN runs
+INSERT INTO perdure_runs (id, {_COLUMNS}) {_POSTGRES_SERIES}
+SELECT ids.id::uuid, {_COLUMNS} FROM ids CROSS JOIN perdure_runs AS runs
  WHERE runs.id = replace(%(template)s, 'run_', '')::uuid ORDER BY ids.n
 """
 _POSTGRES_HISTORY: LiteralString = f"""
-INSERT INTO history (run_id, first_sequence, commit_id, events) {_POSTGRES_SERIES}
+INSERT INTO perdure_history (run_id, first_sequence, commit_id, events) {_POSTGRES_SERIES}
 SELECT ids.id::uuid, first_sequence, commit_id, replace(events, %(template)s, 'run_' || ids.id)
-  FROM ids CROSS JOIN history
+  FROM ids CROSS JOIN perdure_history AS history
  WHERE history.run_id = replace(%(template)s, 'run_', '')::uuid ORDER BY ids.n, first_sequence
 """
 

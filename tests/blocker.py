@@ -30,7 +30,7 @@ class Blocker:
             yield blocker
 
     async def lock(self, run_id: str) -> None:
-        await self.execute("SELECT FROM runs WHERE id = %s FOR UPDATE", run_id[4:])
+        await self.execute("SELECT FROM perdure_runs WHERE id = %s FOR UPDATE", run_id[4:])
 
     async def execute(self, statement: LiteralString, *parameters: Any) -> None:
         """Run a statement in the transaction that holds the locks."""

@@ -18,17 +18,17 @@ WITH RECURSIVE series (n) AS (SELECT :first UNION ALL SELECT n + 1 FROM series W
 """
 SQLITE = (
     f"""
-INSERT INTO runs (id, concurrency_key, {COLUMNS}) {SERIES}
+INSERT INTO perdure_runs (id, concurrency_key, {COLUMNS}) {SERIES}
 SELECT printf('run_%012x7%03x8%015x', 1750000000000 + n / 10, n * 1103 % 4096, n), :key, {COLUMNS}
-  FROM series CROSS JOIN runs WHERE runs.id = :template
+  FROM series CROSS JOIN perdure_runs AS runs WHERE runs.id = :template
 """,
     f"""
-INSERT INTO history (run_id, first_sequence, commit_id, events) {SERIES}
+INSERT INTO perdure_history (run_id, first_sequence, commit_id, events) {SERIES}
 SELECT made.id, first_sequence, commit_id,
        replace(replace(events, :template, made.id), '"of-the-template"', :quoted_key)
   FROM (SELECT printf('run_%012x7%03x8%015x', 1750000000000 + n / 10, n * 1103 % 4096, n) AS id
           FROM series) AS made
- CROSS JOIN history WHERE history.run_id = :template
+ CROSS JOIN perdure_history AS history WHERE history.run_id = :template
 """,
 )
 IDS = """
@@ -39,16 +39,16 @@ WITH ids AS MATERIALIZED (
 """
 POSTGRES = (
     f"""
-INSERT INTO runs (id, concurrency_key, {COLUMNS}) {IDS}
-SELECT ids.id::uuid, %(key)s, {COLUMNS} FROM ids CROSS JOIN runs
+INSERT INTO perdure_runs (id, concurrency_key, {COLUMNS}) {IDS}
+SELECT ids.id::uuid, %(key)s, {COLUMNS} FROM ids CROSS JOIN perdure_runs AS runs
  WHERE runs.id = replace(%(template)s, 'run_', '')::uuid
 """,
     f"""
-INSERT INTO history (run_id, first_sequence, commit_id, events) {IDS}
+INSERT INTO perdure_history (run_id, first_sequence, commit_id, events) {IDS}
 SELECT ids.id::uuid, first_sequence, commit_id,
        replace(replace(events, %(template)s, 'run_' || ids.id), '"of-the-template"',
                %(quoted_key)s)
-  FROM ids CROSS JOIN history
+  FROM ids CROSS JOIN perdure_history AS history
  WHERE history.run_id = replace(%(template)s, 'run_', '')::uuid
 """,
 )

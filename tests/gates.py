@@ -44,17 +44,19 @@ def _behind(limit: Limit, number: int) -> Commit:
 
 
 _HOLDERS = """
-    SELECT 'queue', queue, '', count(*) FROM runs WHERE lease_token IS NOT NULL GROUP BY queue
+    SELECT 'queue', queue, '', count(*) FROM perdure_runs
+     WHERE lease_token IS NOT NULL GROUP BY queue
     UNION ALL
-    SELECT 'task', task, '', count(*) FROM runs WHERE lease_token IS NOT NULL GROUP BY task
+    SELECT 'task', task, '', count(*) FROM perdure_runs
+     WHERE lease_token IS NOT NULL GROUP BY task
     UNION ALL
-    SELECT 'key', task, concurrency_key, count(*) FROM runs
+    SELECT 'key', task, concurrency_key, count(*) FROM perdure_runs
      WHERE lease_token IS NOT NULL AND concurrency_key IS NOT NULL GROUP BY task, concurrency_key
     UNION ALL
-    SELECT 'schedule', schedule_id, '', count(*) FROM runs
+    SELECT 'schedule', schedule_id, '', count(*) FROM perdure_runs
      WHERE holds_slot AND schedule_id IS NOT NULL GROUP BY schedule_id
 """
-_PARKED = "SELECT count(*) FROM runs WHERE gate IS NOT NULL"
+_PARKED = "SELECT count(*) FROM perdure_runs WHERE gate IS NOT NULL"
 
 
 class Watch:

@@ -16,22 +16,23 @@ SQLITE = load_queries("perdure.storage.sqlite")
 POSTGRES = load_queries("perdure.storage.postgres")
 
 PARTIAL = {
-    "runs_claimable",
-    "runs_attention",
-    "runs_leased_by_queue",
-    "runs_leased_by_task",
-    "runs_slots",
-    "runs_gated",
-    "runs_by_key",
-    "runs_reserved",
-    "limits_fair",
-    "buckets_waiting",
+    "perdure_runs_claimable",
+    "perdure_runs_attention",
+    "perdure_runs_leased_by_queue",
+    "perdure_runs_leased_by_task",
+    "perdure_runs_slots",
+    "perdure_runs_gated",
+    "perdure_runs_by_key",
+    "perdure_runs_reserved",
+    "perdure_limits_fair",
+    "perdure_buckets_waiting",
 }
 """Indexes that hold live runs only: to read the whole of one is no full scan."""
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _SCAN = re.compile(r"^SCAN (\w+)(?: USING (?:COVERING )?INDEX (\w+))?$")
-_TABLES = {"runs", "history", "keys", "run_tags"}
+_ALIASES = {"runs", "history", "keys", "run_tags"}
+_TABLES = {*_ALIASES, *(f"perdure_{alias}" for alias in _ALIASES)}
 
 Node = dict[str, Any]
 
@@ -92,7 +93,7 @@ def postgres_indexes(plan: list[Node]) -> set[str]:
 
 def _reads_whole_index(node: Node) -> bool:
     index = node.get("Index Name")
-    ordered = "Index Cond" in node or index in PARTIAL or index == "limits_pkey"
+    ordered = "Index Cond" in node or index in PARTIAL or index == "perdure_limits_pkey"
     return index is not None and not ordered
 
 

@@ -42,9 +42,9 @@ def _sqlite(path: str, statements: Sequence[str]) -> list[Rows]:
 
 def dump(url: str) -> dict[str, Rows]:
     """Everything visible, table by table."""
-    found = execute(url, *(f"SELECT * FROM {table}" for table in TABLES))
+    found = execute(url, *(f"SELECT * FROM perdure_{table}" for table in TABLES))
     return {table: sorted(rows, key=repr) for table, rows in zip(TABLES, found, strict=True)}
 
 
 def empty(url: str) -> None:
-    execute(url, *(f"DELETE FROM {table}" for table in TABLES))
+    execute(url, *(f"DELETE FROM perdure_{table}" for table in TABLES))

@@ -185,7 +185,7 @@ async def reserved(app: App, ttl: timedelta) -> tuple[Run, ...]:
 async def newer_code_wrote_it(app: App) -> tuple[str, Expected]:
     run_id = await a_run(app)
     where = f"id = '{run_id if app.url.startswith('sqlite') else run_id[4:]}'"
-    raw.execute(app.url, f"UPDATE runs SET state = '[]' WHERE {where}")
+    raw.execute(app.url, f"UPDATE perdure_runs SET state = '[]' WHERE {where}")
     await leased(app)
     return run_id, {Code.UNREADABLE: {}}
 

@@ -67,9 +67,9 @@ ENDED = ("succeeded", "failed", "dead_lettered")
 SNAPSHOT = """
 SELECT {id},
        (SELECT count(*) FROM effects WHERE effects.run_id = {id}),
-       (SELECT count(*) FROM runs AS child WHERE child.parent_id = runs.id),
+       (SELECT count(*) FROM perdure_runs AS child WHERE child.parent_id = runs.id),
        CASE runs.status WHEN 'succeeded' THEN 1 ELSE 0 END
-  FROM runs
+  FROM perdure_runs AS runs
  WHERE runs.task LIKE 'pay%'
 """
 

@@ -163,10 +163,11 @@ async def test_audit_counts_what_it_has_replayed(shell: Shell) -> None:
 async def test_audit_finds_a_run_that_is_not_what_its_history_says(shell: Shell) -> None:
     [changed, cut, forgotten] = await some_runs(shell.url)
     with closing(sqlite3.connect(shell.directory / "runs.db")) as connection, connection:
+        recounted = "replace(state, '\"attempts\":1', '\"attempts\":4')"
         for statement, run_id in (
-            ("UPDATE runs SET state = replace(state, '\"attempts\":1', '\"attempts\":4')", changed),
-            ("DELETE FROM history WHERE first_sequence > 1", cut),
-            ("DELETE FROM history", forgotten),
+            (f"UPDATE perdure_runs SET state = {recounted}", changed),
+            ("DELETE FROM perdure_history WHERE first_sequence > 1", cut),
+            ("DELETE FROM perdure_history", forgotten),
         ):
             column = "id" if statement.startswith("UPDATE") else "run_id"
             joint = " AND " if "WHERE" in statement else " WHERE "

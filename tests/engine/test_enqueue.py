@@ -291,7 +291,7 @@ def test_on_sqlite_the_write_lock_comes_before_the_first_read(sqlite_storage_url
     seen: list[str] = []
 
     def meddle(statement: str) -> None:
-        if statement.startswith("UPDATE keys"):
+        if statement.startswith("UPDATE perdure_keys"):
             other.execute("CREATE TABLE IF NOT EXISTS something (id INTEGER)")
             seen.append(statement)
 

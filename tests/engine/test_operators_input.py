@@ -87,9 +87,9 @@ async def test_a_run_that_cannot_be_read_is_not_said_to_be_unknown(app: App) -> 
     async with app:
         damaged, stateless = await nothing.trigger(), await nothing.trigger()
         with closing(sqlite3.connect(app.url.removeprefix("sqlite:///"))) as file, file:
-            change = "UPDATE history SET events = replace(events, '\"client\"', '5')"
+            change = "UPDATE perdure_history SET events = replace(events, '\"client\"', '5')"
             file.execute(f"{change} WHERE run_id = ?", (damaged.id,))
-            file.execute("UPDATE runs SET state = '{}' WHERE id = ?", (stateless.id,))
+            file.execute("UPDATE perdure_runs SET state = '{}' WHERE id = ?", (stateless.id,))
 
         for run in (damaged, stateless):
             with pytest.raises(UnreadableHistory):

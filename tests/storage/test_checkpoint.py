@@ -57,7 +57,7 @@ def modified_at(path: Path) -> int:
 def runs_in_file(path: Path) -> int:
     """How many runs the file itself holds, without its log."""
     with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as connection:
-        [[count]] = connection.execute("SELECT count(*) FROM runs").fetchall()
+        [[count]] = connection.execute("SELECT count(*) FROM perdure_runs").fetchall()
     return int(count)
 
 
@@ -121,7 +121,7 @@ async def test_a_reader_in_the_middle_is_not_disturbed(
 ) -> None:
     monkeypatch.setattr(checkpoint, "CHANGES_BETWEEN", CHANGES_A_BATCH)
     await commit_batches(storage, 1)
-    count = "SELECT count(*) FROM runs"
+    count = "SELECT count(*) FROM perdure_runs"
     with closing(sqlite3.connect(path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         assert reader.execute(count).fetchone() == (BATCH,)

@@ -103,8 +103,8 @@ async def test_an_unreadable_run_hides_nobody_and_comes_back_when_it_can_be_read
     bad = await create(storage, ttl=timedelta(milliseconds=1))
     good = await create(storage, ttl=timedelta(milliseconds=1))
     its_row = _is(bad.id, storage_url)
-    [[[state]]] = raw.execute(storage_url, f"SELECT state FROM runs WHERE {its_row}")
-    raw.execute(storage_url, f"UPDATE runs SET state = '[]' WHERE {its_row}")
+    [[[state]]] = raw.execute(storage_url, f"SELECT state FROM perdure_runs WHERE {its_row}")
+    raw.execute(storage_url, f"UPDATE perdure_runs SET state = '[]' WHERE {its_row}")
     await wait_until(storage, now() + timedelta(milliseconds=5))
 
     assert list(await storage.get([bad.id, good.id])) == [good.id]
@@ -112,7 +112,7 @@ async def test_an_unreadable_run_hides_nobody_and_comes_back_when_it_can_be_read
     assert [run.id for run in await storage.attention(9)] == [good.id]
     assert (await claim(storage)).runs == ()  # the good one expired; the bad one is put aside
     assert (await claim(storage)).next_claimable_at is None
-    raw.execute(storage_url, f"UPDATE runs SET state = '{state}' WHERE {its_row}")
+    raw.execute(storage_url, f"UPDATE perdure_runs SET state = '{state}' WHERE {its_row}")
     await storage.migrate()
     assert (await claim(storage)).runs == ()
     assert (await reload(storage, bad)).status is Status.EXPIRED
@@ -244,4 +244,4 @@ async def test_free_keys_are_forgotten(storage: Storage, storage_url: str) -> No
 
     await storage.prune_keys(100)
 
-    assert raw.execute(storage_url, "SELECT name FROM keys") == [[("b",)]]
+    assert raw.execute(storage_url, "SELECT name FROM perdure_keys") == [[("b",)]]

@@ -280,7 +280,8 @@ async def test_a_recovery_that_waited_for_a_renewal_loses_to_it(
         commit = asyncio.create_task(postgres.commit([late]))
         await blocker.victim()
         await blocker.execute(
-            "UPDATE runs SET lease_expires_at = lease_expires_at + interval '1 hour' WHERE id = %s",
+            "UPDATE perdure_runs SET lease_expires_at = lease_expires_at + interval '1 hour'"
+            " WHERE id = %s",
             run.id[4:],
         )
         await blocker.release()
@@ -299,7 +300,7 @@ async def test_a_claim_that_waited_for_a_limit_leases_from_when_it_got_it(
     await set_limit(postgres, LimitScope.QUEUE, "default", 1)
     await create(postgres)
     async with Blocker.of(postgres_storage_url) as blocker:
-        await blocker.execute("SELECT FROM limits FOR UPDATE")
+        await blocker.execute("SELECT FROM perdure_limits FOR UPDATE")
         waiting = asyncio.create_task(postgres.claim(request(1, lease_ttl=SHORT)))
         await blocker.victim()
         await wait_until(postgres, await postgres.now() + 2 * SHORT)

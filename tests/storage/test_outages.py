@@ -190,6 +190,6 @@ async def test_what_a_killed_process_had_acknowledged_is_in_the_file(tmp_path: P
 def check_file(path: Path, acknowledged: dict[str, int]) -> None:
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        stored = dict(connection.execute("SELECT id, sequence FROM runs").fetchall())
+        stored = dict(connection.execute("SELECT id, sequence FROM perdure_runs").fetchall())
     lost = {run_id for run_id, sequence in acknowledged.items() if stored[run_id] < sequence}
     assert lost == set()

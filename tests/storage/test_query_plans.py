@@ -29,64 +29,72 @@ BATCH = 500
 
 # What must be found by which index. SQLite names the index of a primary key by itself.
 HOT = {
-    "claim_candidates": {"runs_claimable", "history_pkey"},
-    "claim_clock": {"limits_pkey"},
-    "next_claimable": {"runs_claimable"},
-    "limited_candidates": {"runs_claimable", "history_pkey", "limits_pkey"},
-    "limited_clock": {"limits_fair", "buckets_waiting"},
-    "limited_next_claimable": {"runs_claimable", "limits_pkey", "buckets_waiting"},
-    "read_rooms": {"runs_leased_by_queue", "runs_leased_by_task", "limits_pkey"},
-    "fair_lanes": {"runs_by_key"},
-    "unkeyed_lanes": {"runs_claimable"},
-    "fair_candidates": {"runs_by_key", "runs_claimable", "history_pkey"},
-    "waking_keys": {"buckets_waiting"},
-    "put_buckets": {"runs_gated"},
-    "read_buckets": {"buckets_pkey"},
-    "due_for_attention": {"runs_attention", "history_pkey"},
-    "put_off_attention": {"runs_attention", "runs_pkey"},
-    "lock_runs": {"runs_pkey"},
-    "update_runs": {"runs_pkey"},
-    "get_runs": {"runs_pkey", "history_pkey"},
-    "park_runs": {"runs_pkey"},
-    "open_gate": {"runs_gated", "runs_pkey"},
-    "read_gates": {"runs_gated"},
-    "count_holders": {
-        "runs_leased_by_queue",
-        "runs_leased_by_task",
-        "runs_reserved",
-        "runs_slots",
+    "claim_candidates": {"perdure_runs_claimable", "perdure_history_pkey"},
+    "claim_clock": {"perdure_limits_pkey"},
+    "next_claimable": {"perdure_runs_claimable"},
+    "limited_candidates": {"perdure_runs_claimable", "perdure_history_pkey", "perdure_limits_pkey"},
+    "limited_clock": {"perdure_limits_fair", "perdure_buckets_waiting"},
+    "limited_next_claimable": {
+        "perdure_runs_claimable",
+        "perdure_limits_pkey",
+        "perdure_buckets_waiting",
     },
-    "holders_of_queue": {"runs_leased_by_queue"},
-    "holders_of_task": {"runs_leased_by_task", "runs_reserved"},
-    "holders_of_key": {"runs_leased_by_task", "runs_reserved"},
-    "holders_of_schedule": {"runs_slots"},
-    "count_parked": {"runs_gated"},
-    "count_ahead": {"runs_claimable"},
-    "lock_leases": {"runs_pkey"},
-    "renew_leases": {"runs_pkey"},
-    "read_leases": {"runs_pkey"},
-    "leases_of_worker": {"runs_leased_by_task", "history_pkey"},
-    "read_commit_ids": {"history_pkey"},
-    "read_keys": {"keys_pkey"},
-    "free_keys": {"keys_pkey"},
-    "find_runs": {"runs_pkey", "history_pkey"},
-    "read_history": {"history_pkey"},
-    "count_lanes": {"runs_claimable"},
-    "count_held": {"runs_leased_by_queue", "runs_gated"},
-    "read_logs": {"run_logs_pkey"},
-    "insert_logs": {"runs_pkey"},
-    "put_progress": {"runs_pkey"},
-    "trim_logs": {"run_logs_pkey"},
-    "read_progress": {"run_progress_pkey"},
+    "read_rooms": {
+        "perdure_runs_leased_by_queue",
+        "perdure_runs_leased_by_task",
+        "perdure_limits_pkey",
+    },
+    "fair_lanes": {"perdure_runs_by_key"},
+    "unkeyed_lanes": {"perdure_runs_claimable"},
+    "fair_candidates": {"perdure_runs_by_key", "perdure_runs_claimable", "perdure_history_pkey"},
+    "waking_keys": {"perdure_buckets_waiting"},
+    "put_buckets": {"perdure_runs_gated"},
+    "read_buckets": {"perdure_buckets_pkey"},
+    "due_for_attention": {"perdure_runs_attention", "perdure_history_pkey"},
+    "put_off_attention": {"perdure_runs_attention", "perdure_runs_pkey"},
+    "lock_runs": {"perdure_runs_pkey"},
+    "update_runs": {"perdure_runs_pkey"},
+    "get_runs": {"perdure_runs_pkey", "perdure_history_pkey"},
+    "park_runs": {"perdure_runs_pkey"},
+    "open_gate": {"perdure_runs_gated", "perdure_runs_pkey"},
+    "read_gates": {"perdure_runs_gated"},
+    "count_holders": {
+        "perdure_runs_leased_by_queue",
+        "perdure_runs_leased_by_task",
+        "perdure_runs_reserved",
+        "perdure_runs_slots",
+    },
+    "holders_of_queue": {"perdure_runs_leased_by_queue"},
+    "holders_of_task": {"perdure_runs_leased_by_task", "perdure_runs_reserved"},
+    "holders_of_key": {"perdure_runs_leased_by_task", "perdure_runs_reserved"},
+    "holders_of_schedule": {"perdure_runs_slots"},
+    "count_parked": {"perdure_runs_gated"},
+    "count_ahead": {"perdure_runs_claimable"},
+    "lock_leases": {"perdure_runs_pkey"},
+    "renew_leases": {"perdure_runs_pkey"},
+    "read_leases": {"perdure_runs_pkey"},
+    "leases_of_worker": {"perdure_runs_leased_by_task", "perdure_history_pkey"},
+    "read_commit_ids": {"perdure_history_pkey"},
+    "read_keys": {"perdure_keys_pkey"},
+    "free_keys": {"perdure_keys_pkey"},
+    "find_runs": {"perdure_runs_pkey", "perdure_history_pkey"},
+    "read_history": {"perdure_history_pkey"},
+    "count_lanes": {"perdure_runs_claimable"},
+    "count_held": {"perdure_runs_leased_by_queue", "perdure_runs_gated"},
+    "read_logs": {"perdure_run_logs_pkey"},
+    "insert_logs": {"perdure_runs_pkey"},
+    "put_progress": {"perdure_runs_pkey"},
+    "trim_logs": {"perdure_run_logs_pkey"},
+    "read_progress": {"perdure_run_progress_pkey"},
 }
 SQLITE_NAMES = {
-    "runs_pkey": "sqlite_autoindex_runs_1",
-    "history_pkey": "sqlite_autoindex_history_1",
-    "keys_pkey": "keys USING PRIMARY KEY",
-    "limits_pkey": "limits USING PRIMARY KEY",
-    "buckets_pkey": "buckets USING PRIMARY KEY",
-    "run_logs_pkey": "run_logs USING PRIMARY KEY",
-    "run_progress_pkey": "run_progress USING PRIMARY KEY",
+    "perdure_runs_pkey": "sqlite_autoindex_perdure_runs_1",
+    "perdure_history_pkey": "sqlite_autoindex_perdure_history_1",
+    "perdure_keys_pkey": "keys USING PRIMARY KEY",
+    "perdure_limits_pkey": "limits USING PRIMARY KEY",
+    "perdure_buckets_pkey": "buckets USING PRIMARY KEY",
+    "perdure_run_logs_pkey": "run_logs USING PRIMARY KEY",
+    "perdure_run_progress_pkey": "run_progress USING PRIMARY KEY",
 }
 JUMPING = [
     "claim_candidates",
@@ -175,15 +183,15 @@ def test_postgres_reads_the_feed_in_the_order_of_its_index(url: str) -> None:
     plan = postgres_plan(url, "read_changes")
 
     assert [node["Node Type"] for node in plan] == ["Limit", "Index Scan"]
-    assert postgres_indexes(plan) == {"history_feed"}
+    assert postgres_indexes(plan) == {"perdure_history_feed"}
 
 
 def test_sqlite_reads_the_feed_in_the_order_of_its_key(sqlite_path: Path) -> None:
     plan = sqlite_plan(str(sqlite_path), "read_changes")
 
-    assert plan == ["SEARCH history USING INTEGER PRIMARY KEY (rowid>?)"]
+    assert plan == ["SEARCH perdure_history USING INTEGER PRIMARY KEY (rowid>?)"]
 
 
 def test_a_full_scan_would_be_noticed(url: str, sqlite_path: Path) -> None:
-    assert postgres_full_scans(postgres_plan(url, "count_runs")) == ["Seq Scan runs"]
-    assert sqlite_full_scans(sqlite_plan(str(sqlite_path), "count_runs")) == ["SCAN runs"]
+    assert postgres_full_scans(postgres_plan(url, "count_runs")) == ["Seq Scan perdure_runs"]
+    assert sqlite_full_scans(sqlite_plan(str(sqlite_path), "count_runs")) == ["SCAN perdure_runs"]

@@ -94,12 +94,12 @@ class InlineDatabase:
 
     def created_runs(self) -> list[str]:
         """The ids of all runs, in the order they were created: ids of one instant have none."""
-        query = "SELECT run_id FROM history WHERE first_sequence = 1 ORDER BY position"
+        query = "SELECT run_id FROM perdure_history WHERE first_sequence = 1 ORDER BY position"
         return [run_id for (run_id,) in self._raw.execute(query).fetchall()]
 
     def history_after(self, position: int) -> list[HistoryRow]:
         query = (
             "SELECT position, run_id, first_sequence, commit_id, events"
-            "  FROM history WHERE position > ? ORDER BY position"
+            "  FROM perdure_history WHERE position > ? ORDER BY position"
         )
         return [HistoryRow(*row) for row in self._raw.execute(query, (position,)).fetchall()]

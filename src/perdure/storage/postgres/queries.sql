@@ -50,20 +50,20 @@ SELECT clock_timestamp();
 -- In order of id, like every transaction that locks more than one run. Tells whether any run is
 -- parked at all, so that what knows no limits does not look for gates to open.
 SELECT runs.id, runs.sequence, runs.environment, runs.lease_token, runs.lease_expires_at,
-       EXISTS (SELECT FROM runs AS parked WHERE parked.gate IS NOT NULL)
-  FROM runs
+       EXISTS (SELECT FROM perdure_runs AS parked WHERE parked.gate IS NOT NULL)
+  FROM perdure_runs AS runs
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
  ORDER BY runs.id
    FOR UPDATE OF runs;
 
 -- name: read_commit_ids
 SELECT history.run_id, history.first_sequence, history.commit_id
-  FROM history
+  FROM perdure_history AS history
   JOIN jsonb_to_recordset(:wanted::jsonb) AS wanted (run_id uuid, first_sequence integer)
     ON wanted.run_id = history.run_id AND wanted.first_sequence = history.first_sequence;
 
 -- name: insert_runs
-INSERT INTO runs (id, environment, queue, task, priority, status, sequence, claimable_at,
+INSERT INTO perdure_runs (id, environment, queue, task, priority, status, sequence, claimable_at,
                   attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
                   created_at, finished_at, concurrency_key, schedule_id, batch_id, parent_id,
                   failure_kind, fingerprint, state)
@@ -81,7 +81,7 @@ SELECT id, environment, queue, task, priority, status, sequence, claimable_at,
 -- name: update_runs
 -- The rows are locked and were compared; the sequence is compared once more all the same. The
 -- expiry of a lease that stays only ever grows: a renewal leaves no event and must not be undone.
-UPDATE runs
+UPDATE perdure_runs AS runs
    SET queue = new.queue, priority = new.priority, status = new.status,
        sequence = new.sequence, claimable_at = new.claimable_at,
        attention_at = new.attention_at, lease_token = new.lease_token,
@@ -99,20 +99,20 @@ UPDATE runs
  WHERE runs.id = new.id AND runs.sequence = new.expected;
 
 -- name: insert_history
-INSERT INTO history (run_id, first_sequence, commit_id, events)
+INSERT INTO perdure_history (run_id, first_sequence, commit_id, events)
 SELECT run_id, first_sequence, commit_id, events
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        run_id uuid, first_sequence integer, commit_id text, events text);
 
 -- name: insert_tags
-INSERT INTO run_tags (environment, key, value, run_id)
+INSERT INTO perdure_run_tags (environment, key, value, run_id)
 SELECT environment, key, value, run_id
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        environment text, key text, value text, run_id uuid);
 
 -- name: take_keys
 -- In order of key. A key that is free from some time on may be taken over from then on.
-INSERT INTO keys (environment, kind, scope, name, run_id, payload_hash)
+INSERT INTO perdure_keys AS keys (environment, kind, scope, name, run_id, payload_hash)
 SELECT environment, kind, scope, name, run_id, payload_hash
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        environment text, kind text, scope text, name text, run_id uuid, payload_hash text)
@@ -124,14 +124,14 @@ SELECT environment, kind, scope, name, run_id, payload_hash
 -- name: read_keys
 -- A statement of its own: only a later snapshot sees the owner an insert has just waited for.
 SELECT keys.environment, keys.kind, keys.scope, keys.name, keys.run_id, keys.payload_hash
-  FROM keys
+  FROM perdure_keys AS keys
   JOIN jsonb_to_recordset(:wanted::jsonb) AS wanted (
        environment text, kind text, scope text, name text)
     ON (wanted.environment, wanted.kind, wanted.scope, wanted.name)
        = (keys.environment, keys.kind, keys.scope, keys.name);
 
 -- name: drop_keys
-DELETE FROM keys
+DELETE FROM perdure_keys AS keys
  USING jsonb_to_recordset(:rows::jsonb) AS old (
        environment text, kind text, scope text, name text, run_id uuid)
  WHERE (keys.environment, keys.kind, keys.scope, keys.name)
@@ -142,7 +142,7 @@ DELETE FROM keys
 -- In order of key, like `take_keys`.
 WITH freed AS MATERIALIZED (
     SELECT keys.environment, keys.kind, keys.scope, keys.name, freed.free_at
-      FROM keys
+      FROM perdure_keys AS keys
       JOIN jsonb_to_recordset(:rows::jsonb) AS freed (
            environment text, kind text, scope text, name text, run_id uuid, free_at timestamptz)
         ON (keys.environment, keys.kind, keys.scope, keys.name)
@@ -151,14 +151,14 @@ WITH freed AS MATERIALIZED (
      ORDER BY keys.environment, keys.kind, keys.scope, keys.name
        FOR UPDATE OF keys
 )
-UPDATE keys
+UPDATE perdure_keys AS keys
    SET free_at = freed.free_at
   FROM freed
  WHERE (keys.environment, keys.kind, keys.scope, keys.name)
        = (freed.environment, freed.kind, freed.scope, freed.name);
 
 -- name: insert_dead_letters
-INSERT INTO dead_letters (run_id, environment, task, queue, occurrence_key, reason,
+INSERT INTO perdure_dead_letters (run_id, environment, task, queue, occurrence_key, reason,
                           failure_kind, fingerprint, message, opened_at, status)
 SELECT run_id, environment, task, queue, occurrence_key, reason,
        failure_kind, fingerprint, message, opened_at, status
@@ -168,7 +168,7 @@ SELECT run_id, environment, task, queue, occurrence_key, reason,
 
 -- name: close_dead_letter
 -- The guard: one that was closed before stays as it is, and no row comes back.
-UPDATE dead_letters
+UPDATE perdure_dead_letters
    SET status = :status, closed_at = :closed_at, closed_by = :closed_by,
        replay_run_id = :replay_run_id
  WHERE run_id = :run_id AND closed_at IS NULL
@@ -177,7 +177,7 @@ RETURNING run_id;
 -- name: list_dead_letters
 SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, fingerprint,
        message, opened_at, status, closed_at, closed_by, replay_run_id
-  FROM dead_letters
+  FROM perdure_dead_letters
  WHERE environment = :environment AND (:status::text IS NULL OR status = :status)
  ORDER BY run_id DESC
  LIMIT :limit;
@@ -185,23 +185,23 @@ SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, f
 -- name: read_dead_letter
 SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, fingerprint,
        message, opened_at, status, closed_at, closed_by, replay_run_id
-  FROM dead_letters
+  FROM perdure_dead_letters
  WHERE run_id = :run_id;
 
 -- name: insert_outbox
-INSERT INTO outbox (run_id, environment, queue, available_at, delivery)
+INSERT INTO perdure_outbox (run_id, environment, queue, available_at, delivery)
 SELECT run_id, environment, queue, available_at, delivery
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        run_id uuid, environment text, queue text, available_at timestamptz, delivery text);
 
 -- name: read_outbox
 SELECT position, delivery
-  FROM outbox
+  FROM perdure_outbox
  ORDER BY position
  LIMIT :limit;
 
 -- name: delete_outbox
-DELETE FROM outbox
+DELETE FROM perdure_outbox
  WHERE position = ANY (ARRAY(SELECT jsonb_array_elements_text(:positions::jsonb))::bigint[]);
 
 -- name: claim_candidates
@@ -211,7 +211,7 @@ DELETE FROM outbox
 -- first few are ranked, queues taking turns; then as many as each lane won are locked.
 WITH RECURSIVE lane AS (
     (SELECT queue, keyed, task, priority, claimable_at
-       FROM runs
+       FROM perdure_runs
       WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
       ORDER BY queue, keyed, task, priority, claimable_at
       LIMIT 1)
@@ -220,7 +220,7 @@ WITH RECURSIVE lane AS (
        FROM lane
       CROSS JOIN LATERAL (
             SELECT queue, keyed, task, priority, claimable_at
-              FROM runs
+              FROM perdure_runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
                AND (queue, keyed, task, priority)
                    > (lane.queue, lane.keyed, lane.task, lane.priority)
@@ -242,7 +242,7 @@ WITH RECURSIVE lane AS (
       FROM due
      CROSS JOIN LATERAL (
            SELECT claimable_at
-             FROM runs
+             FROM perdure_runs
             WHERE environment = :environment AND gate IS NULL
               AND queue = due.queue AND keyed = due.keyed
               AND task = due.task AND priority = due.priority
@@ -263,7 +263,7 @@ WITH RECURSIVE lane AS (
      CROSS JOIN LATERAL (
            SELECT id, state, lease_expires_at,
                   claimable_at - priority * interval '1 hour' AS claim_rank
-             FROM runs
+             FROM perdure_runs
             WHERE environment = :environment AND gate IS NULL
               AND queue = won.queue AND keyed = won.keyed
               AND task = won.task AND priority = won.priority
@@ -275,7 +275,7 @@ WITH RECURSIVE lane AS (
 SELECT locked.id, locked.state, locked.lease_expires_at, history.events
   FROM locked
  CROSS JOIN LATERAL (
-       SELECT events FROM history
+       SELECT events FROM perdure_history AS history
         WHERE run_id = locked.id AND first_sequence = 1
         LIMIT 1) AS history
  ORDER BY locked.claim_rank, locked.id;
@@ -283,7 +283,7 @@ SELECT locked.id, locked.state, locked.lease_expires_at, history.events
 -- name: claim_clock
 -- The time, and whether there are limits to look at.
 SELECT clock_timestamp(),
-       EXISTS (SELECT FROM limits
+       EXISTS (SELECT FROM perdure_limits
                 WHERE environment = :environment
                   AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused OR fair));
 
@@ -291,7 +291,7 @@ SELECT clock_timestamp(),
 -- When the next lane that this worker serves becomes due.
 WITH RECURSIVE lane AS (
     (SELECT queue, keyed, task, priority, claimable_at
-       FROM runs
+       FROM perdure_runs
       WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
       ORDER BY queue, keyed, task, priority, claimable_at
       LIMIT 1)
@@ -300,7 +300,7 @@ WITH RECURSIVE lane AS (
        FROM lane
       CROSS JOIN LATERAL (
             SELECT queue, keyed, task, priority, claimable_at
-              FROM runs
+              FROM perdure_runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
                AND (queue, keyed, task, priority)
                    > (lane.queue, lane.keyed, lane.task, lane.priority)
@@ -320,17 +320,17 @@ SELECT counted.*, least(CASE WHEN paused THEN 0 END, slots, tokens) AS room
   FROM (SELECT limits.scope, limits.name, limits.fair, limits.paused, limits.opens_at,
                CASE WHEN limits.max_leases IS NULL THEN NULL
                     WHEN limits.scope = 'queue' THEN limits.max_leases
-                         - (SELECT count(*) FROM runs
+                         - (SELECT count(*) FROM perdure_runs
                              WHERE environment = limits.environment AND queue = limits.name
                                AND lease_token IS NOT NULL)
-                         - (SELECT count(*) FROM runs
+                         - (SELECT count(*) FROM perdure_runs
                              WHERE environment = limits.environment AND queue = limits.name
                                AND gate = 'reserved')
                     WHEN limits.scope = 'task' THEN limits.max_leases
-                         - (SELECT count(*) FROM runs
+                         - (SELECT count(*) FROM perdure_runs
                              WHERE environment = limits.environment AND task = limits.name
                                AND lease_worker IS NOT NULL)
-                         - (SELECT count(*) FROM runs
+                         - (SELECT count(*) FROM perdure_runs
                              WHERE environment = limits.environment AND task = limits.name
                                AND gate = 'reserved')
                END AS slots,
@@ -341,16 +341,16 @@ SELECT counted.*, least(CASE WHEN paused THEN 0 END, slots, tokens) AS room
                          extract(epoch FROM statement_timestamp() - limits.opens_at)
                          * 1000000 / limits.rate_interval))
                END::bigint AS tokens
-          FROM limits
+          FROM perdure_limits AS limits
          WHERE limits.environment = :environment) AS counted
 
 -- part: waking
 -- When the first key of a known task that runs wait for may start one again.
-CASE WHEN EXISTS (SELECT FROM buckets WHERE environment = :environment AND waiting)
+CASE WHEN EXISTS (SELECT FROM perdure_buckets WHERE environment = :environment AND waiting)
      THEN (SELECT min(first.opens_at)
              FROM jsonb_array_elements_text(:tasks::jsonb) AS known (task)
             CROSS JOIN LATERAL (
-                  SELECT opens_at FROM buckets
+                  SELECT opens_at FROM perdure_buckets
                    WHERE environment = :environment AND task = known.task AND waiting
                    ORDER BY opens_at
                    LIMIT 1) AS first)
@@ -362,7 +362,7 @@ END
 -- have none. Fair queues are looked at elsewhere.
 WITH RECURSIVE lane AS (
     (SELECT queue, keyed, task, priority, claimable_at
-       FROM runs
+       FROM perdure_runs
       WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
       ORDER BY queue, keyed, task, priority, claimable_at
       LIMIT 1)
@@ -371,7 +371,7 @@ WITH RECURSIVE lane AS (
        FROM lane
       CROSS JOIN LATERAL (
             SELECT queue, keyed, task, priority, claimable_at
-              FROM runs
+              FROM perdure_runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
                AND (queue, keyed, task, priority)
                    > (lane.queue, lane.keyed, lane.task, lane.priority)
@@ -402,7 +402,7 @@ WITH RECURSIVE lane AS (
       FROM due
      CROSS JOIN LATERAL (
            SELECT claimable_at
-             FROM runs
+             FROM perdure_runs
             WHERE environment = :environment AND gate IS NULL
               AND queue = due.queue AND keyed = due.keyed
               AND task = due.task AND priority = due.priority
@@ -427,7 +427,7 @@ WITH RECURSIVE lane AS (
      CROSS JOIN LATERAL (
            SELECT id, state, lease_expires_at,
                   claimable_at - priority * interval '1 hour' AS claim_rank
-             FROM runs
+             FROM perdure_runs
             WHERE environment = :environment AND gate IS NULL
               AND queue = won.queue AND keyed = won.keyed
               AND task = won.task AND priority = won.priority
@@ -439,7 +439,7 @@ WITH RECURSIVE lane AS (
 SELECT locked.id, locked.state, locked.lease_expires_at, history.events
   FROM locked
  CROSS JOIN LATERAL (
-       SELECT events FROM history
+       SELECT events FROM perdure_history AS history
         WHERE run_id = locked.id AND first_sequence = 1
         LIMIT 1) AS history
  ORDER BY locked.claim_rank, locked.id;
@@ -447,10 +447,10 @@ SELECT locked.id, locked.state, locked.lease_expires_at, history.events
 -- name: limited_clock
 -- The time, and what there is to look at: limits, fair queues, keys that wait for their rate.
 SELECT clock_timestamp(),
-       EXISTS (SELECT FROM limits
+       EXISTS (SELECT FROM perdure_limits
                 WHERE environment = :environment
                   AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused OR fair)),
-       (SELECT json_agg(name ORDER BY name)::text FROM limits
+       (SELECT json_agg(name ORDER BY name)::text FROM perdure_limits
          WHERE environment = :environment AND fair AND scope = 'queue' AND NOT paused
            AND (:queues::jsonb IS NULL
                 OR name = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))),
@@ -459,9 +459,9 @@ SELECT clock_timestamp(),
 -- name: claim_named
 -- The same for runs somebody knows by name: a push, or a run executed where it was asked for.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM runs
+  FROM perdure_runs AS runs
  CROSS JOIN LATERAL (
-       SELECT events FROM history
+       SELECT events FROM perdure_history AS history
         WHERE run_id = runs.id AND first_sequence = 1
         LIMIT 1) AS history
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
@@ -477,7 +477,7 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
 -- name: lock_turns
 -- Claims of one fair queue take turns, too: what one has read the next must not serve again.
 SELECT queue, after_key
-  FROM turns
+  FROM perdure_turns
  WHERE environment = :environment
    AND queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb)))
  ORDER BY queue
@@ -498,7 +498,7 @@ WITH RECURSIVE lane AS (
                     claimable_at <= statement_timestamp()
                     AND task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
                     AS is_due
-               FROM runs
+               FROM perdure_runs
               WHERE environment = :environment AND queue = :queue
                 AND claimable_at IS NOT NULL AND gate IS NULL
                 AND concurrency_key > :after
@@ -514,7 +514,7 @@ WITH RECURSIVE lane AS (
                    claimable_at <= statement_timestamp()
                    AND task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
                    AS is_due
-              FROM runs
+              FROM perdure_runs
              WHERE environment = :environment AND queue = :queue
                AND claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL
                AND (concurrency_key, task, priority) > (lane.key, lane.task, lane.priority)
@@ -530,7 +530,7 @@ SELECT key, task, priority, is_due
 -- The lanes of a fair queue's runs that have no key.
 WITH RECURSIVE lane AS (
     (SELECT task, priority, claimable_at
-       FROM runs
+       FROM perdure_runs
       WHERE environment = :environment AND queue = :queue AND keyed = false
         AND claimable_at IS NOT NULL AND gate IS NULL
       ORDER BY task, priority, claimable_at
@@ -540,7 +540,7 @@ WITH RECURSIVE lane AS (
        FROM lane
       CROSS JOIN LATERAL (
             SELECT task, priority, claimable_at
-              FROM runs
+              FROM perdure_runs
              WHERE environment = :environment AND queue = :queue AND keyed = false
                AND claimable_at IS NOT NULL AND gate IS NULL
                AND (task, priority) > (lane.task, lane.priority)
@@ -565,7 +565,7 @@ WITH lane AS MATERIALIZED (
       FROM lane
      CROSS JOIN LATERAL (
            (SELECT claimable_at
-              FROM runs
+              FROM perdure_runs
              WHERE environment = :environment AND queue = :queue AND gate IS NULL
                AND concurrency_key = lane.key AND task = lane.task AND priority = lane.priority
                AND claimable_at <= statement_timestamp()
@@ -573,7 +573,7 @@ WITH lane AS MATERIALIZED (
              LIMIT least(:wanted::bigint, 1000 / lane.lanes + 1))
            UNION ALL
            (SELECT claimable_at
-              FROM runs
+              FROM perdure_runs
              WHERE environment = :environment AND queue = :queue AND gate IS NULL
                AND lane.key IS NULL AND keyed = false
                AND task = lane.task AND priority = lane.priority
@@ -593,7 +593,7 @@ WITH lane AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT id, state, lease_expires_at,
                   claimable_at - priority * interval '1 hour' AS claim_rank
-             FROM runs
+             FROM perdure_runs
             WHERE environment = :environment AND queue = :queue AND gate IS NULL
               AND concurrency_key = won.key AND task = won.task AND priority = won.priority
               AND claimable_at <= statement_timestamp()
@@ -606,7 +606,7 @@ WITH lane AS MATERIALIZED (
      CROSS JOIN LATERAL (
            SELECT id, state, lease_expires_at,
                   claimable_at - priority * interval '1 hour' AS claim_rank
-             FROM runs
+             FROM perdure_runs
             WHERE environment = :environment AND queue = :queue AND gate IS NULL
               AND won.key IS NULL AND keyed = false
               AND task = won.task AND priority = won.priority
@@ -622,14 +622,14 @@ WITH lane AS MATERIALIZED (
 SELECT locked.id, locked.state, locked.lease_expires_at, history.events
   FROM locked
  CROSS JOIN LATERAL (
-       SELECT events FROM history
+       SELECT events FROM perdure_history AS history
         WHERE run_id = locked.id AND first_sequence = 1
         LIMIT 1) AS history
  ORDER BY row_number() OVER (PARTITION BY locked.place ORDER BY locked.claim_rank, locked.id),
           locked.place;
 
 -- name: set_turns
-UPDATE turns
+UPDATE perdure_turns AS turns
    SET after_key = new.after_key
   FROM jsonb_to_recordset(:rows::jsonb) AS new (environment text, queue text, after_key text)
  WHERE turns.environment = new.environment AND turns.queue = new.queue;
@@ -638,7 +638,7 @@ UPDATE turns
 -- The same where there are limits: not before its queue and task let it start.
 WITH RECURSIVE lane AS (
     (SELECT queue, keyed, task, priority, claimable_at
-       FROM runs
+       FROM perdure_runs
       WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
       ORDER BY queue, keyed, task, priority, claimable_at
       LIMIT 1)
@@ -647,7 +647,7 @@ WITH RECURSIVE lane AS (
        FROM lane
       CROSS JOIN LATERAL (
             SELECT queue, keyed, task, priority, claimable_at
-              FROM runs
+              FROM perdure_runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
                AND (queue, keyed, task, priority)
                    > (lane.queue, lane.keyed, lane.task, lane.priority)
@@ -671,7 +671,7 @@ SELECT least(min(greatest(lane.claimable_at, of_queue.opens_at, of_task.opens_at
 -- counts would count in the past.
 SELECT limits.scope, limits.name, limits.max_leases, limits.paused, limits.rate_interval,
        limits.rate_burst, limits.opens_at
-  FROM limits
+  FROM perdure_limits AS limits
   JOIN jsonb_to_recordset(:wanted::jsonb) AS wanted (scope text, name text)
     ON wanted.scope = limits.scope AND wanted.name = limits.name
  WHERE limits.environment = :environment
@@ -683,32 +683,32 @@ SELECT limits.scope, limits.name, limits.max_leases, limits.paused, limits.rate_
 -- Leases and reservations.
 SELECT wanted.scope, wanted.name, wanted.key,
        CASE wanted.scope
-       WHEN 'queue' THEN (SELECT count(*) FROM runs
+       WHEN 'queue' THEN (SELECT count(*) FROM perdure_runs
                            WHERE environment = :environment AND queue = wanted.name
                              AND lease_token IS NOT NULL)
-                         + (SELECT count(*) FROM runs
+                         + (SELECT count(*) FROM perdure_runs
                              WHERE environment = :environment AND queue = wanted.name
                                AND gate = 'reserved')
-       WHEN 'task' THEN (SELECT count(*) FROM runs
+       WHEN 'task' THEN (SELECT count(*) FROM perdure_runs
                           WHERE environment = :environment AND task = wanted.name
                             AND lease_worker IS NOT NULL)
-                        + (SELECT count(*) FROM runs
+                        + (SELECT count(*) FROM perdure_runs
                             WHERE environment = :environment AND task = wanted.name
                               AND gate = 'reserved')
-       WHEN 'key' THEN (SELECT count(*) FROM runs
+       WHEN 'key' THEN (SELECT count(*) FROM perdure_runs
                          WHERE environment = :environment AND task = wanted.name
                            AND concurrency_key = wanted.key AND lease_worker IS NOT NULL)
-                       + (SELECT count(*) FROM runs
+                       + (SELECT count(*) FROM perdure_runs
                            WHERE environment = :environment AND task = wanted.name
                              AND concurrency_key = wanted.key AND gate = 'reserved')
-       ELSE (SELECT count(*) FROM runs
+       ELSE (SELECT count(*) FROM perdure_runs
               WHERE environment = :environment AND schedule_id = wanted.name AND holds_slot)
        END
   FROM jsonb_to_recordset(:wanted::jsonb) AS wanted (scope text, name text, key text);
 
 -- name: read_buckets
 SELECT buckets.task, buckets.key, buckets.opens_at
-  FROM buckets
+  FROM perdure_buckets AS buckets
   JOIN jsonb_to_recordset(:wanted::jsonb) AS wanted (task text, key text)
     ON wanted.task = buckets.task AND wanted.key = buckets.key
  WHERE buckets.environment = :environment;
@@ -718,7 +718,7 @@ SELECT buckets.task, buckets.key, buckets.opens_at
 SELECT due.task, due.key
   FROM jsonb_array_elements_text(:tasks::jsonb) AS known (task)
  CROSS JOIN LATERAL (
-       SELECT task, key, opens_at FROM buckets
+       SELECT task, key, opens_at FROM perdure_buckets
         WHERE environment = :environment AND task = known.task AND waiting
           AND opens_at <= statement_timestamp()
         ORDER BY opens_at
@@ -727,7 +727,7 @@ SELECT due.task, due.key
  LIMIT :limit;
 
 -- name: take_tokens
-UPDATE limits
+UPDATE perdure_limits AS limits
    SET opens_at = taken.opens_at
   FROM jsonb_to_recordset(:rows::jsonb) AS taken (
        environment text, scope text, name text, opens_at timestamptz)
@@ -736,9 +736,10 @@ UPDATE limits
 
 -- name: put_buckets
 -- Whether runs wait is looked up last, after they were parked or let in.
-INSERT INTO buckets (environment, task, key, opens_at, full_at, waiting)
+INSERT INTO perdure_buckets (environment, task, key, opens_at, full_at, waiting)
 SELECT environment, task, key, opens_at, full_at,
-       EXISTS (SELECT FROM runs WHERE runs.environment = new.environment AND runs.gate = new.gate)
+       EXISTS (SELECT FROM perdure_runs AS runs
+                WHERE runs.environment = new.environment AND runs.gate = new.gate)
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        environment text, task text, key text, opens_at timestamptz, full_at timestamptz,
        gate text)
@@ -747,7 +748,7 @@ SELECT environment, task, key, opens_at, full_at,
 
 -- name: wake_buckets
 -- Whoever takes a token of one next finds out whether others still wait.
-UPDATE buckets
+UPDATE perdure_buckets AS buckets
    SET waiting = false
   FROM jsonb_to_recordset(:rows::jsonb) AS woken (environment text, task text, key text)
  WHERE buckets.environment = woken.environment AND buckets.task = woken.task
@@ -755,21 +756,21 @@ UPDATE buckets
 
 -- name: settle_buckets
 -- A task's keys have another rate: at worst, they wait for one token of it.
-UPDATE buckets
+UPDATE perdure_buckets
    SET opens_at = least(opens_at, statement_timestamp() + :interval * interval '1 microsecond'),
        full_at = least(opens_at, statement_timestamp() + :interval * interval '1 microsecond')
                  + :spread * interval '1 microsecond'
  WHERE environment = :environment AND task = :task;
 
 -- name: drop_buckets
-DELETE FROM buckets
+DELETE FROM perdure_buckets
  WHERE environment = :environment AND task = :task;
 
 -- name: delete_full_buckets
-DELETE FROM buckets
+DELETE FROM perdure_buckets
  WHERE (environment, task, key) IN (
        SELECT environment, task, key
-         FROM buckets
+         FROM perdure_buckets
         WHERE full_at <= statement_timestamp() AND NOT waiting
         ORDER BY full_at
         LIMIT :limit
@@ -780,7 +781,7 @@ DELETE FROM buckets
 -- writing is left to maintenance. Paused queues are passed by.
 WITH RECURSIVE lane AS (
     (SELECT queue, task, priority
-       FROM runs
+       FROM perdure_runs
       WHERE environment = :environment AND gate = :gate
       ORDER BY queue, task, priority
       LIMIT 1)
@@ -789,7 +790,7 @@ WITH RECURSIVE lane AS (
        FROM lane
       CROSS JOIN LATERAL (
             SELECT queue, task, priority
-              FROM runs
+              FROM perdure_runs
              WHERE environment = :environment AND gate = :gate
                AND (queue, task, priority) > (lane.queue, lane.task, lane.priority)
              ORDER BY queue, task, priority
@@ -799,23 +800,23 @@ WITH RECURSIVE lane AS (
       FROM lane
      CROSS JOIN LATERAL (
            SELECT id, claimable_at - priority * interval '1 hour' AS claim_rank
-             FROM runs
+             FROM perdure_runs
             WHERE environment = :environment AND gate = :gate AND queue = lane.queue
               AND task = lane.task AND priority = lane.priority
             ORDER BY claimable_at, id
             LIMIT :room
               FOR UPDATE SKIP LOCKED) AS mine
-     WHERE NOT EXISTS (SELECT FROM limits
+     WHERE NOT EXISTS (SELECT FROM perdure_limits
                         WHERE environment = :environment AND scope = 'queue'
                           AND name = lane.queue AND paused)
 )
-UPDATE runs
+UPDATE perdure_runs
    SET gate = NULL
  WHERE id IN (SELECT id FROM first ORDER BY claim_rank, id LIMIT :room)
 RETURNING id;
 
 -- name: park_runs
-UPDATE runs
+UPDATE perdure_runs AS runs
    SET gate = parked.gate
   FROM jsonb_to_recordset(:rows::jsonb) AS parked (id uuid, gate text)
  WHERE runs.id = parked.id;
@@ -824,7 +825,7 @@ UPDATE runs
 -- Jumps from gate to gate, however many wait behind each.
 WITH RECURSIVE parked AS (
     (SELECT environment, gate
-       FROM runs
+       FROM perdure_runs
       WHERE gate IS NOT NULL AND (environment, gate) > (:after_environment, :after_gate)
       ORDER BY environment, gate
       LIMIT 1)
@@ -833,7 +834,7 @@ WITH RECURSIVE parked AS (
        FROM parked
       CROSS JOIN LATERAL (
             SELECT environment, gate
-              FROM runs
+              FROM perdure_runs
              WHERE gate IS NOT NULL AND (environment, gate) > (parked.environment, parked.gate)
              ORDER BY environment, gate
              LIMIT 1) AS next)
@@ -845,8 +846,8 @@ SELECT environment, gate
 -- name: put_limit
 -- Only over the version it was made from; whose version is stale gets no row back. Another rate
 -- leaves at worst an empty bucket.
-INSERT INTO limits (environment, scope, name, version, max_leases, rate_interval, rate_burst,
-                    paused, fair, body)
+INSERT INTO perdure_limits AS limits (environment, scope, name, version, max_leases,
+                                      rate_interval, rate_burst, paused, fair, body)
 VALUES (:environment, :scope, :name, :version, :max_leases, :rate_interval, :rate_burst,
         :paused, :fair, :body)
     ON CONFLICT (environment, scope, name) DO UPDATE
@@ -860,20 +861,20 @@ VALUES (:environment, :scope, :name, :version, :max_leases, :rate_interval, :rat
 RETURNING name;
 
 -- name: insert_turns
-INSERT INTO turns (environment, queue, after_key)
+INSERT INTO perdure_turns (environment, queue, after_key)
 SELECT environment, queue, ''
   FROM jsonb_to_recordset(:rows::jsonb) AS new (environment text, queue text)
     ON CONFLICT (environment, queue) DO NOTHING;
 
 -- name: read_limits
 SELECT environment, scope, name, version, body
-  FROM limits
+  FROM perdure_limits
  WHERE environment = :environment
  ORDER BY scope, name;
 
 -- name: read_gates_of_runs
 SELECT id, gate
-  FROM runs
+  FROM perdure_runs
  WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
    AND gate IS NOT NULL;
 
@@ -881,7 +882,7 @@ SELECT id, gate
 -- What `lock_limits` finds, without a lock: to tell, not to judge.
 SELECT limits.scope, limits.name, limits.max_leases, limits.paused, limits.rate_interval,
        limits.rate_burst, limits.opens_at
-  FROM limits
+  FROM perdure_limits AS limits
   JOIN jsonb_to_recordset(:wanted::jsonb) AS wanted (scope text, name text)
     ON wanted.scope = limits.scope AND wanted.name = limits.name
  WHERE limits.environment = :environment;
@@ -889,14 +890,14 @@ SELECT limits.scope, limits.name, limits.max_leases, limits.paused, limits.rate_
 -- name: lock_leases
 -- SKIP LOCKED: whoever is writing the row now may be ending the lease; ask again later.
 SELECT runs.id
-  FROM runs
+  FROM perdure_runs AS runs
   JOIN jsonb_to_recordset(:wanted::jsonb) AS wanted (id uuid, token text)
     ON wanted.id = runs.id AND wanted.token = runs.lease_token
    FOR UPDATE OF runs SKIP LOCKED;
 
 -- name: renew_leases
 -- No sequence, no event, no indexed column: a HOT update. `attention_at` stays, early at worst.
-UPDATE runs
+UPDATE perdure_runs AS runs
    SET lease_expires_at = greatest(runs.lease_expires_at,
                                    clock_timestamp() + wanted.ttl * interval '1 microsecond')
   FROM jsonb_to_recordset(:rows::jsonb) AS wanted (id uuid, token text, ttl bigint)
@@ -904,25 +905,25 @@ UPDATE runs
 
 -- name: read_leases
 SELECT runs.id, runs.lease_token, runs.lease_expires_at, runs.status
-  FROM runs
+  FROM perdure_runs AS runs
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
 -- name: leases_of_worker
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM runs
+  FROM perdure_runs AS runs
  CROSS JOIN LATERAL (
-       SELECT events FROM history
+       SELECT events FROM perdure_history AS history
         WHERE run_id = runs.id AND first_sequence = 1
         LIMIT 1) AS history
  WHERE runs.lease_worker = :worker_id;
 
 -- name: put_off_attention
 -- Leases that were renewed since: look again when they expire.
-UPDATE runs
+UPDATE perdure_runs
    SET attention_at = lease_expires_at
  WHERE id IN (
        SELECT id
-         FROM runs
+         FROM perdure_runs
         WHERE attention_at <= statement_timestamp()
           AND lease_expires_at > statement_timestamp()
         ORDER BY attention_at
@@ -931,16 +932,16 @@ UPDATE runs
 
 -- name: put_off_unreadable
 -- Runs this code cannot read: look again in an hour, perhaps it has been upgraded.
-UPDATE runs
+UPDATE perdure_runs AS runs
    SET attention_at = statement_timestamp() + interval '1 hour'
   FROM jsonb_to_recordset(:rows::jsonb) AS aside (id uuid)
  WHERE runs.id = aside.id;
 
 -- name: due_for_attention
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM runs
+  FROM perdure_runs AS runs
  CROSS JOIN LATERAL (
-       SELECT events FROM history
+       SELECT events FROM perdure_history AS history
         WHERE run_id = runs.id AND first_sequence = 1
         LIMIT 1) AS history
  WHERE runs.attention_at <= statement_timestamp()
@@ -950,9 +951,9 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
 
 -- name: get_runs
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM runs
+  FROM perdure_runs AS runs
  CROSS JOIN LATERAL (
-       SELECT events FROM history
+       SELECT events FROM perdure_history AS history
         WHERE run_id = runs.id AND first_sequence = 1
         LIMIT 1) AS history
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
@@ -960,9 +961,9 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
 -- name: find_runs
 -- The conditions that apply are added by name, from the queries called `where_…`.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM runs
+  FROM perdure_runs AS runs
  CROSS JOIN LATERAL (
-       SELECT events FROM history
+       SELECT events FROM perdure_history AS history
         WHERE run_id = runs.id AND first_sequence = 1
         LIMIT 1) AS history
  WHERE runs.environment = :environment AND {conditions}
@@ -985,7 +986,7 @@ runs.task = :task;
 runs.queue = :queue;
 
 -- name: where_tag
-EXISTS (SELECT FROM run_tags
+EXISTS (SELECT FROM perdure_run_tags AS run_tags
          WHERE run_tags.environment = runs.environment AND run_tags.key = :tag_key
            AND run_tags.value = :tag_value AND run_tags.run_id = runs.id);
 
@@ -1016,20 +1017,20 @@ runs.fingerprint = :fingerprint;
 
 -- name: read_history
 SELECT first_sequence, events
-  FROM history
+  FROM perdure_history
  WHERE run_id = :run_id
  ORDER BY first_sequence;
 
 -- name: count_runs
 SELECT queue, status, count(*)
-  FROM runs
+  FROM perdure_runs
  WHERE environment = :environment
  GROUP BY queue, status;
 
 -- name: read_changes
 -- Below the oldest open write transaction nothing can appear any more, so nothing is skipped.
 SELECT xid::text || '.' || run_id::text || '.' || first_sequence, run_id, first_sequence, events
-  FROM history
+  FROM perdure_history
  WHERE xid >= split_part(:cursor, '.', 1)::xid8
    AND xid < pg_snapshot_xmin(pg_current_snapshot())
    AND (xid, run_id, first_sequence)
@@ -1040,26 +1041,26 @@ SELECT xid::text || '.' || run_id::text || '.' || first_sequence, run_id, first_
 
 -- name: finished_before
 SELECT id
-  FROM runs
+  FROM perdure_runs
  WHERE status = :status AND finished_at <= :before
  ORDER BY finished_at
  LIMIT :limit
    FOR UPDATE SKIP LOCKED;
 
 -- name: delete_history
-DELETE FROM history
+DELETE FROM perdure_history
  WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
 -- name: delete_tags
-DELETE FROM run_tags
+DELETE FROM perdure_run_tags
  WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
 -- name: delete_dead_letters
-DELETE FROM dead_letters
+DELETE FROM perdure_dead_letters
  WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
 -- name: delete_runs
-DELETE FROM runs
+DELETE FROM perdure_runs
  WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
 -- name: server_started
@@ -1067,7 +1068,7 @@ SELECT pg_postmaster_start_time();
 
 -- name: put_record
 -- Only over the version it was made from; whose version is stale gets no row back.
-INSERT INTO records (environment, kind, name, version, seen_at, body)
+INSERT INTO perdure_records AS records (environment, kind, name, version, seen_at, body)
 VALUES (:environment, :kind, :name, :version, statement_timestamp(), :body)
     ON CONFLICT (environment, kind, name) DO UPDATE
    SET version = excluded.version, seen_at = excluded.seen_at, body = excluded.body
@@ -1076,19 +1077,19 @@ RETURNING name;
 
 -- name: read_records
 SELECT environment, kind, name, version, seen_at, body
-  FROM records
+  FROM perdure_records
  WHERE environment = :environment AND kind = :kind
  ORDER BY name;
 
 -- name: forget_records
-DELETE FROM records
+DELETE FROM perdure_records
  WHERE environment = :environment AND kind = :kind AND seen_at <= :before;
 
 -- name: delete_free_keys
-DELETE FROM keys
+DELETE FROM perdure_keys
  WHERE (environment, kind, scope, name) IN (
        SELECT environment, kind, scope, name
-         FROM keys
+         FROM perdure_keys
         WHERE free_at <= statement_timestamp()
         ORDER BY environment, kind, scope, name
         LIMIT :limit
@@ -1096,41 +1097,41 @@ DELETE FROM keys
 RETURNING name;
 
 -- name: reopen_unreadable
-UPDATE runs
+UPDATE perdure_runs
    SET gate = NULL
  WHERE gate = 'unreadable';
 
 -- name: insert_logs
 -- A line whose answer was lost is written again and kept once; one of a pruned run is nobody's.
-INSERT INTO run_logs (run_id, attempt, number, at, level, logger, message, fields)
+INSERT INTO perdure_run_logs (run_id, attempt, number, at, level, logger, message, fields)
 SELECT new.run_id, new.attempt, new.number, new.at, new.level, new.logger, new.message, new.fields
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        run_id uuid, attempt integer, number integer, at timestamptz, level integer, logger text,
        message text, fields text)
-  JOIN runs ON runs.id = new.run_id
+  JOIN perdure_runs AS runs ON runs.id = new.run_id
     ON CONFLICT (run_id, attempt, number) DO NOTHING;
 
 -- name: trim_logs
 -- OFFSET keeps the planner from joining otherwise than attempt by attempt: what looks good while
 -- the table is empty would read all of it later.
-DELETE FROM run_logs
+DELETE FROM perdure_run_logs
  WHERE ctid = ANY (ARRAY(
        SELECT line.place
          FROM jsonb_to_recordset(:rows::jsonb) AS old (
               run_id uuid, attempt integer, keep_from integer)
         CROSS JOIN LATERAL (
               SELECT ctid AS place
-                FROM run_logs
+                FROM perdure_run_logs
                WHERE run_id = old.run_id AND attempt = old.attempt AND number < old.keep_from
               OFFSET 0) AS line));
 
 -- name: put_progress
 -- Of two attempts at once, the one that lost its lease is the older one.
-INSERT INTO run_progress (run_id, attempt, at, fraction, message)
+INSERT INTO perdure_run_progress AS run_progress (run_id, attempt, at, fraction, message)
 SELECT DISTINCT ON (new.run_id) new.run_id, new.attempt, new.at, new.fraction, new.message
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        run_id uuid, attempt integer, at timestamptz, fraction double precision, message text)
-  JOIN runs ON runs.id = new.run_id
+  JOIN perdure_runs AS runs ON runs.id = new.run_id
  ORDER BY new.run_id, new.attempt DESC
     ON CONFLICT (run_id) DO UPDATE
    SET attempt = excluded.attempt, at = excluded.at, fraction = excluded.fraction,
@@ -1139,29 +1140,29 @@ SELECT DISTINCT ON (new.run_id) new.run_id, new.attempt, new.at, new.fraction, n
 
 -- name: read_logs
 SELECT attempt, number, at, level, logger, message, fields
-  FROM run_logs
+  FROM perdure_run_logs
  WHERE run_id = :run_id AND (attempt, number) > (:attempt, :number)
  ORDER BY attempt, number
  LIMIT :limit;
 
 -- name: read_progress
 SELECT run_id, attempt, at, fraction, message
-  FROM run_progress
+  FROM perdure_run_progress
  WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
 -- name: delete_logs
-DELETE FROM run_logs
+DELETE FROM perdure_run_logs
  WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
 -- name: delete_progress
-DELETE FROM run_progress
+DELETE FROM perdure_run_progress
  WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
 -- name: count_lanes
 -- What is due and what is later, lane by lane as a claim sees them, of each lane only so many.
 WITH RECURSIVE lane AS (
     (SELECT queue, keyed, task, priority, claimable_at, 1 AS place
-       FROM runs
+       FROM perdure_runs
       WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
       ORDER BY queue, keyed, task, priority, claimable_at
       LIMIT 1)
@@ -1171,7 +1172,7 @@ WITH RECURSIVE lane AS (
        FROM lane
       CROSS JOIN LATERAL (
             SELECT queue, keyed, task, priority, claimable_at
-              FROM runs
+              FROM perdure_runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
                AND (queue, keyed, task, priority)
                    > (lane.queue, lane.keyed, lane.task, lane.priority)
@@ -1182,7 +1183,7 @@ WITH RECURSIVE lane AS (
 SELECT lane.queue,
        sum((SELECT count(*)
               FROM (SELECT
-                      FROM runs
+                      FROM perdure_runs
                      WHERE environment = :environment AND gate IS NULL
                        AND queue = lane.queue AND keyed = lane.keyed
                        AND task = lane.task AND priority = lane.priority
@@ -1190,7 +1191,7 @@ SELECT lane.queue,
                      LIMIT :most) AS due))::bigint,
        sum((SELECT count(*)
               FROM (SELECT
-                      FROM runs
+                      FROM perdure_runs
                      WHERE environment = :environment AND gate IS NULL
                        AND queue = lane.queue AND keyed = lane.keyed
                        AND task = lane.task AND priority = lane.priority
@@ -1202,41 +1203,41 @@ SELECT lane.queue,
 
 -- name: count_held
 SELECT 'parked', queue, count(*)
-  FROM (SELECT queue FROM runs
+  FROM (SELECT queue FROM perdure_runs
          WHERE environment = :environment AND gate IS NOT NULL AND gate <> 'reserved'
          LIMIT :most) AS parked
  GROUP BY queue
 UNION ALL
 SELECT 'leased', queue, count(*)
-  FROM (SELECT queue FROM runs
+  FROM (SELECT queue FROM perdure_runs
          WHERE environment = :environment AND lease_token IS NOT NULL LIMIT :most) AS leased
  GROUP BY queue;
 
 -- name: holders_of_queue
 -- Who holds a limit, for whoever asks why: leases and reservations, a few of them.
-SELECT id FROM runs
+SELECT id FROM perdure_runs
  WHERE environment = :environment AND queue = :name AND lease_token IS NOT NULL
 UNION ALL
-SELECT id FROM runs
+SELECT id FROM perdure_runs
  WHERE environment = :environment AND queue = :name AND gate = 'reserved'
  ORDER BY id
  LIMIT :most;
 
 -- name: holders_of_task
-SELECT id FROM runs
+SELECT id FROM perdure_runs
  WHERE environment = :environment AND task = :name AND lease_worker IS NOT NULL
 UNION ALL
-SELECT id FROM runs
+SELECT id FROM perdure_runs
  WHERE environment = :environment AND task = :name AND gate = 'reserved'
  ORDER BY id
  LIMIT :most;
 
 -- name: holders_of_key
-SELECT id FROM runs
+SELECT id FROM perdure_runs
  WHERE environment = :environment AND task = :name AND concurrency_key = :key
    AND lease_worker IS NOT NULL
 UNION ALL
-SELECT id FROM runs
+SELECT id FROM perdure_runs
  WHERE environment = :environment AND task = :name AND concurrency_key = :key
    AND gate = 'reserved'
  ORDER BY id
@@ -1245,7 +1246,7 @@ SELECT id FROM runs
 -- name: holders_of_schedule
 -- OFFSET 0: else it would rather read all runs of the schedule, in order of id.
 SELECT id
-  FROM (SELECT id FROM runs
+  FROM (SELECT id FROM perdure_runs
          WHERE environment = :environment AND schedule_id = :name AND holds_slot
         OFFSET 0) AS holders
  ORDER BY id
@@ -1254,7 +1255,7 @@ SELECT id
 -- name: count_parked
 -- How many wait behind a gate, counted only so far.
 SELECT count(*)
-  FROM (SELECT 1 FROM runs
+  FROM (SELECT 1 FROM perdure_runs
          WHERE environment = :environment AND gate = :gate
          LIMIT :most) AS parked;
 
@@ -1262,7 +1263,7 @@ SELECT count(*)
 -- How many due runs of a queue come before this rank, lane by lane, of each lane only so many.
 WITH RECURSIVE lane AS (
     (SELECT keyed, task, priority, 1 AS place
-       FROM runs
+       FROM perdure_runs
       WHERE environment = :environment AND queue = :queue
         AND claimable_at IS NOT NULL AND gate IS NULL
       ORDER BY keyed, task, priority, claimable_at
@@ -1272,7 +1273,7 @@ WITH RECURSIVE lane AS (
        FROM lane
       CROSS JOIN LATERAL (
             SELECT keyed, task, priority
-              FROM runs
+              FROM perdure_runs
              WHERE environment = :environment AND queue = :queue
                AND claimable_at IS NOT NULL AND gate IS NULL
                AND (keyed, task, priority) > (lane.keyed, lane.task, lane.priority)
@@ -1282,7 +1283,7 @@ WITH RECURSIVE lane AS (
 )
 SELECT coalesce(sum((SELECT count(*)
               FROM (SELECT
-                      FROM runs
+                      FROM perdure_runs
                      WHERE environment = :environment AND gate IS NULL
                        AND queue = :queue AND keyed = lane.keyed
                        AND task = lane.task AND priority = lane.priority

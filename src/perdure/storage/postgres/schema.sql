@@ -1,19 +1,19 @@
 -- The schema, as the migrations leave it. To read, not to run: `perdure migrate` makes it.
 -- Written by scripts/dump_schema.py.
 
-CREATE TABLE buckets (
+CREATE TABLE perdure_buckets (
     environment text COLLATE "C" NOT NULL,
     task text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
     opens_at timestamp with time zone NOT NULL,
     full_at timestamp with time zone NOT NULL,
     waiting boolean NOT NULL,
-    CONSTRAINT buckets_pkey PRIMARY KEY (environment, task, key)
+    CONSTRAINT perdure_buckets_pkey PRIMARY KEY (environment, task, key)
 );
-CREATE INDEX buckets_full ON buckets USING btree (full_at);
-CREATE INDEX buckets_waiting ON buckets USING btree (environment, task, opens_at) WHERE waiting;
+CREATE INDEX perdure_buckets_full ON perdure_buckets USING btree (full_at);
+CREATE INDEX perdure_buckets_waiting ON perdure_buckets USING btree (environment, task, opens_at) WHERE waiting;
 
-CREATE TABLE dead_letters (
+CREATE TABLE perdure_dead_letters (
     run_id uuid NOT NULL,
     environment text COLLATE "C" NOT NULL,
     task text COLLATE "C" NOT NULL,
@@ -28,21 +28,21 @@ CREATE TABLE dead_letters (
     closed_at timestamp with time zone,
     closed_by text,
     replay_run_id uuid,
-    CONSTRAINT dead_letters_pkey PRIMARY KEY (run_id)
+    CONSTRAINT perdure_dead_letters_pkey PRIMARY KEY (run_id)
 );
 
-CREATE TABLE history (
+CREATE TABLE perdure_history (
     run_id uuid NOT NULL,
     first_sequence integer NOT NULL,
     xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
     commit_id text COLLATE "C" NOT NULL,
     events text NOT NULL,
-    CONSTRAINT history_pkey PRIMARY KEY (run_id, first_sequence),
-    CONSTRAINT history_first_sequence_check CHECK (first_sequence >= 1)
+    CONSTRAINT perdure_history_pkey PRIMARY KEY (run_id, first_sequence),
+    CONSTRAINT perdure_history_first_sequence_check CHECK (first_sequence >= 1)
 );
-CREATE INDEX history_feed ON history USING btree (xid, run_id, first_sequence);
+CREATE INDEX perdure_history_feed ON perdure_history USING btree (xid, run_id, first_sequence);
 
-CREATE TABLE keys (
+CREATE TABLE perdure_keys (
     environment text COLLATE "C" NOT NULL,
     kind text COLLATE "C" NOT NULL,
     scope text COLLATE "C" NOT NULL,
@@ -50,57 +50,53 @@ CREATE TABLE keys (
     run_id uuid NOT NULL,
     payload_hash text COLLATE "C" NOT NULL,
     free_at timestamp with time zone,
-    CONSTRAINT keys_pkey PRIMARY KEY (environment, kind, scope, name)
+    CONSTRAINT perdure_keys_pkey PRIMARY KEY (environment, kind, scope, name)
 );
-CREATE INDEX keys_free ON keys USING btree (free_at) WHERE (free_at IS NOT NULL);
+CREATE INDEX perdure_keys_free ON perdure_keys USING btree (free_at) WHERE (free_at IS NOT NULL);
 
-CREATE TABLE limits (
+CREATE TABLE perdure_limits (
     environment text COLLATE "C" NOT NULL,
     scope text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL,
+    version integer NOT NULL,
     max_leases integer,
-    version integer DEFAULT 1 NOT NULL,
     rate_interval bigint,
     rate_burst integer,
     opens_at timestamp with time zone,
-    paused boolean DEFAULT false NOT NULL,
-    fair boolean DEFAULT false NOT NULL,
-    body text DEFAULT '{}'::text NOT NULL,
-    CONSTRAINT limits_pkey PRIMARY KEY (environment, scope, name),
-    CONSTRAINT limits_max_leases_check CHECK (max_leases >= 0),
-    CONSTRAINT limits_rate_burst_check CHECK (rate_burst > 0),
-    CONSTRAINT limits_rate_interval_check CHECK (rate_interval > 0),
-    CONSTRAINT limits_version_check CHECK (version >= 1),
+    paused boolean NOT NULL,
+    fair boolean NOT NULL,
+    body text NOT NULL,
+    CONSTRAINT perdure_limits_pkey PRIMARY KEY (environment, scope, name),
+    CONSTRAINT perdure_limits_max_leases_check CHECK (max_leases >= 0),
+    CONSTRAINT perdure_limits_rate_burst_check CHECK (rate_burst > 0),
+    CONSTRAINT perdure_limits_rate_interval_check CHECK (rate_interval > 0),
+    CONSTRAINT perdure_limits_version_check CHECK (version >= 1),
     CONSTRAINT rate_is_whole CHECK ((rate_interval IS NULL) = (rate_burst IS NULL))
 );
-CREATE INDEX limits_fair ON limits USING btree (environment, name) WHERE fair;
+CREATE INDEX perdure_limits_fair ON perdure_limits USING btree (environment, name) WHERE fair;
 
-CREATE TABLE outbox (
+CREATE TABLE perdure_outbox (
     position bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     run_id uuid NOT NULL,
     environment text COLLATE "C" NOT NULL,
     queue text COLLATE "C" NOT NULL,
     available_at timestamp with time zone NOT NULL,
     delivery text NOT NULL,
-    CONSTRAINT outbox_pkey PRIMARY KEY ("position")
+    CONSTRAINT perdure_outbox_pkey PRIMARY KEY ("position")
 );
 
-CREATE TABLE perdure_schema (
-    version integer NOT NULL
-);
-
-CREATE TABLE records (
+CREATE TABLE perdure_records (
     environment text COLLATE "C" NOT NULL,
     kind text COLLATE "C" NOT NULL,
     name text COLLATE "C" NOT NULL,
     version integer NOT NULL,
     seen_at timestamp with time zone NOT NULL,
     body text NOT NULL,
-    CONSTRAINT records_pkey PRIMARY KEY (environment, kind, name),
-    CONSTRAINT records_version_check CHECK (version >= 1)
+    CONSTRAINT perdure_records_pkey PRIMARY KEY (environment, kind, name),
+    CONSTRAINT perdure_records_version_check CHECK (version >= 1)
 );
 
-CREATE TABLE run_logs (
+CREATE TABLE perdure_run_logs (
     run_id uuid NOT NULL,
     attempt integer NOT NULL,
     number integer NOT NULL,
@@ -109,29 +105,29 @@ CREATE TABLE run_logs (
     logger text NOT NULL,
     message text NOT NULL,
     fields text,
-    CONSTRAINT run_logs_pkey PRIMARY KEY (run_id, attempt, number)
+    CONSTRAINT perdure_run_logs_pkey PRIMARY KEY (run_id, attempt, number)
 );
 
-CREATE TABLE run_progress (
+CREATE TABLE perdure_run_progress (
     run_id uuid NOT NULL,
     attempt integer NOT NULL,
     at timestamp with time zone NOT NULL,
     fraction double precision NOT NULL,
     message text NOT NULL,
-    CONSTRAINT run_progress_pkey PRIMARY KEY (run_id),
-    CONSTRAINT run_progress_fraction_check CHECK (fraction >= 0::double precision AND fraction <= 1::double precision)
+    CONSTRAINT perdure_run_progress_pkey PRIMARY KEY (run_id),
+    CONSTRAINT perdure_run_progress_fraction_check CHECK (fraction >= 0::double precision AND fraction <= 1::double precision)
 );
 
-CREATE TABLE run_tags (
+CREATE TABLE perdure_run_tags (
     environment text COLLATE "C" NOT NULL,
     key text COLLATE "C" NOT NULL,
     value text COLLATE "C" NOT NULL,
     run_id uuid NOT NULL,
-    CONSTRAINT run_tags_pkey PRIMARY KEY (environment, key, value, run_id)
+    CONSTRAINT perdure_run_tags_pkey PRIMARY KEY (environment, key, value, run_id)
 );
-CREATE INDEX run_tags_by_run ON run_tags USING btree (run_id);
+CREATE INDEX perdure_run_tags_by_run ON perdure_run_tags USING btree (run_id);
 
-CREATE TABLE runs (
+CREATE TABLE perdure_runs (
     id uuid NOT NULL,
     environment text COLLATE "C" NOT NULL,
     queue text COLLATE "C" NOT NULL,
@@ -156,28 +152,32 @@ CREATE TABLE runs (
     fingerprint text COLLATE "C",
     state text NOT NULL,
     keyed boolean GENERATED ALWAYS AS (concurrency_key IS NOT NULL) STORED,
-    CONSTRAINT runs_pkey PRIMARY KEY (id),
+    CONSTRAINT perdure_runs_pkey PRIMARY KEY (id),
     CONSTRAINT finished_is_at_rest CHECK (finished_at IS NULL OR claimable_at IS NULL AND lease_token IS NULL),
     CONSTRAINT lease_is_whole CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL) AND (lease_token IS NULL) = (lease_worker IS NULL)),
     CONSTRAINT leased_is_not_claimable CHECK (lease_token IS NULL OR claimable_at IS NULL),
-    CONSTRAINT runs_sequence_check CHECK (sequence >= 1)
+    CONSTRAINT perdure_runs_sequence_check CHECK (sequence >= 1)
 ) WITH (fillfactor=80);
-CREATE INDEX runs_attention ON runs USING btree (attention_at) WHERE (attention_at IS NOT NULL);
-CREATE INDEX runs_batch ON runs USING btree (batch_id) WHERE (batch_id IS NOT NULL);
-CREATE INDEX runs_by_key ON runs USING btree (environment, queue, concurrency_key, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL) AND (concurrency_key IS NOT NULL));
-CREATE INDEX runs_claimable ON runs USING btree (environment, queue, keyed, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL));
-CREATE INDEX runs_finished ON runs USING btree (status, finished_at) WHERE (finished_at IS NOT NULL);
-CREATE INDEX runs_gated ON runs USING btree (environment, gate, queue, task, priority, claimable_at, id) WHERE (gate IS NOT NULL);
-CREATE INDEX runs_leased_by_queue ON runs USING btree (environment, queue) WHERE (lease_token IS NOT NULL);
-CREATE INDEX runs_leased_by_task ON runs USING btree (environment, task, concurrency_key) WHERE (lease_worker IS NOT NULL);
-CREATE INDEX runs_parent ON runs USING btree (parent_id) WHERE (parent_id IS NOT NULL);
-CREATE INDEX runs_reserved ON runs USING btree (environment, task, concurrency_key) WHERE (gate = 'reserved'::text);
-CREATE INDEX runs_schedule ON runs USING btree (schedule_id, id) WHERE (schedule_id IS NOT NULL);
-CREATE INDEX runs_slots ON runs USING btree (environment, schedule_id) WHERE holds_slot;
+CREATE INDEX perdure_runs_attention ON perdure_runs USING btree (attention_at) WHERE (attention_at IS NOT NULL);
+CREATE INDEX perdure_runs_batch ON perdure_runs USING btree (batch_id) WHERE (batch_id IS NOT NULL);
+CREATE INDEX perdure_runs_by_key ON perdure_runs USING btree (environment, queue, concurrency_key, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL) AND (concurrency_key IS NOT NULL));
+CREATE INDEX perdure_runs_claimable ON perdure_runs USING btree (environment, queue, keyed, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL));
+CREATE INDEX perdure_runs_finished ON perdure_runs USING btree (status, finished_at) WHERE (finished_at IS NOT NULL);
+CREATE INDEX perdure_runs_gated ON perdure_runs USING btree (environment, gate, queue, task, priority, claimable_at, id) WHERE (gate IS NOT NULL);
+CREATE INDEX perdure_runs_leased_by_queue ON perdure_runs USING btree (environment, queue) WHERE (lease_token IS NOT NULL);
+CREATE INDEX perdure_runs_leased_by_task ON perdure_runs USING btree (environment, task, concurrency_key) WHERE (lease_worker IS NOT NULL);
+CREATE INDEX perdure_runs_parent ON perdure_runs USING btree (parent_id) WHERE (parent_id IS NOT NULL);
+CREATE INDEX perdure_runs_reserved ON perdure_runs USING btree (environment, task, concurrency_key) WHERE (gate = 'reserved'::text);
+CREATE INDEX perdure_runs_schedule ON perdure_runs USING btree (schedule_id, id) WHERE (schedule_id IS NOT NULL);
+CREATE INDEX perdure_runs_slots ON perdure_runs USING btree (environment, schedule_id) WHERE holds_slot;
 
-CREATE TABLE turns (
+CREATE TABLE perdure_schema (
+    version integer NOT NULL
+);
+
+CREATE TABLE perdure_turns (
     environment text COLLATE "C" NOT NULL,
     queue text COLLATE "C" NOT NULL,
     after_key text COLLATE "C" NOT NULL,
-    CONSTRAINT turns_pkey PRIMARY KEY (environment, queue)
+    CONSTRAINT perdure_turns_pkey PRIMARY KEY (environment, queue)
 );

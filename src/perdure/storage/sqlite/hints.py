@@ -122,7 +122,7 @@ class NewestCommit:
             [[version]] = self._raw.execute("PRAGMA data_version").fetchall()
             if version != self._version:
                 # Renewals change the file and are no news; two watchers would keep each other up.
-                last = "SELECT coalesce(max(position), 0) FROM history"
+                last = "SELECT coalesce(max(position), 0) FROM perdure_history"
                 [[self._position]] = self._raw.execute(last).fetchall()
                 self._version = version
         return self._position

@@ -16,7 +16,7 @@ PRAGMA database_list;
 
 -- name: lock_home
 -- Takes the write lock, and changes nothing.
-UPDATE keys SET name = name WHERE FALSE;
+UPDATE perdure_keys SET name = name WHERE FALSE;
 
 -- name: read_version
 PRAGMA user_version;
@@ -32,19 +32,19 @@ SELECT now();
 
 -- name: lock_runs
 SELECT runs.id, runs.sequence, runs.environment, runs.lease_token, runs.lease_expires_at,
-       EXISTS (SELECT 1 FROM runs AS parked WHERE parked.gate IS NOT NULL)
-  FROM runs
+       EXISTS (SELECT 1 FROM perdure_runs AS parked WHERE parked.gate IS NOT NULL)
+  FROM perdure_runs AS runs
  WHERE runs.id IN (SELECT value FROM json_each(:ids))
  ORDER BY runs.id;
 
 -- name: read_commit_ids
 SELECT history.run_id, history.first_sequence, history.commit_id
   FROM json_each(:wanted) AS wanted
-  JOIN history ON history.run_id = wanted.value ->> 'run_id'
+  JOIN perdure_history AS history ON history.run_id = wanted.value ->> 'run_id'
    AND history.first_sequence = wanted.value ->> 'first_sequence';
 
 -- name: insert_runs
-INSERT INTO runs (id, environment, queue, task, priority, status, sequence, claimable_at,
+INSERT INTO perdure_runs (id, environment, queue, task, priority, status, sequence, claimable_at,
                   attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
                   created_at, finished_at, concurrency_key, schedule_id, batch_id, parent_id,
                   failure_kind, fingerprint, state)
@@ -56,7 +56,7 @@ VALUES (:id, :environment, :queue, :task, :priority, :status, :sequence, :claima
 -- name: update_runs
 -- The rows were compared; the sequence is compared once more all the same. The expiry of a
 -- lease that stays only ever grows: a renewal leaves no event and must not be undone.
-UPDATE runs
+UPDATE perdure_runs
    SET queue = :queue, priority = :priority, status = :status, sequence = :sequence,
        claimable_at = :claimable_at, attention_at = :attention_at,
        lease_expires_at = CASE WHEN :lease_token = lease_token
@@ -68,16 +68,16 @@ UPDATE runs
  WHERE id = :id AND sequence = :expected;
 
 -- name: insert_history
-INSERT INTO history (run_id, first_sequence, commit_id, events)
+INSERT INTO perdure_history (run_id, first_sequence, commit_id, events)
 VALUES (:run_id, :first_sequence, :commit_id, :events);
 
 -- name: insert_tags
-INSERT INTO run_tags (environment, key, value, run_id)
+INSERT INTO perdure_run_tags (environment, key, value, run_id)
 VALUES (:environment, :key, :value, :run_id);
 
 -- name: take_keys
 -- A key that is free from some time on may be taken over from then on.
-INSERT INTO keys (environment, kind, scope, name, run_id, payload_hash)
+INSERT INTO perdure_keys AS keys (environment, kind, scope, name, run_id, payload_hash)
 VALUES (:environment, :kind, :scope, :name, :run_id, :payload_hash)
     ON CONFLICT (environment, kind, scope, name) DO UPDATE
    SET run_id = excluded.run_id, payload_hash = excluded.payload_hash, free_at = NULL
@@ -86,31 +86,31 @@ VALUES (:environment, :kind, :scope, :name, :run_id, :payload_hash)
 -- name: read_keys
 SELECT keys.environment, keys.kind, keys.scope, keys.name, keys.run_id, keys.payload_hash
   FROM json_each(:wanted) AS wanted
-  JOIN keys ON keys.environment = wanted.value ->> 'environment'
+  JOIN perdure_keys AS keys ON keys.environment = wanted.value ->> 'environment'
    AND keys.kind = wanted.value ->> 'kind'
    AND keys.scope = wanted.value ->> 'scope'
    AND keys.name = wanted.value ->> 'name';
 
 -- name: drop_keys
-DELETE FROM keys
+DELETE FROM perdure_keys
  WHERE environment = :environment AND kind = :kind AND scope = :scope AND name = :name
    AND run_id = :run_id;
 
 -- name: free_keys
-UPDATE keys
+UPDATE perdure_keys
    SET free_at = :free_at
  WHERE environment = :environment AND kind = :kind AND scope = :scope AND name = :name
    AND run_id = :run_id;
 
 -- name: insert_dead_letters
-INSERT INTO dead_letters (run_id, environment, task, queue, occurrence_key, reason,
+INSERT INTO perdure_dead_letters (run_id, environment, task, queue, occurrence_key, reason,
                           failure_kind, fingerprint, message, opened_at, status)
 VALUES (:run_id, :environment, :task, :queue, :occurrence_key, :reason,
         :failure_kind, :fingerprint, :message, :opened_at, :status);
 
 -- name: close_dead_letter
 -- The guard: one that was closed before stays as it is, and no row comes back.
-UPDATE dead_letters
+UPDATE perdure_dead_letters
    SET status = :status, closed_at = :closed_at, closed_by = :closed_by,
        replay_run_id = :replay_run_id
  WHERE run_id = :run_id AND closed_at IS NULL
@@ -119,7 +119,7 @@ RETURNING run_id;
 -- name: list_dead_letters
 SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, fingerprint,
        message, opened_at, status, closed_at, closed_by, replay_run_id
-  FROM dead_letters
+  FROM perdure_dead_letters
  WHERE environment = :environment AND (:status IS NULL OR status = :status)
  ORDER BY run_id DESC
  LIMIT :limit;
@@ -127,21 +127,21 @@ SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, f
 -- name: read_dead_letter
 SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, fingerprint,
        message, opened_at, status, closed_at, closed_by, replay_run_id
-  FROM dead_letters
+  FROM perdure_dead_letters
  WHERE run_id = :run_id;
 
 -- name: insert_outbox
-INSERT INTO outbox (run_id, environment, queue, available_at, delivery)
+INSERT INTO perdure_outbox (run_id, environment, queue, available_at, delivery)
 VALUES (:run_id, :environment, :queue, :available_at, :delivery);
 
 -- name: read_outbox
 SELECT position, delivery
-  FROM outbox
+  FROM perdure_outbox
  ORDER BY position
  LIMIT :limit;
 
 -- name: delete_outbox
-DELETE FROM outbox
+DELETE FROM perdure_outbox
  WHERE position IN (SELECT value FROM json_each(:positions));
 
 -- name: claim_candidates
@@ -153,13 +153,13 @@ DELETE FROM outbox
 -- row comparison, not after them; and without `+` it would seek by the queue alone.
 WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
-              FROM runs
+              FROM perdure_runs AS runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
              ORDER BY queue, keyed, task, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
-              FROM runs AS next
+              FROM perdure_runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
                AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
@@ -167,11 +167,11 @@ WITH RECURSIVE lane (head) AS (
              ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
-      JOIN runs ON runs.id = lane.head
+      JOIN perdure_runs AS runs ON runs.id = lane.head
 ), due AS MATERIALIZED (
     SELECT runs.queue, runs.keyed, runs.task, runs.priority
       FROM lane
-      JOIN runs ON runs.id = lane.head
+      JOIN perdure_runs AS runs ON runs.id = lane.head
      WHERE runs.claimable_at <= now()
        AND runs.task IN (SELECT value FROM json_each(:tasks))
        AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
@@ -181,9 +181,9 @@ WITH RECURSIVE lane (head) AS (
                               ORDER BY runs.claimable_at - runs.priority * 3600000000, runs.id)
            AS turn
       FROM due
-      JOIN runs ON runs.id IN (
+      JOIN perdure_runs AS runs ON runs.id IN (
            SELECT first.id
-             FROM runs AS first
+             FROM perdure_runs AS first
             WHERE first.environment = :environment AND first.gate IS NULL
               AND first.queue = due.queue AND first.keyed = due.keyed AND first.task = due.task
               AND first.priority = due.priority AND first.claimable_at <= now()
@@ -194,14 +194,14 @@ WITH RECURSIVE lane (head) AS (
 )
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM ranked
-  JOIN runs ON runs.id = ranked.id
-  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+  JOIN perdure_runs AS runs ON runs.id = ranked.id
+  JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
  ORDER BY ranked.claim_rank, ranked.id;
 
 -- name: claim_clock
 -- The time, and whether there are limits to look at.
 SELECT now(),
-       EXISTS (SELECT 1 FROM limits
+       EXISTS (SELECT 1 FROM perdure_limits
                 WHERE environment = :environment
                   AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused = 1 OR fair = 1));
 
@@ -209,13 +209,13 @@ SELECT now(),
 -- When the next lane that this worker serves becomes due.
 WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
-              FROM runs
+              FROM perdure_runs AS runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
              ORDER BY queue, keyed, task, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
-              FROM runs AS next
+              FROM perdure_runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
                AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
@@ -223,11 +223,11 @@ WITH RECURSIVE lane (head) AS (
              ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
-      JOIN runs ON runs.id = lane.head
+      JOIN perdure_runs AS runs ON runs.id = lane.head
 )
 SELECT min(runs.claimable_at)
   FROM lane
-  JOIN runs ON runs.id = lane.head
+  JOIN perdure_runs AS runs ON runs.id = lane.head
  WHERE runs.task IN (SELECT value FROM json_each(:tasks))
    AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)));
 
@@ -237,17 +237,17 @@ SELECT min(runs.claimable_at)
 SELECT limits.scope, limits.name, limits.fair, limits.paused, limits.opens_at,
        CASE WHEN limits.max_leases IS NULL THEN NULL
             WHEN limits.scope = 'queue' THEN limits.max_leases
-                 - (SELECT count(*) FROM runs AS leased
+                 - (SELECT count(*) FROM perdure_runs AS leased
                      WHERE leased.environment = limits.environment
                        AND leased.queue = limits.name AND leased.lease_token IS NOT NULL)
-                 - (SELECT count(*) FROM runs AS reserved
+                 - (SELECT count(*) FROM perdure_runs AS reserved
                      WHERE reserved.environment = limits.environment
                        AND reserved.queue = limits.name AND reserved.gate = 'reserved')
             WHEN limits.scope = 'task' THEN limits.max_leases
-                 - (SELECT count(*) FROM runs AS leased
+                 - (SELECT count(*) FROM perdure_runs AS leased
                      WHERE leased.environment = limits.environment
                        AND leased.task = limits.name AND leased.lease_worker IS NOT NULL)
-                 - (SELECT count(*) FROM runs AS reserved INDEXED BY runs_reserved
+                 - (SELECT count(*) FROM perdure_runs AS reserved INDEXED BY perdure_runs_reserved
                      WHERE reserved.environment = limits.environment
                        AND reserved.task = limits.name AND reserved.gate = 'reserved')
        END AS slots,
@@ -256,7 +256,7 @@ SELECT limits.scope, limits.name, limits.fair, limits.paused, limits.opens_at,
             WHEN limits.opens_at > now() THEN 0
             ELSE min(limits.rate_burst, 1 + (now() - limits.opens_at) / limits.rate_interval)
        END AS tokens
-  FROM limits
+  FROM perdure_limits AS limits
  WHERE limits.environment = :environment
 
 -- part: room
@@ -266,9 +266,9 @@ CASE WHEN rooms.paused = 1 THEN 0
 
 -- part: waking
 -- When the first key of a known task that runs wait for may start one again.
-CASE WHEN EXISTS (SELECT 1 FROM buckets INDEXED BY buckets_waiting
+CASE WHEN EXISTS (SELECT 1 FROM perdure_buckets INDEXED BY perdure_buckets_waiting
                    WHERE environment = :environment AND waiting = 1)
-     THEN (SELECT min((SELECT opens_at FROM buckets
+     THEN (SELECT min((SELECT opens_at FROM perdure_buckets
                         WHERE environment = :environment AND task = known.value AND waiting = 1
                         ORDER BY opens_at
                         LIMIT 1))
@@ -281,13 +281,13 @@ END
 -- have none. Fair queues are looked at elsewhere.
 WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
-              FROM runs
+              FROM perdure_runs AS runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
              ORDER BY queue, keyed, task, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
-              FROM runs AS next
+              FROM perdure_runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
                AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
@@ -295,15 +295,15 @@ WITH RECURSIVE lane (head) AS (
              ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
-      JOIN runs ON runs.id = lane.head
+      JOIN perdure_runs AS runs ON runs.id = lane.head
 ), known AS MATERIALIZED (
     SELECT runs.queue, runs.keyed, runs.task, runs.priority
       FROM lane
-      JOIN runs ON runs.id = lane.head
+      JOIN perdure_runs AS runs ON runs.id = lane.head
      WHERE runs.claimable_at <= now()
        AND runs.task IN (SELECT value FROM json_each(:tasks))
        AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
-       AND NOT EXISTS (SELECT 1 FROM limits
+       AND NOT EXISTS (SELECT 1 FROM perdure_limits
                         WHERE environment = :environment AND scope = 'queue'
                           AND name = runs.queue AND fair = 1)
 ), roomy AS MATERIALIZED (
@@ -326,9 +326,9 @@ WITH RECURSIVE lane (head) AS (
                               ORDER BY runs.claimable_at - runs.priority * 3600000000, runs.id)
            AS turn
       FROM due
-      JOIN runs ON runs.id IN (
+      JOIN perdure_runs AS runs ON runs.id IN (
            SELECT first.id
-             FROM runs AS first
+             FROM perdure_runs AS first
             WHERE first.environment = :environment AND first.gate IS NULL
               AND first.queue = due.queue AND first.keyed = due.keyed AND first.task = due.task
               AND first.priority = due.priority AND first.claimable_at <= now()
@@ -344,18 +344,18 @@ WITH RECURSIVE lane (head) AS (
 )
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM ranked
-  JOIN runs ON runs.id = ranked.id
-  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+  JOIN perdure_runs AS runs ON runs.id = ranked.id
+  JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
  ORDER BY ranked.claim_rank, ranked.id;
 
 -- name: limited_clock
 -- The time, and what there is to look at: limits, fair queues, keys that wait for their rate.
 SELECT now(),
-       EXISTS (SELECT 1 FROM limits
+       EXISTS (SELECT 1 FROM perdure_limits
                 WHERE environment = :environment
                   AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused = 1 OR fair = 1)),
        (SELECT json_group_array(name)
-          FROM (SELECT name FROM limits INDEXED BY limits_fair
+          FROM (SELECT name FROM perdure_limits INDEXED BY perdure_limits_fair
                  WHERE environment = :environment AND fair = 1 AND scope = 'queue' AND paused = 0
                    AND (:queues IS NULL OR name IN (SELECT value FROM json_each(:queues)))
                  ORDER BY name)),
@@ -364,8 +364,8 @@ SELECT now(),
 -- name: claim_named
 -- The same for runs somebody knows by name: a push, or a run executed where it was asked for.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM runs
-  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+  FROM perdure_runs AS runs
+  JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
  WHERE runs.id IN (SELECT value FROM json_each(:ids))
    AND runs.environment = :environment AND runs.claimable_at <= now()
    AND (runs.gate IS NULL OR runs.gate = 'reserved')
@@ -376,7 +376,7 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
 
 -- name: lock_turns
 SELECT queue, after_key
-  FROM turns
+  FROM perdure_turns
  WHERE environment = :environment AND queue IN (SELECT value FROM json_each(:queues))
  ORDER BY queue;
 
@@ -399,7 +399,7 @@ WITH RECURSIVE lane (key, task, priority, is_due, is_counted, keys, visit) AS (
     SELECT first.concurrency_key, first.task, first.priority, first.is_due, first.is_due,
            first.is_due, 1
       FROM (SELECT next.concurrency_key, next.task, next.priority, {next_is_due} AS is_due
-              FROM runs AS next INDEXED BY runs_by_key
+              FROM perdure_runs AS next INDEXED BY perdure_runs_by_key
              WHERE next.environment = :environment AND next.queue = :queue
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
                AND next.concurrency_key IS NOT NULL AND next.concurrency_key > :after
@@ -410,9 +410,9 @@ WITH RECURSIVE lane (key, task, priority, is_due, is_counted, keys, visit) AS (
            {next_is_due} OR {is_counted}, lane.keys + ({next_is_due} AND NOT {is_counted}),
            lane.visit + 1
       FROM lane
-      JOIN runs AS next ON next.id = (
+      JOIN perdure_runs AS next ON next.id = (
            SELECT id
-             FROM runs INDEXED BY runs_by_key
+             FROM perdure_runs INDEXED BY perdure_runs_by_key
             WHERE environment = :environment AND queue = :queue
               AND claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL
               AND (concurrency_key, task, priority, claimable_at)
@@ -429,14 +429,14 @@ SELECT key, task, priority, is_due
 -- The lanes of a fair queue's runs that have no key.
 WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
-              FROM runs
+              FROM perdure_runs AS runs
              WHERE environment = :environment AND queue = :queue AND keyed = 0
                AND claimable_at IS NOT NULL AND gate IS NULL
              ORDER BY task, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
-              FROM runs AS next
+              FROM perdure_runs AS next
              WHERE next.environment = :environment AND next.queue = :queue AND next.keyed = 0
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
                AND (next.task, next.priority, next.claimable_at)
@@ -444,11 +444,11 @@ WITH RECURSIVE lane (head) AS (
              ORDER BY next.task, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
-      JOIN runs ON runs.id = lane.head
+      JOIN perdure_runs AS runs ON runs.id = lane.head
 )
 SELECT NULL, runs.task, runs.priority, runs.claimable_at <= now()
   FROM lane
-  JOIN runs ON runs.id = lane.head
+  JOIN perdure_runs AS runs ON runs.id = lane.head
  WHERE runs.task IN (SELECT value FROM json_each(:tasks));
 
 -- name: fair_candidates
@@ -460,9 +460,9 @@ WITH lane AS MATERIALIZED (
 ), first AS MATERIALIZED (
     SELECT runs.id, lane.place, runs.claimable_at - runs.priority * 3600000000 AS claim_rank
       FROM lane
-      JOIN runs ON runs.id IN (
+      JOIN perdure_runs AS runs ON runs.id IN (
            SELECT keyed.id
-             FROM runs AS keyed INDEXED BY runs_by_key
+             FROM perdure_runs AS keyed INDEXED BY perdure_runs_by_key
             WHERE keyed.environment = :environment AND keyed.queue = :queue
               AND keyed.gate IS NULL AND keyed.concurrency_key IS NOT NULL
               AND keyed.concurrency_key = lane.key AND keyed.task = lane.task
@@ -472,9 +472,9 @@ WITH lane AS MATERIALIZED (
     UNION ALL
     SELECT runs.id, lane.place, runs.claimable_at - runs.priority * 3600000000
       FROM lane
-      JOIN runs ON runs.id IN (
+      JOIN perdure_runs AS runs ON runs.id IN (
            SELECT free.id
-             FROM runs AS free
+             FROM perdure_runs AS free
             WHERE free.environment = :environment AND free.queue = :queue
               AND free.gate IS NULL AND free.keyed = 0 AND free.task = lane.task
               AND free.priority = lane.priority AND free.claimable_at <= now()
@@ -490,12 +490,12 @@ WITH lane AS MATERIALIZED (
 )
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM ranked
-  JOIN runs ON runs.id = ranked.id
-  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+  JOIN perdure_runs AS runs ON runs.id = ranked.id
+  JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
  ORDER BY ranked.turn, ranked.place;
 
 -- name: set_turns
-UPDATE turns
+UPDATE perdure_turns
    SET after_key = :after_key
  WHERE environment = :environment AND queue = :queue;
 
@@ -503,13 +503,13 @@ UPDATE turns
 -- The same where there are limits: not before its queue and task let it start.
 WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
-              FROM runs
+              FROM perdure_runs AS runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
              ORDER BY queue, keyed, task, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
-              FROM runs AS next
+              FROM perdure_runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
                AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
@@ -517,11 +517,11 @@ WITH RECURSIVE lane (head) AS (
              ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
-      JOIN runs ON runs.id = lane.head
+      JOIN perdure_runs AS runs ON runs.id = lane.head
 ), known AS MATERIALIZED (
     SELECT runs.queue, runs.task, runs.claimable_at
       FROM lane
-      JOIN runs ON runs.id = lane.head
+      JOIN perdure_runs AS runs ON runs.id = lane.head
      WHERE runs.task IN (SELECT value FROM json_each(:tasks))
        AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
 ), open AS MATERIALIZED (
@@ -547,7 +547,7 @@ SELECT min(claimable_at) FROM open;
 SELECT limits.scope, limits.name, limits.max_leases, limits.paused, limits.rate_interval,
        limits.rate_burst, limits.opens_at
   FROM json_each(:wanted) AS wanted
- CROSS JOIN limits ON limits.environment = :environment
+ CROSS JOIN perdure_limits AS limits ON limits.environment = :environment
    AND limits.scope = wanted.value ->> 'scope' AND limits.name = wanted.value ->> 'name'
    AND (limits.max_leases IS NOT NULL OR limits.rate_interval IS NOT NULL OR limits.paused = 1);
 
@@ -555,27 +555,27 @@ SELECT limits.scope, limits.name, limits.max_leases, limits.paused, limits.rate_
 -- Leases and reservations.
 SELECT wanted.value ->> 'scope', wanted.value ->> 'name', wanted.value ->> 'key',
        CASE wanted.value ->> 'scope'
-       WHEN 'queue' THEN (SELECT count(*) FROM runs
+       WHEN 'queue' THEN (SELECT count(*) FROM perdure_runs
                            WHERE environment = :environment
                              AND queue = wanted.value ->> 'name' AND lease_token IS NOT NULL)
-                         + (SELECT count(*) FROM runs
+                         + (SELECT count(*) FROM perdure_runs
                              WHERE environment = :environment
                                AND queue = wanted.value ->> 'name' AND gate = 'reserved')
-       WHEN 'task' THEN (SELECT count(*) FROM runs
+       WHEN 'task' THEN (SELECT count(*) FROM perdure_runs
                           WHERE environment = :environment
                             AND task = wanted.value ->> 'name' AND lease_worker IS NOT NULL)
-                        + (SELECT count(*) FROM runs INDEXED BY runs_reserved
+                        + (SELECT count(*) FROM perdure_runs INDEXED BY perdure_runs_reserved
                             WHERE environment = :environment
                               AND task = wanted.value ->> 'name' AND gate = 'reserved')
-       WHEN 'key' THEN (SELECT count(*) FROM runs
+       WHEN 'key' THEN (SELECT count(*) FROM perdure_runs
                          WHERE environment = :environment AND task = wanted.value ->> 'name'
                            AND concurrency_key = wanted.value ->> 'key'
                            AND lease_worker IS NOT NULL)
-                       + (SELECT count(*) FROM runs
+                       + (SELECT count(*) FROM perdure_runs
                            WHERE environment = :environment AND task = wanted.value ->> 'name'
                              AND concurrency_key = wanted.value ->> 'key'
                              AND gate = 'reserved')
-       ELSE (SELECT count(*) FROM runs
+       ELSE (SELECT count(*) FROM perdure_runs
               WHERE environment = :environment
                 AND schedule_id = wanted.value ->> 'name' AND holds_slot = 1)
        END
@@ -584,53 +584,54 @@ SELECT wanted.value ->> 'scope', wanted.value ->> 'name', wanted.value ->> 'key'
 -- name: read_buckets
 SELECT buckets.task, buckets.key, buckets.opens_at
   FROM json_each(:wanted) AS wanted
- CROSS JOIN buckets ON buckets.environment = :environment
+ CROSS JOIN perdure_buckets AS buckets ON buckets.environment = :environment
    AND buckets.task = wanted.value ->> 'task' AND buckets.key = wanted.value ->> 'key';
 
 -- name: waking_keys
 -- The keys that runs wait for and that may start one again.
 SELECT buckets.task, buckets.key
   FROM json_each(:tasks) AS known
- CROSS JOIN buckets ON buckets.environment = :environment AND buckets.task = known.value
+ CROSS JOIN perdure_buckets AS buckets
+    ON buckets.environment = :environment AND buckets.task = known.value
  WHERE buckets.waiting = 1 AND buckets.opens_at <= now()
  ORDER BY buckets.opens_at
  LIMIT :limit;
 
 -- name: take_tokens
-UPDATE limits
+UPDATE perdure_limits
    SET opens_at = :opens_at
  WHERE environment = :environment AND scope = :scope AND name = :name;
 
 -- name: put_buckets
 -- Whether runs wait is looked up last, after they were parked or let in.
-INSERT INTO buckets (environment, task, key, opens_at, full_at, waiting)
+INSERT INTO perdure_buckets (environment, task, key, opens_at, full_at, waiting)
 VALUES (:environment, :task, :key, :opens_at, :full_at,
-        EXISTS (SELECT 1 FROM runs WHERE environment = :environment AND gate = :gate))
+        EXISTS (SELECT 1 FROM perdure_runs WHERE environment = :environment AND gate = :gate))
     ON CONFLICT (environment, task, key) DO UPDATE
    SET opens_at = excluded.opens_at, full_at = excluded.full_at, waiting = excluded.waiting;
 
 -- name: wake_buckets
 -- Whoever takes a token of one next finds out whether others still wait.
-UPDATE buckets
+UPDATE perdure_buckets
    SET waiting = 0
  WHERE environment = :environment AND task = :task AND key = :key;
 
 -- name: settle_buckets
 -- A task's keys have another rate: at worst, they wait for one token of it.
-UPDATE buckets
+UPDATE perdure_buckets
    SET opens_at = min(opens_at, now() + :interval),
        full_at = min(opens_at, now() + :interval) + :spread
  WHERE environment = :environment AND task = :task;
 
 -- name: drop_buckets
-DELETE FROM buckets
+DELETE FROM perdure_buckets
  WHERE environment = :environment AND task = :task;
 
 -- name: delete_full_buckets
-DELETE FROM buckets
+DELETE FROM perdure_buckets
  WHERE (environment, task, key) IN (
        SELECT environment, task, key
-         FROM buckets
+         FROM perdure_buckets
         WHERE full_at <= now() AND waiting = 0
         ORDER BY full_at
         LIMIT :limit);
@@ -639,36 +640,36 @@ DELETE FROM buckets
 -- By rank, like claims: a few of each lane, and the first of them. Paused queues are passed by.
 WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
-              FROM runs
+              FROM perdure_runs AS runs
              WHERE environment = :environment AND gate = :gate
              ORDER BY queue, task, priority
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
-              FROM runs AS next
+              FROM perdure_runs AS next
              WHERE next.environment = :environment AND next.gate = :gate
                AND (next.queue, next.task, next.priority, next.claimable_at)
                    > (+runs.queue, +runs.task, +runs.priority, 9223372036854775807)
              ORDER BY next.queue, next.task, next.priority
              LIMIT 1)
       FROM lane
-      JOIN runs ON runs.id = lane.head
+      JOIN perdure_runs AS runs ON runs.id = lane.head
 ), open AS MATERIALIZED (
     SELECT runs.queue, runs.task, runs.priority
       FROM lane
-      JOIN runs ON runs.id = lane.head
-     WHERE NOT EXISTS (SELECT 1 FROM limits
+      JOIN perdure_runs AS runs ON runs.id = lane.head
+     WHERE NOT EXISTS (SELECT 1 FROM perdure_limits
                         WHERE environment = :environment AND scope = 'queue'
                           AND name = runs.queue AND paused = 1)
 )
-UPDATE runs
+UPDATE perdure_runs AS runs
    SET gate = NULL
  WHERE id IN (
        SELECT parked.id
          FROM open
-         JOIN runs AS parked ON parked.id IN (
+         JOIN perdure_runs AS parked ON parked.id IN (
               SELECT first.id
-                FROM runs AS first
+                FROM perdure_runs AS first
                WHERE first.environment = :environment AND first.gate = :gate
                  AND first.queue = open.queue AND first.task = open.task
                  AND first.priority = open.priority
@@ -679,7 +680,7 @@ UPDATE runs
 RETURNING id;
 
 -- name: park_runs
-UPDATE runs
+UPDATE perdure_runs
    SET gate = :gate
  WHERE id = :id;
 
@@ -688,32 +689,32 @@ UPDATE runs
 -- comes after all texts.
 WITH RECURSIVE parked (head) AS (
     SELECT (SELECT id
-              FROM runs
+              FROM perdure_runs AS runs
              WHERE gate IS NOT NULL
                AND (environment, gate, queue) > (:after_environment, :after_gate, x'')
              ORDER BY environment, gate
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
-              FROM runs AS next
+              FROM perdure_runs AS next
              WHERE next.gate IS NOT NULL
                AND (next.environment, next.gate, next.queue)
                    > (+runs.environment, +runs.gate, x'')
              ORDER BY next.environment, next.gate
              LIMIT 1)
       FROM parked
-      JOIN runs ON runs.id = parked.head
+      JOIN perdure_runs AS runs ON runs.id = parked.head
 )
 SELECT runs.environment, runs.gate
   FROM parked
-  JOIN runs ON runs.id = parked.head
+  JOIN perdure_runs AS runs ON runs.id = parked.head
  LIMIT :limit;
 
 -- name: put_limit
 -- Only over the version it was made from; whose version is stale gets no row back. Another rate
 -- leaves at worst an empty bucket.
-INSERT INTO limits (environment, scope, name, version, max_leases, rate_interval, rate_burst,
-                    paused, fair, body)
+INSERT INTO perdure_limits AS limits (environment, scope, name, version, max_leases,
+                                      rate_interval, rate_burst, paused, fair, body)
 VALUES (:environment, :scope, :name, :version, :max_leases, :rate_interval, :rate_burst,
         :paused, :fair, :body)
     ON CONFLICT (environment, scope, name) DO UPDATE
@@ -726,19 +727,19 @@ VALUES (:environment, :scope, :name, :version, :max_leases, :rate_interval, :rat
 RETURNING name;
 
 -- name: insert_turns
-INSERT INTO turns (environment, queue, after_key)
+INSERT INTO perdure_turns (environment, queue, after_key)
 VALUES (:environment, :queue, '')
     ON CONFLICT (environment, queue) DO NOTHING;
 
 -- name: read_limits
 SELECT environment, scope, name, version, body
-  FROM limits
+  FROM perdure_limits
  WHERE environment = :environment
  ORDER BY scope, name;
 
 -- name: read_gates_of_runs
 SELECT id, gate
-  FROM runs
+  FROM perdure_runs
  WHERE id IN (SELECT value FROM json_each(:ids)) AND gate IS NOT NULL;
 
 -- name: read_standing
@@ -746,52 +747,53 @@ SELECT id, gate
 SELECT limits.scope, limits.name, limits.max_leases, limits.paused, limits.rate_interval,
        limits.rate_burst, limits.opens_at
   FROM json_each(:wanted) AS wanted
- CROSS JOIN limits ON limits.environment = :environment
+ CROSS JOIN perdure_limits AS limits ON limits.environment = :environment
    AND limits.scope = wanted.value ->> 'scope' AND limits.name = wanted.value ->> 'name';
 
 -- name: lock_leases
 SELECT runs.id
   FROM json_each(:wanted) AS wanted
-  JOIN runs ON runs.id = wanted.value ->> 'id' AND runs.lease_token = wanted.value ->> 'token';
+  JOIN perdure_runs AS runs
+    ON runs.id = wanted.value ->> 'id' AND runs.lease_token = wanted.value ->> 'token';
 
 -- name: renew_leases
 -- No sequence, no event, no indexed column. `attention_at` stays, early at worst.
-UPDATE runs
+UPDATE perdure_runs
    SET lease_expires_at = max(lease_expires_at, now() + :ttl)
  WHERE id = :id AND lease_token = :token;
 
 -- name: read_leases
 SELECT runs.id, runs.lease_token, runs.lease_expires_at, runs.status
-  FROM runs
+  FROM perdure_runs AS runs
  WHERE runs.id IN (SELECT value FROM json_each(:ids));
 
 -- name: leases_of_worker
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM runs INDEXED BY runs_leased_by_task
-  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+  FROM perdure_runs AS runs INDEXED BY perdure_runs_leased_by_task
+  JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
  WHERE runs.lease_worker = :worker_id;
 
 -- name: put_off_attention
 -- Leases that were renewed since: look again when they expire.
-UPDATE runs
+UPDATE perdure_runs
    SET attention_at = lease_expires_at
  WHERE id IN (
        SELECT id
-         FROM runs
+         FROM perdure_runs
         WHERE attention_at <= now() AND lease_expires_at > now()
         ORDER BY attention_at
         LIMIT :limit);
 
 -- name: put_off_unreadable
 -- Runs this code cannot read: look again in an hour, perhaps it has been upgraded.
-UPDATE runs
+UPDATE perdure_runs
    SET attention_at = now() + 3600000000
  WHERE id = :id;
 
 -- name: due_for_attention
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM runs
-  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+  FROM perdure_runs AS runs
+  JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
  WHERE runs.attention_at <= now()
    AND (runs.lease_expires_at IS NULL OR runs.lease_expires_at <= now())
  ORDER BY runs.attention_at
@@ -799,15 +801,15 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
 
 -- name: get_runs
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM runs
-  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+  FROM perdure_runs AS runs
+  JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
  WHERE runs.id IN (SELECT value FROM json_each(:ids));
 
 -- name: find_runs
 -- The conditions that apply are added by name, from the queries called `where_…`.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM runs
-  JOIN history ON history.run_id = runs.id AND history.first_sequence = 1
+  FROM perdure_runs AS runs
+  JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
  WHERE runs.environment = :environment AND {conditions}
  ORDER BY runs.id DESC
  LIMIT :limit;
@@ -828,7 +830,7 @@ runs.task = :task;
 runs.queue = :queue;
 
 -- name: where_tag
-EXISTS (SELECT 1 FROM run_tags
+EXISTS (SELECT 1 FROM perdure_run_tags AS run_tags
          WHERE run_tags.environment = runs.environment AND run_tags.key = :tag_key
            AND run_tags.value = :tag_value AND run_tags.run_id = runs.id);
 
@@ -858,44 +860,44 @@ runs.fingerprint = :fingerprint;
 
 -- name: read_history
 SELECT first_sequence, events
-  FROM history
+  FROM perdure_history
  WHERE run_id = :run_id
  ORDER BY first_sequence;
 
 -- name: count_runs
 SELECT queue, status, count(*)
-  FROM runs
+  FROM perdure_runs
  WHERE environment = :environment
  GROUP BY queue, status;
 
 -- name: read_changes
 SELECT CAST(position AS TEXT), run_id, first_sequence, events
-  FROM history
+  FROM perdure_history
  WHERE position > CAST(:cursor AS INTEGER)
  ORDER BY position
  LIMIT :limit;
 
 -- name: finished_before
 SELECT id
-  FROM runs
+  FROM perdure_runs
  WHERE status = :status AND finished_at <= :before
  ORDER BY finished_at
  LIMIT :limit;
 
 -- name: delete_history
-DELETE FROM history
+DELETE FROM perdure_history
  WHERE run_id IN (SELECT value FROM json_each(:ids));
 
 -- name: delete_tags
-DELETE FROM run_tags
+DELETE FROM perdure_run_tags
  WHERE run_id IN (SELECT value FROM json_each(:ids));
 
 -- name: delete_dead_letters
-DELETE FROM dead_letters
+DELETE FROM perdure_dead_letters
  WHERE run_id IN (SELECT value FROM json_each(:ids));
 
 -- name: delete_runs
-DELETE FROM runs
+DELETE FROM perdure_runs
  WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: server_started
@@ -903,7 +905,7 @@ SELECT NULL;
 
 -- name: put_record
 -- Only over the version it was made from; whose version is stale gets no row back.
-INSERT INTO records (environment, kind, name, version, seen_at, body)
+INSERT INTO perdure_records AS records (environment, kind, name, version, seen_at, body)
 VALUES (:environment, :kind, :name, :version, now(), :body)
     ON CONFLICT (environment, kind, name) DO UPDATE
    SET version = excluded.version, seen_at = excluded.seen_at, body = excluded.body
@@ -912,44 +914,44 @@ RETURNING name;
 
 -- name: read_records
 SELECT environment, kind, name, version, seen_at, body
-  FROM records
+  FROM perdure_records
  WHERE environment = :environment AND kind = :kind
  ORDER BY name;
 
 -- name: forget_records
-DELETE FROM records
+DELETE FROM perdure_records
  WHERE environment = :environment AND kind = :kind AND seen_at <= :before;
 
 -- name: delete_free_keys
-DELETE FROM keys
+DELETE FROM perdure_keys
  WHERE (environment, kind, scope, name) IN (
        SELECT environment, kind, scope, name
-         FROM keys
+         FROM perdure_keys
         WHERE free_at <= now()
         LIMIT :limit)
 RETURNING name;
 
 -- name: reopen_unreadable
-UPDATE runs
+UPDATE perdure_runs
    SET gate = NULL
  WHERE gate = 'unreadable';
 
 -- name: insert_logs
 -- A line whose answer was lost is written again and kept once; one of a pruned run is nobody's.
-INSERT INTO run_logs (run_id, attempt, number, at, level, logger, message, fields)
+INSERT INTO perdure_run_logs (run_id, attempt, number, at, level, logger, message, fields)
 SELECT :run_id, :attempt, :number, :at, :level, :logger, :message, :fields
- WHERE EXISTS (SELECT 1 FROM runs WHERE id = :run_id)
+ WHERE EXISTS (SELECT 1 FROM perdure_runs WHERE id = :run_id)
     ON CONFLICT (run_id, attempt, number) DO NOTHING;
 
 -- name: trim_logs
-DELETE FROM run_logs
+DELETE FROM perdure_run_logs
  WHERE run_id = :run_id AND attempt = :attempt AND number < :keep_from;
 
 -- name: put_progress
 -- Of two attempts at once, the one that lost its lease is the older one.
-INSERT INTO run_progress (run_id, attempt, at, fraction, message)
+INSERT INTO perdure_run_progress AS run_progress (run_id, attempt, at, fraction, message)
 SELECT :run_id, :attempt, :at, :fraction, :message
- WHERE EXISTS (SELECT 1 FROM runs WHERE id = :run_id)
+ WHERE EXISTS (SELECT 1 FROM perdure_runs WHERE id = :run_id)
     ON CONFLICT (run_id) DO UPDATE
    SET attempt = excluded.attempt, at = excluded.at, fraction = excluded.fraction,
        message = excluded.message
@@ -957,35 +959,35 @@ SELECT :run_id, :attempt, :at, :fraction, :message
 
 -- name: read_logs
 SELECT attempt, number, at, level, logger, message, fields
-  FROM run_logs
+  FROM perdure_run_logs
  WHERE run_id = :run_id AND (attempt, number) > (:attempt, :number)
  ORDER BY attempt, number
  LIMIT :limit;
 
 -- name: read_progress
 SELECT run_id, attempt, at, fraction, message
-  FROM run_progress
+  FROM perdure_run_progress
  WHERE run_id IN (SELECT value FROM json_each(:ids));
 
 -- name: delete_logs
-DELETE FROM run_logs
+DELETE FROM perdure_run_logs
  WHERE run_id IN (SELECT value FROM json_each(:ids));
 
 -- name: delete_progress
-DELETE FROM run_progress
+DELETE FROM perdure_run_progress
  WHERE run_id IN (SELECT value FROM json_each(:ids));
 
 -- name: count_lanes
 -- What is due and what is later, lane by lane as a claim sees them, of each lane only so many.
 WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
-              FROM runs
+              FROM perdure_runs AS runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
              ORDER BY queue, keyed, task, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
-              FROM runs AS next
+              FROM perdure_runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
                AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
@@ -993,13 +995,13 @@ WITH RECURSIVE lane (head) AS (
              ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
-      JOIN runs ON runs.id = lane.head
+      JOIN perdure_runs AS runs ON runs.id = lane.head
      LIMIT :lanes
 )
 SELECT runs.queue,
        sum((SELECT count(*)
               FROM (SELECT 1
-                      FROM runs AS one
+                      FROM perdure_runs AS one
                      WHERE one.environment = :environment AND one.gate IS NULL
                        AND one.queue = runs.queue AND one.keyed = runs.keyed
                        AND one.task = runs.task
@@ -1007,7 +1009,7 @@ SELECT runs.queue,
                      LIMIT :most))),
        sum((SELECT count(*)
               FROM (SELECT 1
-                      FROM runs AS one
+                      FROM perdure_runs AS one
                      WHERE one.environment = :environment AND one.gate IS NULL
                        AND one.queue = runs.queue AND one.keyed = runs.keyed
                        AND one.task = runs.task
@@ -1015,53 +1017,53 @@ SELECT runs.queue,
                      LIMIT :most))),
        min(runs.claimable_at)
   FROM lane
-  JOIN runs ON runs.id = lane.head
+  JOIN perdure_runs AS runs ON runs.id = lane.head
  GROUP BY runs.queue;
 
 -- name: count_held
 SELECT 'parked', queue, count(*)
-  FROM (SELECT queue FROM runs
+  FROM (SELECT queue FROM perdure_runs
          WHERE environment = :environment AND gate IS NOT NULL AND gate <> 'reserved'
          LIMIT :most) AS parked
  GROUP BY queue
 UNION ALL
 SELECT 'leased', queue, count(*)
-  FROM (SELECT queue FROM runs
+  FROM (SELECT queue FROM perdure_runs
          WHERE environment = :environment AND lease_token IS NOT NULL LIMIT :most) AS leased
  GROUP BY queue;
 
 -- name: holders_of_queue
 -- Who holds a limit, for whoever asks why: leases and reservations, a few of them.
-SELECT id FROM runs
+SELECT id FROM perdure_runs
  WHERE environment = :environment AND queue = :name AND lease_token IS NOT NULL
 UNION ALL
-SELECT id FROM runs
+SELECT id FROM perdure_runs
  WHERE environment = :environment AND queue = :name AND gate = 'reserved'
  ORDER BY id
  LIMIT :most;
 
 -- name: holders_of_task
-SELECT id FROM runs
+SELECT id FROM perdure_runs
  WHERE environment = :environment AND task = :name AND lease_worker IS NOT NULL
 UNION ALL
-SELECT id FROM runs INDEXED BY runs_reserved
+SELECT id FROM perdure_runs INDEXED BY perdure_runs_reserved
  WHERE environment = :environment AND task = :name AND gate = 'reserved'
  ORDER BY id
  LIMIT :most;
 
 -- name: holders_of_key
-SELECT id FROM runs
+SELECT id FROM perdure_runs
  WHERE environment = :environment AND task = :name AND concurrency_key = :key
    AND lease_worker IS NOT NULL
 UNION ALL
-SELECT id FROM runs
+SELECT id FROM perdure_runs
  WHERE environment = :environment AND task = :name AND concurrency_key = :key
    AND gate = 'reserved'
  ORDER BY id
  LIMIT :most;
 
 -- name: holders_of_schedule
-SELECT id FROM runs INDEXED BY runs_slots
+SELECT id FROM perdure_runs INDEXED BY perdure_runs_slots
  WHERE environment = :environment AND schedule_id = :name AND holds_slot = 1
  ORDER BY id
  LIMIT :most;
@@ -1069,7 +1071,7 @@ SELECT id FROM runs INDEXED BY runs_slots
 -- name: count_parked
 -- How many wait behind a gate, counted only so far.
 SELECT count(*)
-  FROM (SELECT 1 FROM runs
+  FROM (SELECT 1 FROM perdure_runs
          WHERE environment = :environment AND gate = :gate
          LIMIT :most) AS parked;
 
@@ -1077,14 +1079,14 @@ SELECT count(*)
 -- How many due runs of a queue come before this rank, lane by lane, of each lane only so many.
 WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
-              FROM runs
+              FROM perdure_runs AS runs
              WHERE environment = :environment AND queue = :queue
                AND claimable_at IS NOT NULL AND gate IS NULL
              ORDER BY keyed, task, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
-              FROM runs AS next
+              FROM perdure_runs AS next
              WHERE next.environment = :environment AND next.queue = :queue
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
                AND (next.keyed, next.task, next.priority, next.claimable_at)
@@ -1092,12 +1094,12 @@ WITH RECURSIVE lane (head) AS (
              ORDER BY next.keyed, next.task, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
-      JOIN runs ON runs.id = lane.head
+      JOIN perdure_runs AS runs ON runs.id = lane.head
      LIMIT :lanes
 )
 SELECT coalesce(sum((SELECT count(*)
               FROM (SELECT 1
-                      FROM runs AS one
+                      FROM perdure_runs AS one
                      WHERE one.environment = :environment AND one.gate IS NULL
                        AND one.queue = :queue AND one.keyed = runs.keyed
                        AND one.task = runs.task AND one.priority = runs.priority
@@ -1106,4 +1108,4 @@ SELECT coalesce(sum((SELECT count(*)
                            < (:rank + runs.priority * 3600000000, :id)
                      LIMIT :most))), 0)
   FROM lane
-  JOIN runs ON runs.id = lane.head;
+  JOIN perdure_runs AS runs ON runs.id = lane.head;

@@ -1,7 +1,7 @@
 -- The schema, as the migrations leave it. To read, not to run: `perdure migrate` makes it.
 -- Written by scripts/dump_schema.py.
 
-CREATE TABLE buckets (
+CREATE TABLE perdure_buckets (
     environment  TEXT NOT NULL,
     task         TEXT NOT NULL,
     key          TEXT NOT NULL,
@@ -10,10 +10,11 @@ CREATE TABLE buckets (
     waiting      INTEGER NOT NULL,
     PRIMARY KEY (environment, task, key)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX buckets_full ON buckets (full_at);
-CREATE INDEX buckets_waiting ON buckets (environment, task, opens_at) WHERE waiting = 1;
+CREATE INDEX perdure_buckets_full ON perdure_buckets (full_at);
+CREATE INDEX perdure_buckets_waiting ON perdure_buckets (environment, task, opens_at)
+ WHERE waiting = 1;
 
-CREATE TABLE dead_letters (
+CREATE TABLE perdure_dead_letters (
     run_id          TEXT PRIMARY KEY,
     environment     TEXT NOT NULL,
     task            TEXT NOT NULL,
@@ -30,7 +31,7 @@ CREATE TABLE dead_letters (
     replay_run_id   TEXT
 ) STRICT;
 
-CREATE TABLE history (
+CREATE TABLE perdure_history (
     position        INTEGER PRIMARY KEY AUTOINCREMENT,
     run_id          TEXT NOT NULL,
     first_sequence  INTEGER NOT NULL CHECK (first_sequence >= 1),
@@ -39,7 +40,7 @@ CREATE TABLE history (
     UNIQUE (run_id, first_sequence)
 ) STRICT;
 
-CREATE TABLE keys (
+CREATE TABLE perdure_keys (
     environment   TEXT NOT NULL,
     kind          TEXT NOT NULL,
     scope         TEXT NOT NULL,
@@ -49,9 +50,9 @@ CREATE TABLE keys (
     free_at       INTEGER,
     PRIMARY KEY (environment, kind, scope, name)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX keys_free ON keys (free_at) WHERE free_at IS NOT NULL;
+CREATE INDEX perdure_keys_free ON perdure_keys (free_at) WHERE free_at IS NOT NULL;
 
-CREATE TABLE "limits" (
+CREATE TABLE perdure_limits (
     environment    TEXT NOT NULL,
     scope          TEXT NOT NULL,
     name           TEXT NOT NULL,
@@ -66,9 +67,9 @@ CREATE TABLE "limits" (
     PRIMARY KEY (environment, scope, name),
     CONSTRAINT rate_is_whole CHECK ((rate_interval IS NULL) = (rate_burst IS NULL))
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX limits_fair ON limits (environment, name) WHERE fair = 1;
+CREATE INDEX perdure_limits_fair ON perdure_limits (environment, name) WHERE fair = 1;
 
-CREATE TABLE outbox (
+CREATE TABLE perdure_outbox (
     position      INTEGER PRIMARY KEY AUTOINCREMENT,
     run_id        TEXT NOT NULL,
     environment   TEXT NOT NULL,
@@ -77,7 +78,7 @@ CREATE TABLE outbox (
     delivery      TEXT NOT NULL
 ) STRICT;
 
-CREATE TABLE records (
+CREATE TABLE perdure_records (
     environment  TEXT NOT NULL,
     kind         TEXT NOT NULL,
     name         TEXT NOT NULL,
@@ -87,7 +88,7 @@ CREATE TABLE records (
     PRIMARY KEY (environment, kind, name)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE run_logs (
+CREATE TABLE perdure_run_logs (
     run_id   TEXT NOT NULL,
     attempt  INTEGER NOT NULL,
     number   INTEGER NOT NULL,
@@ -99,7 +100,7 @@ CREATE TABLE run_logs (
     PRIMARY KEY (run_id, attempt, number)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE run_progress (
+CREATE TABLE perdure_run_progress (
     run_id    TEXT PRIMARY KEY,
     attempt   INTEGER NOT NULL,
     at        INTEGER NOT NULL,
@@ -107,16 +108,16 @@ CREATE TABLE run_progress (
     message   TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE run_tags (
+CREATE TABLE perdure_run_tags (
     environment  TEXT NOT NULL,
     key          TEXT NOT NULL,
     value        TEXT NOT NULL,
     run_id       TEXT NOT NULL,
     PRIMARY KEY (environment, key, value, run_id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX run_tags_by_run ON run_tags (run_id);
+CREATE INDEX perdure_run_tags_by_run ON perdure_run_tags (run_id);
 
-CREATE TABLE runs (
+CREATE TABLE perdure_runs (
     id                TEXT PRIMARY KEY,
     environment       TEXT NOT NULL,
     queue             TEXT NOT NULL,
@@ -139,31 +140,37 @@ CREATE TABLE runs (
     parent_id         TEXT,
     failure_kind      TEXT,
     fingerprint       TEXT,
-    state             TEXT NOT NULL, keyed INTEGER GENERATED ALWAYS AS (concurrency_key IS NOT NULL) VIRTUAL,
+    state             TEXT NOT NULL,
+    keyed             INTEGER GENERATED ALWAYS AS (concurrency_key IS NOT NULL) VIRTUAL,
     CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL)
            AND (lease_token IS NULL) = (lease_worker IS NULL)),
     CHECK (lease_token IS NULL OR claimable_at IS NULL),
     CHECK (finished_at IS NULL OR (claimable_at IS NULL AND lease_token IS NULL))
 ) STRICT;
-CREATE INDEX runs_attention ON runs (attention_at) WHERE attention_at IS NOT NULL;
-CREATE INDEX runs_batch ON runs (batch_id) WHERE batch_id IS NOT NULL;
-CREATE INDEX runs_by_key
-    ON runs (environment, queue, concurrency_key, task, priority, claimable_at, id)
+CREATE INDEX perdure_runs_attention ON perdure_runs (attention_at) WHERE attention_at IS NOT NULL;
+CREATE INDEX perdure_runs_batch ON perdure_runs (batch_id) WHERE batch_id IS NOT NULL;
+CREATE INDEX perdure_runs_by_key
+    ON perdure_runs (environment, queue, concurrency_key, task, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL;
-CREATE INDEX runs_claimable ON runs (environment, queue, keyed, task, priority, claimable_at, id)
+CREATE INDEX perdure_runs_claimable
+    ON perdure_runs (environment, queue, keyed, task, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL;
-CREATE INDEX runs_finished ON runs (status, finished_at) WHERE finished_at IS NOT NULL;
-CREATE INDEX runs_gated ON runs (environment, gate, queue, task, priority, claimable_at, id)
+CREATE INDEX perdure_runs_finished ON perdure_runs (status, finished_at)
+ WHERE finished_at IS NOT NULL;
+CREATE INDEX perdure_runs_gated
+    ON perdure_runs (environment, gate, queue, task, priority, claimable_at, id)
  WHERE gate IS NOT NULL;
-CREATE INDEX runs_leased_by_queue ON runs (environment, queue) WHERE lease_token IS NOT NULL;
-CREATE INDEX runs_leased_by_task ON runs (environment, task, concurrency_key)
+CREATE INDEX perdure_runs_leased_by_queue ON perdure_runs (environment, queue)
+ WHERE lease_token IS NOT NULL;
+CREATE INDEX perdure_runs_leased_by_task ON perdure_runs (environment, task, concurrency_key)
  WHERE lease_worker IS NOT NULL;
-CREATE INDEX runs_parent ON runs (parent_id) WHERE parent_id IS NOT NULL;
-CREATE INDEX runs_reserved ON runs (environment, task, concurrency_key) WHERE gate = 'reserved';
-CREATE INDEX runs_schedule ON runs (schedule_id, id) WHERE schedule_id IS NOT NULL;
-CREATE INDEX runs_slots ON runs (environment, schedule_id) WHERE holds_slot = 1;
+CREATE INDEX perdure_runs_parent ON perdure_runs (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX perdure_runs_reserved ON perdure_runs (environment, task, concurrency_key)
+ WHERE gate = 'reserved';
+CREATE INDEX perdure_runs_schedule ON perdure_runs (schedule_id, id) WHERE schedule_id IS NOT NULL;
+CREATE INDEX perdure_runs_slots ON perdure_runs (environment, schedule_id) WHERE holds_slot = 1;
 
-CREATE TABLE turns (
+CREATE TABLE perdure_turns (
     environment  TEXT NOT NULL,
     queue        TEXT NOT NULL,
     after_key    TEXT NOT NULL,

@@ -48,7 +48,7 @@ class KitStorage(SqlStorage):
 
     def is_any_due(self) -> bool:
         """Workers look more often than there is something to see: that is no boundary."""
-        query = "SELECT 1 FROM runs WHERE claimable_at <= ? LIMIT 1"
+        query = "SELECT 1 FROM perdure_runs WHERE claimable_at <= ? LIMIT 1"
         now = self.dialect.instant(self._database.clock.now())
         return self._database.ask(query, now) is not None
 

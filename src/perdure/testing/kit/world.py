@@ -184,10 +184,10 @@ class World:
     @property
     def position(self) -> int:
         """Of the last commit in the history."""
-        return int(self.database.ask("SELECT max(position) FROM history") or 0)
+        return int(self.database.ask("SELECT max(position) FROM perdure_history") or 0)
 
     def position_of(self, run_id: str, sequence: int) -> int:
-        query = "SELECT max(position) FROM history WHERE run_id = ? AND first_sequence <= ?"
+        query = "SELECT max(position) FROM perdure_history WHERE run_id = ? AND first_sequence <= ?"
         return int(self.database.ask(query, run_id, sequence) or 0)
 
     def _on_kill(self, boundary: Boundary) -> None:
@@ -292,8 +292,8 @@ class World:
         worker = "" if self._host is None or self._is_crashed else self._host.id
         query = (
             "SELECT min(at) FROM ("
-            " SELECT claimable_at AS at FROM runs WHERE claimable_at > ?1"
-            " UNION ALL SELECT attention_at FROM runs"
+            " SELECT claimable_at AS at FROM perdure_runs WHERE claimable_at > ?1"
+            " UNION ALL SELECT attention_at FROM perdure_runs"
             "  WHERE attention_at > ?1 AND (lease_worker IS NULL OR lease_worker <> ?2))"
         )
         moments = [self.storage.dialect.moment(self.database.ask(query, now, worker))]

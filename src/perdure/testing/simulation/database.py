@@ -45,7 +45,7 @@ class Database(InlineDatabase):
         super().__init__("CREATE TABLE effects (run_id TEXT, token TEXT) STRICT")
 
     def rows(self) -> dict[str, RunRow]:
-        query = f"SELECT {', '.join(RunRow.__struct_fields__)} FROM runs ORDER BY id"
+        query = f"SELECT {', '.join(RunRow.__struct_fields__)} FROM perdure_runs ORDER BY id"
         return {row[0]: RunRow(*row) for row in self._raw.execute(query).fetchall()}
 
     def add_effect(self, run_id: str, token: str) -> None:
@@ -57,9 +57,10 @@ class Database(InlineDatabase):
         return [(run_id, token) for run_id, token in self._raw.execute(query).fetchall()]
 
     def limits(self) -> dict[tuple[str, str], LimitRow]:
-        query = f"SELECT {', '.join(LimitRow.__struct_fields__)} FROM limits ORDER BY scope, name"
+        fields = ", ".join(LimitRow.__struct_fields__)
+        query = f"SELECT {fields} FROM perdure_limits ORDER BY scope, name"
         return {(row[0], row[1]): LimitRow(*row) for row in self._raw.execute(query).fetchall()}
 
     def open_letters(self) -> set[str]:
-        query = "SELECT run_id FROM dead_letters WHERE closed_at IS NULL"
+        query = "SELECT run_id FROM perdure_dead_letters WHERE closed_at IS NULL"
         return {run_id for (run_id,) in self._raw.execute(query).fetchall()}

@@ -2,7 +2,7 @@
 
 -- What happened. One row a commit; the events are JSON text, exactly as they were handed in.
 -- `xid` orders the change feed: rows are read only below the oldest open transaction.
-CREATE TABLE history (
+CREATE TABLE perdure_history (
     run_id          uuid NOT NULL,
     first_sequence  integer NOT NULL CHECK (first_sequence >= 1),
     xid             xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -10,12 +10,12 @@ CREATE TABLE history (
     events          text NOT NULL,
     PRIMARY KEY (run_id, first_sequence)
 );
-CREATE INDEX history_feed ON history (xid, run_id, first_sequence);
+CREATE INDEX perdure_history_feed ON perdure_history (xid, run_id, first_sequence);
 
 -- What it adds up to. `state` holds all that may change; creation stays in the first history row.
 -- The other columns are what queries compare and filter by. Free space in each page keeps
 -- renewals HOT: they change no indexed column.
-CREATE TABLE runs (
+CREATE TABLE perdure_runs (
     id                uuid PRIMARY KEY,
     environment       text COLLATE "C" NOT NULL,
     queue             text COLLATE "C" NOT NULL,
@@ -39,6 +39,8 @@ CREATE TABLE runs (
     failure_kind      text COLLATE "C",
     fingerprint       text COLLATE "C",
     state             text NOT NULL,
+    -- Lanes tell runs with a key from those without, so that a fair queue finds the latter.
+    keyed             boolean GENERATED ALWAYS AS (concurrency_key IS NOT NULL) STORED,
     CONSTRAINT lease_is_whole CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL)
                                      AND (lease_token IS NULL) = (lease_worker IS NULL)),
     CONSTRAINT leased_is_not_claimable CHECK (lease_token IS NULL OR claimable_at IS NULL),
@@ -47,32 +49,43 @@ CREATE TABLE runs (
 ) WITH (fillfactor = 80);
 
 -- A lane is one queue, task and priority: within it, order of claim is order of due time.
-CREATE INDEX runs_claimable ON runs (environment, queue, task, priority, claimable_at, id)
+CREATE INDEX perdure_runs_claimable
+    ON perdure_runs (environment, queue, keyed, task, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL;
-CREATE INDEX runs_attention ON runs (attention_at) WHERE attention_at IS NOT NULL;
+CREATE INDEX perdure_runs_by_key
+    ON perdure_runs (environment, queue, concurrency_key, task, priority, claimable_at, id)
+ WHERE claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL;
+CREATE INDEX perdure_runs_attention ON perdure_runs (attention_at) WHERE attention_at IS NOT NULL;
 -- Two ways to say leased, so that counting a task's holders can only use the second of these:
 -- statistics taken while nothing was leased would let either seem as good.
-CREATE INDEX runs_leased_by_queue ON runs (environment, queue) WHERE lease_token IS NOT NULL;
-CREATE INDEX runs_leased_by_task ON runs (environment, task, concurrency_key)
+CREATE INDEX perdure_runs_leased_by_queue ON perdure_runs (environment, queue)
+ WHERE lease_token IS NOT NULL;
+CREATE INDEX perdure_runs_leased_by_task ON perdure_runs (environment, task, concurrency_key)
  WHERE lease_worker IS NOT NULL;
-CREATE INDEX runs_gated ON runs (environment, gate, claimable_at, id) WHERE gate IS NOT NULL;
-CREATE INDEX runs_finished ON runs (status, finished_at) WHERE finished_at IS NOT NULL;
-CREATE INDEX runs_batch ON runs (batch_id) WHERE batch_id IS NOT NULL;
-CREATE INDEX runs_schedule ON runs (schedule_id, id) WHERE schedule_id IS NOT NULL;
-CREATE INDEX runs_parent ON runs (parent_id) WHERE parent_id IS NOT NULL;
-CREATE INDEX runs_slots ON runs (environment, schedule_id) WHERE holds_slot;
+-- Lanes behind a gate too: whoever is let in first is so by rank, and paused queues are passed by.
+CREATE INDEX perdure_runs_gated
+    ON perdure_runs (environment, gate, queue, task, priority, claimable_at, id)
+ WHERE gate IS NOT NULL;
+CREATE INDEX perdure_runs_reserved ON perdure_runs (environment, task, concurrency_key)
+ WHERE gate = 'reserved';
+CREATE INDEX perdure_runs_finished ON perdure_runs (status, finished_at)
+ WHERE finished_at IS NOT NULL;
+CREATE INDEX perdure_runs_batch ON perdure_runs (batch_id) WHERE batch_id IS NOT NULL;
+CREATE INDEX perdure_runs_schedule ON perdure_runs (schedule_id, id) WHERE schedule_id IS NOT NULL;
+CREATE INDEX perdure_runs_parent ON perdure_runs (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX perdure_runs_slots ON perdure_runs (environment, schedule_id) WHERE holds_slot;
 
-CREATE TABLE run_tags (
+CREATE TABLE perdure_run_tags (
     environment  text COLLATE "C" NOT NULL,
     key          text COLLATE "C" NOT NULL,
     value        text COLLATE "C" NOT NULL,
     run_id       uuid NOT NULL,
     PRIMARY KEY (environment, key, value, run_id)
 );
-CREATE INDEX run_tags_by_run ON run_tags (run_id);
+CREATE INDEX perdure_run_tags_by_run ON perdure_run_tags (run_id);
 
 -- At most one run owns a key. From `free_at` on another may take it; none: never.
-CREATE TABLE keys (
+CREATE TABLE perdure_keys (
     environment   text COLLATE "C" NOT NULL,
     kind          text COLLATE "C" NOT NULL,
     scope         text COLLATE "C" NOT NULL,
@@ -83,9 +96,9 @@ CREATE TABLE keys (
     PRIMARY KEY (environment, kind, scope, name)
 );
 
-CREATE INDEX keys_free ON keys (free_at) WHERE free_at IS NOT NULL;
+CREATE INDEX perdure_keys_free ON perdure_keys (free_at) WHERE free_at IS NOT NULL;
 
-CREATE TABLE dead_letters (
+CREATE TABLE perdure_dead_letters (
     run_id          uuid PRIMARY KEY,
     environment     text COLLATE "C" NOT NULL,
     task            text COLLATE "C" NOT NULL,
@@ -103,7 +116,7 @@ CREATE TABLE dead_letters (
 );
 
 -- Wishes for a push transport: written with the events, deleted once handed over.
-CREATE TABLE outbox (
+CREATE TABLE perdure_outbox (
     position      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     run_id        uuid NOT NULL,
     environment   text COLLATE "C" NOT NULL,
@@ -112,18 +125,50 @@ CREATE TABLE outbox (
     delivery      text NOT NULL
 );
 
--- How many leases (or schedule slots) at once. The row is also the lock a claim takes.
-CREATE TABLE limits (
+-- How much at once, and how fast. One row a limit, never deleted: it is also the lock a claim
+-- takes, and its version guards each change. `body` tells who set what. `opens_at`: from when the
+-- next start is allowed; none: a full bucket.
+CREATE TABLE perdure_limits (
+    environment    text COLLATE "C" NOT NULL,
+    scope          text COLLATE "C" NOT NULL,
+    name           text COLLATE "C" NOT NULL,
+    version        integer NOT NULL CHECK (version >= 1),
+    max_leases     integer CHECK (max_leases >= 0),
+    rate_interval  bigint CHECK (rate_interval > 0),
+    rate_burst     integer CHECK (rate_burst > 0),
+    opens_at       timestamptz,
+    paused         boolean NOT NULL,
+    fair           boolean NOT NULL,
+    body           text NOT NULL,
+    PRIMARY KEY (environment, scope, name),
+    CONSTRAINT rate_is_whole CHECK ((rate_interval IS NULL) = (rate_burst IS NULL))
+);
+CREATE INDEX perdure_limits_fair ON perdure_limits (environment, name) WHERE fair;
+
+-- Rates of single keys. `waiting`: runs are parked behind it. Full again means the same as absent.
+CREATE TABLE perdure_buckets (
     environment  text COLLATE "C" NOT NULL,
-    scope        text COLLATE "C" NOT NULL,
-    name         text COLLATE "C" NOT NULL,
-    max_leases   integer NOT NULL CHECK (max_leases >= 0),
-    PRIMARY KEY (environment, scope, name)
+    task         text COLLATE "C" NOT NULL,
+    key          text COLLATE "C" NOT NULL,
+    opens_at     timestamptz NOT NULL,
+    full_at      timestamptz NOT NULL,
+    waiting      boolean NOT NULL,
+    PRIMARY KEY (environment, task, key)
+);
+CREATE INDEX perdure_buckets_waiting ON perdure_buckets (environment, task, opens_at) WHERE waiting;
+CREATE INDEX perdure_buckets_full ON perdure_buckets (full_at);
+
+-- Which key of a fair queue was served last. Also the lock that claims of the queue take in turns.
+CREATE TABLE perdure_turns (
+    environment  text COLLATE "C" NOT NULL,
+    queue        text COLLATE "C" NOT NULL,
+    after_key    text COLLATE "C" NOT NULL,
+    PRIMARY KEY (environment, queue)
 );
 
 -- What apps and workers know and operators set: tasks, workers, and later schedules and keys.
 -- Each change is guarded by the version it replaces.
-CREATE TABLE records (
+CREATE TABLE perdure_records (
     environment  text COLLATE "C" NOT NULL,
     kind         text COLLATE "C" NOT NULL,
     name         text COLLATE "C" NOT NULL,
@@ -131,4 +176,26 @@ CREATE TABLE records (
     seen_at      timestamptz NOT NULL,
     body         text NOT NULL,
     PRIMARY KEY (environment, kind, name)
+);
+
+-- What attempts say while they run, as batches of lines. Bounded by the worker that writes them.
+CREATE TABLE perdure_run_logs (
+    run_id   uuid NOT NULL,
+    attempt  integer NOT NULL,
+    number   integer NOT NULL,
+    at       timestamptz NOT NULL,
+    level    integer NOT NULL,
+    logger   text NOT NULL,
+    message  text NOT NULL,
+    fields   text,
+    PRIMARY KEY (run_id, attempt, number)
+);
+
+-- How far the latest attempt says it is.
+CREATE TABLE perdure_run_progress (
+    run_id    uuid PRIMARY KEY,
+    attempt   integer NOT NULL,
+    at        timestamptz NOT NULL,
+    fraction  double precision NOT NULL CHECK (fraction BETWEEN 0 AND 1),
+    message   text NOT NULL
 );

@@ -1,7 +1,7 @@
 -- Runs, their history, and what commits together with them. Instants are microseconds since 1970.
 
 -- What happened. One row a commit; the events are JSON text, exactly as they were handed in.
-CREATE TABLE history (
+CREATE TABLE perdure_history (
     position        INTEGER PRIMARY KEY AUTOINCREMENT,
     run_id          TEXT NOT NULL,
     first_sequence  INTEGER NOT NULL CHECK (first_sequence >= 1),
@@ -12,7 +12,7 @@ CREATE TABLE history (
 
 -- What it adds up to. `state` holds all that may change; creation stays in the first history row.
 -- The other columns are what queries compare and filter by.
-CREATE TABLE runs (
+CREATE TABLE perdure_runs (
     id                TEXT PRIMARY KEY,
     environment       TEXT NOT NULL,
     queue             TEXT NOT NULL,
@@ -36,6 +36,8 @@ CREATE TABLE runs (
     failure_kind      TEXT,
     fingerprint       TEXT,
     state             TEXT NOT NULL,
+    -- Lanes tell runs with a key from those without, so that a fair queue finds the latter.
+    keyed             INTEGER GENERATED ALWAYS AS (concurrency_key IS NOT NULL) VIRTUAL,
     CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL)
            AND (lease_token IS NULL) = (lease_worker IS NULL)),
     CHECK (lease_token IS NULL OR claimable_at IS NULL),
@@ -43,32 +45,43 @@ CREATE TABLE runs (
 ) STRICT;
 
 -- A lane is one queue, task and priority: within it, order of claim is order of due time.
-CREATE INDEX runs_claimable ON runs (environment, queue, task, priority, claimable_at, id)
+CREATE INDEX perdure_runs_claimable
+    ON perdure_runs (environment, queue, keyed, task, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL;
-CREATE INDEX runs_attention ON runs (attention_at) WHERE attention_at IS NOT NULL;
+CREATE INDEX perdure_runs_by_key
+    ON perdure_runs (environment, queue, concurrency_key, task, priority, claimable_at, id)
+ WHERE claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL;
+CREATE INDEX perdure_runs_attention ON perdure_runs (attention_at) WHERE attention_at IS NOT NULL;
 -- Two ways to say leased, so that counting a task's holders can only use the second of these:
 -- statistics taken while nothing was leased would let either seem as good.
-CREATE INDEX runs_leased_by_queue ON runs (environment, queue) WHERE lease_token IS NOT NULL;
-CREATE INDEX runs_leased_by_task ON runs (environment, task, concurrency_key)
+CREATE INDEX perdure_runs_leased_by_queue ON perdure_runs (environment, queue)
+ WHERE lease_token IS NOT NULL;
+CREATE INDEX perdure_runs_leased_by_task ON perdure_runs (environment, task, concurrency_key)
  WHERE lease_worker IS NOT NULL;
-CREATE INDEX runs_gated ON runs (environment, gate, claimable_at, id) WHERE gate IS NOT NULL;
-CREATE INDEX runs_finished ON runs (status, finished_at) WHERE finished_at IS NOT NULL;
-CREATE INDEX runs_batch ON runs (batch_id) WHERE batch_id IS NOT NULL;
-CREATE INDEX runs_schedule ON runs (schedule_id, id) WHERE schedule_id IS NOT NULL;
-CREATE INDEX runs_parent ON runs (parent_id) WHERE parent_id IS NOT NULL;
-CREATE INDEX runs_slots ON runs (environment, schedule_id) WHERE holds_slot = 1;
+-- Lanes behind a gate too: whoever is let in first is so by rank, and paused queues are passed by.
+CREATE INDEX perdure_runs_gated
+    ON perdure_runs (environment, gate, queue, task, priority, claimable_at, id)
+ WHERE gate IS NOT NULL;
+CREATE INDEX perdure_runs_reserved ON perdure_runs (environment, task, concurrency_key)
+ WHERE gate = 'reserved';
+CREATE INDEX perdure_runs_finished ON perdure_runs (status, finished_at)
+ WHERE finished_at IS NOT NULL;
+CREATE INDEX perdure_runs_batch ON perdure_runs (batch_id) WHERE batch_id IS NOT NULL;
+CREATE INDEX perdure_runs_schedule ON perdure_runs (schedule_id, id) WHERE schedule_id IS NOT NULL;
+CREATE INDEX perdure_runs_parent ON perdure_runs (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX perdure_runs_slots ON perdure_runs (environment, schedule_id) WHERE holds_slot = 1;
 
-CREATE TABLE run_tags (
+CREATE TABLE perdure_run_tags (
     environment  TEXT NOT NULL,
     key          TEXT NOT NULL,
     value        TEXT NOT NULL,
     run_id       TEXT NOT NULL,
     PRIMARY KEY (environment, key, value, run_id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX run_tags_by_run ON run_tags (run_id);
+CREATE INDEX perdure_run_tags_by_run ON perdure_run_tags (run_id);
 
 -- At most one run owns a key. From `free_at` on another may take it; none: never.
-CREATE TABLE keys (
+CREATE TABLE perdure_keys (
     environment   TEXT NOT NULL,
     kind          TEXT NOT NULL,
     scope         TEXT NOT NULL,
@@ -79,9 +92,9 @@ CREATE TABLE keys (
     PRIMARY KEY (environment, kind, scope, name)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX keys_free ON keys (free_at) WHERE free_at IS NOT NULL;
+CREATE INDEX perdure_keys_free ON perdure_keys (free_at) WHERE free_at IS NOT NULL;
 
-CREATE TABLE dead_letters (
+CREATE TABLE perdure_dead_letters (
     run_id          TEXT PRIMARY KEY,
     environment     TEXT NOT NULL,
     task            TEXT NOT NULL,
@@ -99,7 +112,7 @@ CREATE TABLE dead_letters (
 ) STRICT;
 
 -- Wishes for a push transport: written with the events, deleted once handed over.
-CREATE TABLE outbox (
+CREATE TABLE perdure_outbox (
     position      INTEGER PRIMARY KEY AUTOINCREMENT,
     run_id        TEXT NOT NULL,
     environment   TEXT NOT NULL,
@@ -108,18 +121,51 @@ CREATE TABLE outbox (
     delivery      TEXT NOT NULL
 ) STRICT;
 
--- How many leases (or schedule slots) at once. The row is also the lock a claim takes.
-CREATE TABLE limits (
+-- How much at once, and how fast. One row a limit, never deleted: it is also the lock a claim
+-- takes, and its version guards each change. `body` tells who set what. `opens_at`: from when the
+-- next start is allowed; none: a full bucket.
+CREATE TABLE perdure_limits (
+    environment    TEXT NOT NULL,
+    scope          TEXT NOT NULL,
+    name           TEXT NOT NULL,
+    version        INTEGER NOT NULL CHECK (version >= 1),
+    max_leases     INTEGER CHECK (max_leases >= 0),
+    rate_interval  INTEGER CHECK (rate_interval > 0),
+    rate_burst     INTEGER CHECK (rate_burst > 0),
+    opens_at       INTEGER,
+    paused         INTEGER NOT NULL,
+    fair           INTEGER NOT NULL,
+    body           TEXT NOT NULL,
+    PRIMARY KEY (environment, scope, name),
+    CONSTRAINT rate_is_whole CHECK ((rate_interval IS NULL) = (rate_burst IS NULL))
+) STRICT, WITHOUT ROWID;
+CREATE INDEX perdure_limits_fair ON perdure_limits (environment, name) WHERE fair = 1;
+
+-- Rates of single keys. `waiting`: runs are parked behind it. Full again means the same as absent.
+CREATE TABLE perdure_buckets (
     environment  TEXT NOT NULL,
-    scope        TEXT NOT NULL,
-    name         TEXT NOT NULL,
-    max_leases   INTEGER NOT NULL CHECK (max_leases >= 0),
-    PRIMARY KEY (environment, scope, name)
+    task         TEXT NOT NULL,
+    key          TEXT NOT NULL,
+    opens_at     INTEGER NOT NULL,
+    full_at      INTEGER NOT NULL,
+    waiting      INTEGER NOT NULL,
+    PRIMARY KEY (environment, task, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX perdure_buckets_waiting ON perdure_buckets (environment, task, opens_at)
+ WHERE waiting = 1;
+CREATE INDEX perdure_buckets_full ON perdure_buckets (full_at);
+
+-- Which key of a fair queue was served last.
+CREATE TABLE perdure_turns (
+    environment  TEXT NOT NULL,
+    queue        TEXT NOT NULL,
+    after_key    TEXT NOT NULL,
+    PRIMARY KEY (environment, queue)
 ) STRICT, WITHOUT ROWID;
 
 -- What apps and workers know and operators set: tasks, workers, and later schedules and keys.
 -- Each change is guarded by the version it replaces.
-CREATE TABLE records (
+CREATE TABLE perdure_records (
     environment  TEXT NOT NULL,
     kind         TEXT NOT NULL,
     name         TEXT NOT NULL,
@@ -127,4 +173,26 @@ CREATE TABLE records (
     seen_at      INTEGER NOT NULL,
     body         TEXT NOT NULL,
     PRIMARY KEY (environment, kind, name)
+) STRICT, WITHOUT ROWID;
+
+-- What attempts say while they run, as batches of lines. Bounded by the worker that writes them.
+CREATE TABLE perdure_run_logs (
+    run_id   TEXT NOT NULL,
+    attempt  INTEGER NOT NULL,
+    number   INTEGER NOT NULL,
+    at       INTEGER NOT NULL,
+    level    INTEGER NOT NULL,
+    logger   TEXT NOT NULL,
+    message  TEXT NOT NULL,
+    fields   TEXT,
+    PRIMARY KEY (run_id, attempt, number)
+) STRICT, WITHOUT ROWID;
+
+-- How far the latest attempt says it is.
+CREATE TABLE perdure_run_progress (
+    run_id    TEXT PRIMARY KEY,
+    attempt   INTEGER NOT NULL,
+    at        INTEGER NOT NULL,
+    fraction  REAL NOT NULL CHECK (fraction BETWEEN 0 AND 1),
+    message   TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
