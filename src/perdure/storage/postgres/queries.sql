@@ -1215,36 +1215,42 @@ SELECT 'leased', queue, count(*)
 
 -- name: holders_of_queue
 -- Who holds a limit, for whoever asks why: leases and reservations, a few of them.
-SELECT id FROM perdure_runs
- WHERE environment = :environment AND queue = :name AND lease_token IS NOT NULL
-UNION ALL
-SELECT id FROM perdure_runs
- WHERE environment = :environment AND queue = :name AND gate = 'reserved'
+-- OFFSET 0, here and below: else it might rather read all runs in order of id.
+SELECT id
+  FROM (SELECT id FROM perdure_runs
+         WHERE environment = :environment AND queue = :name AND lease_token IS NOT NULL
+        UNION ALL
+        SELECT id FROM perdure_runs
+         WHERE environment = :environment AND queue = :name AND gate = 'reserved'
+        OFFSET 0) AS holders
  ORDER BY id
  LIMIT :most;
 
 -- name: holders_of_task
-SELECT id FROM perdure_runs
- WHERE environment = :environment AND task = :name AND lease_worker IS NOT NULL
-UNION ALL
-SELECT id FROM perdure_runs
- WHERE environment = :environment AND task = :name AND gate = 'reserved'
+SELECT id
+  FROM (SELECT id FROM perdure_runs
+         WHERE environment = :environment AND task = :name AND lease_worker IS NOT NULL
+        UNION ALL
+        SELECT id FROM perdure_runs
+         WHERE environment = :environment AND task = :name AND gate = 'reserved'
+        OFFSET 0) AS holders
  ORDER BY id
  LIMIT :most;
 
 -- name: holders_of_key
-SELECT id FROM perdure_runs
- WHERE environment = :environment AND task = :name AND concurrency_key = :key
-   AND lease_worker IS NOT NULL
-UNION ALL
-SELECT id FROM perdure_runs
- WHERE environment = :environment AND task = :name AND concurrency_key = :key
-   AND gate = 'reserved'
+SELECT id
+  FROM (SELECT id FROM perdure_runs
+         WHERE environment = :environment AND task = :name AND concurrency_key = :key
+           AND lease_worker IS NOT NULL
+        UNION ALL
+        SELECT id FROM perdure_runs
+         WHERE environment = :environment AND task = :name AND concurrency_key = :key
+           AND gate = 'reserved'
+        OFFSET 0) AS holders
  ORDER BY id
  LIMIT :most;
 
 -- name: holders_of_schedule
--- OFFSET 0: else it would rather read all runs of the schedule, in order of id.
 SELECT id
   FROM (SELECT id FROM perdure_runs
          WHERE environment = :environment AND schedule_id = :name AND holds_slot
