@@ -12,6 +12,7 @@ from perdure.core.attempts import AttemptStatus
 from perdure.core.effects import DeadLetterStatus
 from perdure.core.lifecycle import EventType, Status
 from perdure.core.run import Actor, ActorType, SourceType
+from perdure.engine.catalogue import Registration
 from perdure.errors import (
     InvalidInput,
     NotAllowed,
@@ -242,6 +243,30 @@ async def test_workers_are_in_the_registry_while_they_work(app: App) -> None:
 
     assert (entry.concurrency, entry.queues, entry.tasks) == (7, ("mail", "default"), ("nothing",))
     assert entry.seen_at is not None
+
+
+async def test_a_worker_that_stopped_says_so(app: App) -> None:
+    async with app:
+        async with app.worker() as worker:
+            pass
+
+        [entry] = [w for w in await app.workers.list() if w.id == worker.id]
+        assert entry.stopping
+
+
+async def test_a_worker_that_was_taken_for_dead_is_in_the_registry_again(app: App) -> None:
+    async with app:
+        line = Registration(app, app.storage, "worker_1")
+        for _ in range(3):
+            await _beat(line)
+        await app.storage.forget(app.environment, "worker", await app.storage.now())
+        await _beat(line)
+
+        assert [worker.id for worker in await app.workers.list()] == ["worker_1"]
+
+
+async def _beat(line: Registration) -> None:
+    await line.beat(concurrency=1, running=0, queues=None, stopping=False)
 
 
 async def _until(app: App, run_id: str, status: Status) -> None:

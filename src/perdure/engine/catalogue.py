@@ -195,16 +195,24 @@ class Registration:
             tasks=tuple(self._app.tasks),
             stopping=stopping,
         )
+        body = msgspec.json.encode(entry).decode()
+        # Nobody else writes this line: what is in the way is a try of ours that was not answered,
+        # or it was taken for dead and forgotten.
+        if not await self._put(body) and not await self._put(body):
+            self._version = 0
+            await self._put(body)
+
+    async def _put(self, body: str) -> bool:
         record = Record(
             environment=self._app.environment,
             kind=WORKER,
             name=self._worker_id,
             version=self._version + 1,
-            body=msgspec.json.encode(entry).decode(),
+            body=body,
         )
-        await self._storage.put([record])
-        # Nobody else writes this line: if it was not stored, an earlier try of it was.
+        [stored] = await self._storage.put([record])
         self._version += 1
+        return stored
 
     async def forget_the_dead(self) -> None:
         before = await self._storage.now() - FORGET_WORKERS_AFTER

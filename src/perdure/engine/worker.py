@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from perdure.engine.run_logs import RunLogs
 from perdure.engine.service import Service
 from perdure.engine.storage_time import StorageTime
 from perdure.engine.trouble import TROUBLE, went_well
+from perdure.errors import StorageUnavailable
 from perdure.storage.protocol import Claimed, ClaimRequest, Storage
 from perdure.telemetry import table
 from perdure.telemetry.registry import Gauges
@@ -42,6 +44,8 @@ TO_STOP = 1.0
 """After the drain, so many seconds handlers have to stop once they are asked."""
 TO_RECORD = 5.0
 """And so many it may take to write down what became of them."""
+TO_LEAVE = 0.5
+"""And so many to tell the registry."""
 
 
 class Worker:
@@ -112,6 +116,13 @@ class Worker:
             claimer.cancel()
         await asyncio.gather(*self._claimers, return_exceptions=True)
         await asyncio.gather(*(service.stop() for service in self._services))
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Whoever asks now learns that nobody works here. If it cannot be said, time tells."""
+        with suppress(StorageUnavailable, TimeoutError):
+            async with asyncio.timeout(TO_LEAVE):
+                await self._register()
 
     def hurry(self) -> None:
         """Drain no longer."""
@@ -127,13 +138,16 @@ class Worker:
 
     async def _beat(self) -> None:
         self._handlers.dismiss_idle()
+        await self._register()
+        await self._registration.forget_the_dead()
+
+    async def _register(self) -> None:
         await self._registration.beat(
             concurrency=self._concurrency,
             running=len(self._leases.held),
             queues=self._queues,
             stopping=self._is_stopping,
         )
-        await self._registration.forget_the_dead()
 
     async def _drained(self, within: timedelta) -> bool:
         """Whether everything has ended by itself, in time."""
