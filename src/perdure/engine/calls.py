@@ -178,7 +178,7 @@ class ThreadCall(Call):
         with self._lock:
             if self._thread_id is not None and not self._interrupted:
                 self._interrupted = True
-                _raise_in(self._thread_id, AttemptStopped)
+                _interrupt(self._thread_id)
 
     def give_up(self) -> None:
         self.press()
@@ -201,8 +201,8 @@ class ThreadCall(Call):
         """From here on the exception cannot hit whatever this thread does next."""
         with self._lock:
             thread_id, self._thread_id = self._thread_id, None
-        if thread_id is not None:
-            _raise_in(thread_id, None)
+        if thread_id is not None and self._interrupted:
+            _take_interruption(thread_id)
 
 
 class ProcessCall(Call):
@@ -289,7 +289,19 @@ class ProcessCall(Call):
             return not self.context.cancelled
 
 
-def _raise_in(thread_id: int, error: type[BaseException] | None) -> None:
-    """None: take back what has not been raised yet."""
-    value = None if error is None else ctypes.py_object(error)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), value)
+def _interrupt(thread_id: int) -> None:
+    """Raise AttemptStopped in that thread, at its next bytecode. Two at once are one."""
+    stop = ctypes.py_object(AttemptStopped)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), stop)
+
+
+def _take_interruption(thread_id: int) -> None:
+    """In this thread, whether it has arrived or not: another one takes its place, and is awaited.
+    Python can also take it back, but up to 3.12 goes on looking for it, at every step of every
+    thread, for the rest of its life; and a thread with a profiler or tracer then does only that."""
+    try:
+        _interrupt(thread_id)
+        while True:
+            pass
+    except AttemptStopped:
+        pass
