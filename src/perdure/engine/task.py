@@ -10,7 +10,6 @@ import msgspec
 
 from perdure.engine.context import transaction_here
 from perdure.engine.door import only_known
-from perdure.engine.enqueue import Borrowing, Place, TransactionalTask
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import TaskSettings, TriggerKeywords, TriggerOptions
 from perdure.engine.signature import Signature
@@ -18,6 +17,7 @@ from perdure.engine.signature import Signature
 if TYPE_CHECKING:
     from perdure.engine.app import App
     from perdure.engine.context import Context
+    from perdure.engine.enqueue import Place, TransactionalTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,11 +61,15 @@ class Task(Generic[P, R]):
     def using(self, connection: Any) -> TransactionalTask[P, R]:
         """The same task, asked for inside the transaction that is open on `connection`: of
         psycopg, psycopg2, asyncpg, sqlite3, aiosqlite, SQLAlchemy or Django."""
+        from perdure.engine.enqueue import Borrowing
+
         inside = transaction_here(self.app.url)
         own = inside is not None and inside.connection is connection
         return self._in(inside if inside is not None and own else Borrowing(connection))
 
     def _in(self, place: Place) -> TransactionalTask[P, R]:
+        from perdure.engine.enqueue import TransactionalTask
+
         return TransactionalTask(self, self._options, place)
 
     async def trigger(self, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
