@@ -16,6 +16,7 @@ from perdure.engine.signature import Signature
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
+    from perdure.engine.client import LastMade
     from perdure.engine.context import Context
     from perdure.engine.enqueue import Place, TransactionalTask
 
@@ -40,6 +41,7 @@ class Task(Generic[P, R]):
         self.settings = settings
         self.signature = signature
         self._options = options or TriggerOptions()
+        self.last_made: LastMade | None = None
 
     def __repr__(self) -> str:
         return f"<task {self.name} in {self.function.__module__}>"
