@@ -217,6 +217,9 @@ class _Transaction:
             results = await self._send(connection, steps)
         except psycopg.Error as error:
             self.is_ambiguous = request.last and connection.closed
+            if not self._begun and len(steps) > 1:
+                # Without a ROLLBACK psycopg believes to be prepared what the server has skipped.
+                await connection.close()
             raise translation(error) from error
         return results[len(before) : len(before) + len(request.steps)]
 
