@@ -22,7 +22,15 @@ from builders import (
     run_id,
     then,
 )
-from perdure.core.decide import NewRun, continuing, decide_create, decide_rerun, decide_retry
+from perdure.core.decide import (
+    NewRun,
+    continuing,
+    decide_alike,
+    decide_create,
+    decide_rerun,
+    decide_retry,
+    timeless,
+)
 from perdure.core.decide.create import MAX_LINEAGE, MAX_META, MAX_TAGS
 from perdure.core.lifecycle import TERMINAL, Status
 from perdure.core.reducer import replay
@@ -49,6 +57,40 @@ def test_a_trigger_for_later_is_scheduled_from_the_first_commit() -> None:
     run = create(run_at=after(60), queue="slow", environment="prod")
 
     assert (run.status, run.run_at, run.sequence) == (Status.SCHEDULED, after(60), 2)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"queue": "mail", "priority": 3, "tags": {"a": "b"}, "meta": {"c": 1}, "batch_id": "x"},
+        {"run_at": after(60), "ttl": HOUR, "trace_carrier": {"traceparent": "00"}},
+        {"root_id": run_id(9), "parent_id": run_id(9), "concurrency_key": "k", "task_version": 2},
+    ],
+)
+def test_a_run_alike_is_what_it_would_be_if_decided_by_itself(fields: dict[str, Any]) -> None:
+    payload = msgspec.Raw(b'{"n":2}')
+    first = decide_create(NewRun(task=TASK, **fields), RUN_ID, CLIENT, T0)
+    by_itself = NewRun(task=TASK, payload_json=payload, **fields)
+
+    alike = decide_alike(first, AGAIN, payload, T0)
+
+    assert replay(alike) == replay(decide_create(by_itself, AGAIN, CLIENT, T0))
+
+
+def test_a_timeless_run_may_be_made_alike_at_another_time() -> None:
+    payload, later = msgspec.Raw(b"[]"), T0 + HOUR
+    first = decide_create(NewRun(task=TASK), RUN_ID, CLIENT, T0)
+
+    alike = decide_alike(first, AGAIN, payload, later)
+
+    assert timeless(first)
+    by_itself = NewRun(task=TASK, payload_json=payload)
+    assert alike == decide_create(by_itself, AGAIN, CLIENT, later)
+
+
+@pytest.mark.parametrize("fields", [{"ttl": HOUR}, {"run_at": after(60)}, {"run_at": T0}])
+def test_what_counts_from_its_trigger_is_not_timeless(fields: dict[str, Any]) -> None:
+    assert not timeless(decide_create(NewRun(task=TASK, **fields), RUN_ID, CLIENT, T0))
 
 
 @pytest.mark.parametrize("run_at", [T0, T0 - HOUR, None])

@@ -244,6 +244,36 @@ async def test_a_run_triggered_by_a_handler_knows_its_parent(app: App) -> None:
     assert made.source.type is SourceType.SPAWN
 
 
+async def test_what_one_trigger_decides_for_the_next_is_only_what_they_share(app: App) -> None:
+    made: list[RunHandle[None]] = []
+
+    @app.task
+    async def child(n: int) -> None: ...
+
+    @app.task
+    async def parent() -> None:
+        made.append(await child.trigger(3))
+
+    async with app.run_all():
+        made += [await child.trigger(1), await child.options(priority=5).trigger(2)]
+        await (await parent.trigger()).result(10)
+        made.append(await child.trigger(4))
+        runs = [await app.runs.get(run) for run in made]
+
+    assert [run.payload["n"] for run in runs] == [1, 2, 3, 4]
+    assert [run.priority for run in runs] == [0, 5, 0, 0]
+    assert [run.source.type for run in runs] == [
+        SourceType.TRIGGER,
+        SourceType.TRIGGER,
+        SourceType.SPAWN,
+        SourceType.TRIGGER,
+    ]
+    assert len({run.created_at for run in runs}) == 4
+    assert [run.root_id for run in runs if run.parent_id is None] == [
+        run.id for run in runs if run.parent_id is None
+    ]
+
+
 async def test_a_failed_run_raises_when_awaited(app: App) -> None:
     @app.task(retry=Retry(max_attempts=1))
     async def fail() -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,42 +145,6 @@ async def test_a_thread_that_looks_at_no_flag_is_interrupted(app: App, bell: Bel
         await app.runs.cancel(run.id)
         with pytest.raises(RunCancelled):
             await run.result(20)
-
-
-HANDLERS_IN_THREADS = """
-import asyncio, sys
-from perdure import App, Retry
-
-app = App(sys.argv[1])
-
-@app.task
-def ends() -> None:
-    pass
-
-@app.task(timeout=0.05, retry=Retry(max_attempts=1))
-def is_interrupted() -> None:
-    while True:
-        pass
-
-async def main() -> None:
-    async with app, app.worker():
-        await (await ends.trigger()).result(20)
-        run = await is_interrupted.trigger()
-        await asyncio.gather(run.result(20), return_exceptions=True)
-
-asyncio.run(main())
-sys.setprofile(lambda *arguments: None)
-(lambda: None)()
-"""
-
-
-def test_handlers_in_threads_leave_a_profiler_or_tracer_nothing_to_choke_on(
-    tmp_path: Path,
-) -> None:
-    """Under one, CPython 3.11 calls nothing any more while it believes that some thread still has
-    an exception to raise."""
-    url = f"sqlite:///{tmp_path}/runs.db"
-    subprocess.run([sys.executable, "-c", HANDLERS_IN_THREADS, url], timeout=60, check=True)
 
 
 async def test_rungs_are_lines_in_the_runs_log(

@@ -10,9 +10,10 @@ from typing import Any, cast
 import pytest
 
 from perdure import App
+from perdure.core.lifecycle import Status
 from perdure.core.run import Run
 from perdure.engine.results import Results
-from perdure.errors import AppNotOpen, ResultTimeout
+from perdure.errors import AppNotOpen, ResultTimeout, RunNotFound
 from perdure.storage.protocol import Storage
 from storage_kit import claim_one, new_run, stored, success
 
@@ -29,6 +30,9 @@ class SlowReads:
         self.asked.set()
         await self.answer.wait()
         return await self._storage.get(run_ids)
+
+    async def ended(self, run_ids: Sequence[str]) -> dict[str, Run]:
+        return await self._storage.ended(run_ids)
 
 
 async def test_who_comes_during_a_read_is_not_told_that_the_run_is_unknown(opened: App) -> None:
@@ -75,6 +79,52 @@ async def test_a_read_that_went_wrong_is_made_again(opened: App) -> None:
     await stored(opened.storage, success(await claim_one(opened.storage)))
 
     assert (await asyncio.wait_for(waiting, 20)).id == run.id
+
+
+async def test_who_was_unfinished_is_only_looked_for_among_the_ended(opened: App) -> None:
+    runs = await stored(opened.storage, *(new_run() for _ in range(5)))
+    storage: Any = opened.storage
+    get = storage.get
+    looked_at: list[str] = []
+
+    async def counted(run_ids: Sequence[str]) -> dict[str, Run]:
+        looked_at.extend(run_ids)
+        found: dict[str, Run] = await get(run_ids)
+        return found
+
+    storage.get = counted
+    waiting = [asyncio.create_task(opened.results.ended(run.id)) for run in runs]
+    for _ in runs:
+        await stored(storage, success(await claim_one(storage)))
+        opened.hub.tell(None)
+        done, _ = await asyncio.wait(waiting, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        waiting = [task for task in waiting if task not in done]
+        assert done
+
+    assert sorted(looked_at) == sorted(run.id for run in runs)
+
+
+async def test_a_run_that_is_pruned_while_somebody_waits_is_found_missing_in_the_end(
+    opened: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [run] = await stored(opened.storage, new_run())
+    storage: Any = opened.storage
+    get, looked = storage.get, asyncio.Event()
+
+    async def observed(run_ids: Sequence[str]) -> dict[str, Run]:
+        found: dict[str, Run] = await get(run_ids)
+        looked.set()
+        return found
+
+    storage.get = observed
+    waiting = asyncio.create_task(opened.results.ended(run.id))
+    await looked.wait()
+    await stored(storage, success(await claim_one(storage)))
+    await storage.prune(Status.SUCCEEDED, opened.clock.now() + timedelta(days=400), 10)
+    monkeypatch.setattr("perdure.engine.results.LOOK_AT_ALL", timedelta(0))
+
+    with pytest.raises(RunNotFound):
+        await asyncio.wait_for(waiting, 20)
 
 
 async def test_whoever_waits_no_longer_is_forgotten(opened: App) -> None:

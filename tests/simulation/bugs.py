@@ -422,13 +422,14 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     commit_all = CommitBatcher.commit_all
 
-    async def hopeful(self: CommitBatcher, commits: Sequence[Commit]) -> Any:
-        outcomes = await commit_all(self, commits)
+    async def hopeful(self: CommitBatcher, parts: Iterable[Sequence[Commit]]) -> Any:
+        parts = list(parts)
+        commits = [commit for part in parts for commit in part]
         return [
             Committed(commit.run.id, commit.run.sequence)
             if isinstance(outcome, StorageUnavailable)
             else outcome
-            for commit, outcome in zip(commits, outcomes, strict=True)
+            for commit, outcome in zip(commits, await commit_all(self, parts), strict=True)
         ]
 
     patch(CommitBatcher, "commit_all", hopeful)

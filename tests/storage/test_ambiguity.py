@@ -218,3 +218,18 @@ async def test_what_the_database_calls_transient_is_tried_again(
     assert (await remote.claim(request(1))).runs == ()
     assert proxy.cuts == 2
     await check_all(remote, [run.id])
+
+
+@pytest.mark.parametrize("before", range(6))
+async def test_what_is_stored_may_be_committed_again_whenever_statements_are_prepared(
+    before: int, storage: Storage
+) -> None:
+    again = [new_run(n) for n in range(3)]
+    for n in range(before):
+        await stored(storage, new_run(n))
+
+    for n in range(3):
+        await stored(storage, *again)
+        await stored(storage, new_run(n))
+
+    assert len((await storage.find(RunFilter(), limit=100)).runs) == before + 3 + 3

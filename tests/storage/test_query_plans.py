@@ -55,6 +55,7 @@ HOT = {
     "lock_runs": {"perdure_runs_pkey"},
     "update_runs": {"perdure_runs_pkey"},
     "get_runs": {"perdure_runs_pkey", "perdure_history_pkey"},
+    "get_ended_runs": {"perdure_runs_pkey", "perdure_history_pkey"},
     "park_runs": {"perdure_runs_pkey"},
     "open_gate": {"perdure_runs_gated", "perdure_runs_pkey"},
     "read_gates": {"perdure_runs_gated"},

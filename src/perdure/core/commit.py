@@ -62,7 +62,7 @@ def prepare_commit(
         effects=effects,
         lease_token=None if lease is None else lease.token,
         needs_expiry=run is not None and rests_on_expiry(run, events),
-        freed=freed_gates(run, after),
+        freed=() if run is None else freed_gates(run, after),
     )
 
 

@@ -23,6 +23,7 @@ NULL = msgspec.Raw(b"null")
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -90,8 +91,7 @@ def in_utc(instant: datetime, field: str) -> datetime:
 def _dump(value: Any, field: str) -> bytes:
     try:
         _check_shape(value, field)
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return text.encode()
+        return _ENCODER.encode(value).encode()
     except UnicodeEncodeError as error:
         raise InvalidValue(field, "holds a lone surrogate, which is not Unicode text") from error
     except (TypeError, ValueError) as error:
@@ -112,8 +112,9 @@ def _check_shape(value: Any, field: str) -> None:
 
 def _children(value: Any, field: str) -> list[Any]:
     if isinstance(value, dict):
-        if not all(isinstance(key, str) for key in value):
-            raise InvalidValue(field, "has an object key that is not text")
+        for key in value:
+            if not isinstance(key, str):
+                raise InvalidValue(field, "has an object key that is not text")
         return [child for child in value.values() if isinstance(child, dict | list | tuple)]
     if isinstance(value, list | tuple):
         return [child for child in value if isinstance(child, dict | list | tuple)]

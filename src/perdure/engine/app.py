@@ -13,8 +13,7 @@ from perdure.core.rates import Rate, make_rate
 from perdure.core.run import Actor, OnLeaseExpired
 from perdure.core.settings import Values, check_concurrency
 from perdure.core.values import check_label
-from perdure.engine import catalogue, forks
-from perdure.engine.client import Client
+from perdure.engine import forks
 from perdure.engine.clock import SystemClock
 from perdure.engine.configuration import configured
 from perdure.engine.context import Context
@@ -32,26 +31,28 @@ from perdure.engine.facade import SyncFacade
 from perdure.engine.hints import Hints, Hub
 from perdure.engine.ids import Ids
 from perdure.engine.importable import locate
-from perdure.engine.limits import Limits, Queues, declare_limits
-from perdure.engine.maintenance import Maintenance
 from perdure.engine.metered import metered
 from perdure.engine.metrics import Metrics
-from perdure.engine.opened import Opened
-from perdure.engine.operators import DeadLetters, Runs, Workers
 from perdure.engine.options import Executor, Retry, TaskKeywords, TaskSettings, make_policy
 from perdure.engine.redaction import Redact, Redaction
-from perdure.engine.results import Results
 from perdure.engine.signature import Signature
 from perdure.engine.task import Task
 from perdure.engine.threshold import Door, to_the_end
 from perdure.engine.tracing import tracing_of
-from perdure.engine.worker_host import WorkerHost
 from perdure.errors import AppNotOpen, InvalidInput, InvalidTask
 from perdure.storage import Storage, check_url, open_storage, options_of
 from perdure.storage.protocol import Clock
 
 if TYPE_CHECKING:
+    # Imported when first used: whoever only defines tasks must not wait for it.
+    from perdure.engine.client import Client
+    from perdure.engine.limits import Limits, Queues
+    from perdure.engine.maintenance import Maintenance
+    from perdure.engine.opened import Opened
+    from perdure.engine.operators import DeadLetters, Runs, Workers
+    from perdure.engine.results import Results
     from perdure.engine.task import AsyncContextTask, AsyncTask, ContextTask, PlainTask
+    from perdure.engine.worker_host import WorkerHost
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -171,10 +172,12 @@ class App:
         await to_the_end(self._leave())
 
     async def _open_up(self) -> None:
+        from perdure.engine.opened import Opened
+
         self._times_opened = 0
         self._opened = opened = await Opened.open(self)
         try:
-            await self._introduce()
+            await opened.introduce(self)
         except BaseException:
             self._opened = None
             await opened.close()
@@ -194,12 +197,6 @@ class App:
         self.hub = Hub(self.ids.token(), self.metrics.registry)
         self.sync = SyncFacade(self.original)
         self._door, self._opened, self._times_opened = Door(), None, 0
-
-    async def _introduce(self) -> None:
-        """Tell the storage what this app knows."""
-        entries = [catalogue.entry_of(task) for task in self.tasks.values()]
-        await catalogue.publish_tasks(self.storage, self.environment, entries)
-        await declare_limits(self)
 
     def twin(self) -> App:
         """The same app, closed: for another loop."""
@@ -289,6 +286,8 @@ class App:
     ) -> WorkerHost:
         """A worker inside this process: `async with app.worker(concurrency=10):`. It serves all
         queues, or those named; `drain` is how long runs may take to end when it stops."""
+        from perdure.engine.worker_host import WorkerHost
+
         places = self.defaults.concurrency if concurrency is None else concurrency
         return WorkerHost(
             self,
@@ -300,10 +299,14 @@ class App:
 
     def executing(self, run_id: str) -> WorkerHost:
         """A worker for one run only, here: unless another one has it already."""
+        from perdure.engine.worker_host import WorkerHost
+
         return WorkerHost(self, 1, None, run_ids=[run_id])
 
     def maintenance(self) -> Maintenance:
         """Recovery and clean-up inside this process: `async with app.maintenance():`."""
+        from perdure.engine.maintenance import Maintenance
+
         return Maintenance(self)
 
     @asynccontextmanager
@@ -329,6 +332,8 @@ class App:
         """One pass of maintenance. If it finds expired leases it stays until it may take them:
         for `grace`, by default the renewal interval, during which the storage must have answered,
         so that an outage costs nobody's lease. `grace=0` takes them at once."""
+        from perdure.engine.maintenance import Maintenance
+
         chosen = None if grace is None else duration(grace, "grace")
         await Maintenance(self, grace=chosen).tick()
 

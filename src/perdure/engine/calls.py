@@ -178,7 +178,7 @@ class ThreadCall(Call):
         with self._lock:
             if self._thread_id is not None and not self._interrupted:
                 self._interrupted = True
-                _raise_in(self._thread_id, AttemptStopped)
+                _interrupt(self._thread_id)
 
     def give_up(self) -> None:
         self.press()
@@ -200,9 +200,9 @@ class ThreadCall(Call):
     def _disarm(self) -> None:
         """From here on the exception cannot hit whatever this thread does next."""
         with self._lock:
-            self._thread_id = None
-        if self._interrupted:
-            _let_it_land()
+            thread_id, self._thread_id = self._thread_id, None
+        if thread_id is not None and self._interrupted:
+            _take_interruption(thread_id)
 
 
 class ProcessCall(Call):
@@ -289,16 +289,18 @@ class ProcessCall(Call):
             return not self.context.cancelled
 
 
-def _raise_in(thread_id: int, error: type[BaseException]) -> None:
-    """Replaces what has not been raised yet."""
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), ctypes.py_object(error))
+def _interrupt(thread_id: int) -> None:
+    """Raise AttemptStopped in that thread, at its next bytecode. Two at once are one."""
+    stop = ctypes.py_object(AttemptStopped)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread_id), stop)
 
 
-def _let_it_land() -> None:
-    """Nothing is pending for this thread any more. Were it taken back instead, CPython would look
-    for it before every call of every thread from then on: slow, and endless under a tracer."""
+def _take_interruption(thread_id: int) -> None:
+    """In this thread, whether it has arrived or not: another one takes its place, and is awaited.
+    Python can also take it back, but up to 3.12 goes on looking for it, at every step of every
+    thread, for the rest of its life; and a thread with a profiler or tracer then does only that."""
     try:
-        _raise_in(threading.get_ident(), AttemptStopped)
+        _interrupt(thread_id)
         while True:
             pass
     except AttemptStopped:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from perdure.core.commit import Commit, prepare_commit
-from perdure.core.decide import NewRun, continuing, decide_create
+from perdure.core.decide import NewRun, continuing, decide_alike, decide_create, timeless
 from perdure.core.effects import KeyKind
+from perdure.core.events import Event
 from perdure.core.run import Policy, Run, Source, SourceType
 from perdure.engine import hints, write
 from perdure.engine.context import Context, current
 from perdure.engine.door import duration
 from perdure.engine.handle import RunHandle
+from perdure.engine.ids import Ids
 from perdure.engine.options import TriggerOptions
 from perdure.engine.tracing import Carrier
 from perdure.errors import IdempotencyConflict, InvalidPayload, PerdureError
@@ -33,7 +37,7 @@ MOST_IN_A_BATCH = 500
 
 Made = Outcome | Exception
 """What became of a commit, or why nobody knows."""
-Answer: TypeAlias = asyncio.Future[Made]
+Answer: TypeAlias = asyncio.Future[list[Made]]
 
 
 class Client:
@@ -61,10 +65,9 @@ class Client:
     ) -> list[RunHandle[R] | Exception]:
         bulk = Bulk(self._app, task, items, options)
         with self._app.tracing.trigger(task.name, options.queue or task.settings.queue) as span:
-            continued = await self._continued(options)
-            commits = bulk.prepare(self._app.time(), continued, span.carrier)
-            outcomes = await self._batches.commit_all(commits)
-        self._publish(commits, outcomes)
+            now, continued = self._app.time(), await self._continued(options)
+            outcomes = await self._batches.commit_all(bulk.parts(now, continued, span.carrier))
+        self._publish(bulk.commits, outcomes)
         return bulk.handles(outcomes)
 
     async def _continued(self, options: TriggerOptions) -> Run | None:
@@ -97,22 +100,35 @@ class Bulk(Generic[R]):
         self._options = options
         self._batch_id = f"batch_{app.ids.token()}"
         self._results: dict[int, RunHandle[R] | Exception] = {}
+        self.commits: list[Commit] = []
         self._asked: list[int] = []
+        self._pattern: Sequence[Event] | None = None
 
     def prepare(
         self, now: datetime, continued: Run | None, carrier: Carrier | None = None
     ) -> list[Commit]:
-        commits = []
-        for index, item in enumerate(self._items):
-            try:
-                commits.append(self._creation(item, now, continued, carrier))
-                self._asked.append(index)
-            except PerdureError as error:
-                self._results[index] = error
-            except Exception as error:  # noqa: BLE001  # whatever somebody put there
-                problem = f"item {index} cannot be kept: {type(error).__name__}: {error}"
-                self._results[index] = InvalidPayload(self._task.name, "", problem)
-        return commits
+        return [c for part in self.parts(now, continued, carrier) for c in part]
+
+    def parts(
+        self, now: datetime, continued: Run | None, carrier: Carrier | None = None
+    ) -> Iterator[list[Commit]]:
+        """The commits, made as they are asked for, as many at a time as make a batch."""
+        items = iter(enumerate(self._items))
+        while part := list(islice(items, MOST_IN_A_BATCH)):
+            first = len(self.commits)
+            for index, item in part:
+                self._add(index, item, now, continued, carrier)
+            yield self.commits[first:]
+
+    def _add(self, index: int, item: Any, *how: Any) -> None:
+        try:
+            self.commits.append(self._creation(item, *how))
+            self._asked.append(index)
+        except PerdureError as error:
+            self._results[index] = error
+        except Exception as error:  # noqa: BLE001  # whatever somebody put there
+            problem = f"item {index} cannot be kept: {type(error).__name__}: {error}"
+            self._results[index] = InvalidPayload(self._task.name, "", problem)
 
     def handles(self, outcomes: Sequence[Made]) -> list[RunHandle[R] | Exception]:
         """In the order of the items: a handle, or what was wrong."""
@@ -133,9 +149,10 @@ class Bulk(Generic[R]):
         if not isinstance(item, Mapping):
             problem = f"every item must be a mapping of arguments, not {item!r}"
             raise InvalidPayload(self._task.name, "", problem)
-        limit = self._app.defaults.payload_limit
-        payload = self._task.signature.encode(dict(item), limit)
-        return creation(
+        payload = self._task.signature.encode(item, self._app.defaults.payload_limit)
+        if self._pattern is not None:
+            return _like(self._pattern, self._app.ids, payload, now)
+        first = creation(
             self._app,
             self._task,
             payload,
@@ -145,6 +162,8 @@ class Bulk(Generic[R]):
             batch_id=self._batch_id,
             carrier=carrier,
         )
+        self._pattern = first.events
+        return first
 
 
 def creation(
@@ -159,12 +178,35 @@ def creation(
     carrier: Carrier | None = None,
 ) -> Commit:
     """The commit that makes a run. Needs no open app."""
-    wish = new_run(task, payload, options, now, _parent())
+    parent = _parent()
+    special = (parent, continued, batch_id, carrier, options.tags, options.meta)
+    is_usual = special == _NOTHING_SPECIAL
+    common = (app.environment, app.actor, task.settings, options)
+    if is_usual and task.last_made is not None and task.last_made.common == common:
+        return _like(task.last_made.events, app.ids, payload, now)
+    wish = new_run(task, payload, options, now, parent)
     wish = replace(wish, environment=app.environment, batch_id=batch_id, trace_carrier=carrier)
     if continued is not None:
         wish = continuing(wish, continued)
     events = decide_create(wish, app.ids.run_id(now), app.actor, now)
+    if is_usual and timeless(events):
+        task.last_made = LastMade(common, events)
     return prepare_commit(None, events, app.ids.commit_id())
+
+
+_NOTHING_SPECIAL = (None,) * 6
+
+
+class LastMade(NamedTuple):
+    """The first events of a task's last run, and all they depended on besides its arguments."""
+
+    common: tuple[Any, ...]
+    events: Sequence[Event]
+
+
+def _like(pattern: Sequence[Event], ids: Ids, payload: msgspec.Raw, now: datetime) -> Commit:
+    events = decide_alike(pattern, ids.run_id(now), payload, now)
+    return prepare_commit(None, events, ids.commit_id())
 
 
 def handle_of(app: App, task: Task[..., R], outcome: Made) -> RunHandle[R]:
@@ -242,36 +284,58 @@ class CommitBatcher:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._waiting: list[tuple[Commit, Answer]] = []
+        self._waiting: deque[_Waiting] = deque()
         self._writer: asyncio.Task[None] | None = None
 
     async def commit(self, commit: Commit) -> Outcome:
         """Raises what became of it, if that is an error."""
-        [outcome] = await self.commit_all([commit])
+        [outcome] = await self.commit_all([[commit]])
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    async def commit_all(self, commits: Sequence[Commit]) -> list[Made]:
-        """What became of each. They may be too many for one transaction: what has happened to
-        some says nothing of the others."""
-        loop = asyncio.get_running_loop()
-        futures: list[Answer] = [loop.create_future() for _ in commits]
-        self._waiting += zip(commits, futures, strict=True)
+    async def commit_all(self, parts: Iterable[Sequence[Commit]]) -> list[Made]:
+        """What became of each, in parts that fit into a transaction: what has happened to some
+        says nothing of the others. A part is under way while the next one is made."""
+        answers: list[Answer] = []
+        for part in parts:
+            if answers:
+                await asyncio.sleep(0)
+            answers.append(self._add(part))
+        return [made for answer in answers for made in await answer]
+
+    def _add(self, commits: Sequence[Commit]) -> Answer:
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(commits, answer))
         if self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write())
-        return list(await asyncio.gather(*futures))
+        return answer
 
     async def _write(self) -> None:
         while self._waiting:
-            group = self._waiting[:MOST_IN_A_BATCH]
-            del self._waiting[:MOST_IN_A_BATCH]
-            for (_, answer), outcome in zip(group, await self._outcomes(group), strict=True):
-                if not answer.done():
-                    answer.set_result(outcome)
+            group = self._next_group()
+            outcomes = iter(await self._outcomes([c for each in group for c in each.commits]))
+            for each in group:
+                its_own = list(islice(outcomes, len(each.commits)))
+                if not each.answer.done():
+                    each.answer.set_result(its_own)
 
-    async def _outcomes(self, group: Sequence[tuple[Commit, Answer]]) -> Sequence[Made]:
+    def _next_group(self) -> list[_Waiting]:
+        """Whoever waits, in order, as many as fit into a batch."""
+        group: list[_Waiting] = []
+        room = MOST_IN_A_BATCH
+        while self._waiting and len(self._waiting[0].commits) <= room:
+            group.append(self._waiting.popleft())
+            room -= len(group[-1].commits)
+        return group
+
+    async def _outcomes(self, commits: Sequence[Commit]) -> Sequence[Made]:
         try:
-            return await self._app.storage.commit([commit for commit, _ in group])
+            return await self._app.storage.commit(commits)
         except Exception as error:  # noqa: BLE001  # handed to whoever waits for it
-            return [error] * len(group)
+            return [error] * len(commits)
+
+
+class _Waiting(NamedTuple):
+    commits: Sequence[Commit]
+    answer: Answer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import lru_cache
@@ -113,6 +112,8 @@ def _table(file: Path) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=8)
 def _read(file: Path, changed: int) -> Mapping[str, Any]:
+    import tomllib  # most programs have no such file where they run
+
     try:
         parsed = tomllib.loads(file.read_text())
     except (OSError, ValueError) as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import threading
 from collections.abc import Callable
 from datetime import datetime
@@ -29,7 +28,7 @@ class Entropy:
     def __call__(self, count: int) -> bytes:
         with self._lock:
             if self._used + count > len(self._pool):
-                self._pool, self._used = secrets.token_bytes(max(POOL, count)), 0
+                self._pool, self._used = os.urandom(max(POOL, count)), 0
             self._used += count
             return self._pool[self._used - count : self._used]
 

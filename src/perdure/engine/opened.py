@@ -7,9 +7,10 @@ from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from perdure.engine import catalogue
 from perdure.engine.client import Client
 from perdure.engine.hints import Hints
-from perdure.engine.limits import Limits, Queues
+from perdure.engine.limits import Limits, Queues, declare_limits
 from perdure.engine.operators import DeadLetters, Runs, Workers
 from perdure.engine.results import Results
 from perdure.engine.storage_time import StorageTime
@@ -50,6 +51,12 @@ class Opened:
             raise
         opened.hints.start()
         return opened
+
+    async def introduce(self, app: App) -> None:
+        """Tell the storage what the app knows."""
+        entries = [catalogue.entry_of(task) for task in app.tasks.values()]
+        await catalogue.publish_tasks(self.storage, app.environment, entries)
+        await declare_limits(app)
 
     @property
     def is_abandoned(self) -> bool:

@@ -30,14 +30,12 @@ from perdure.core.events import Event
 from perdure.core.lifecycle import Status
 from perdure.core.run import Actor, ActorType, Run
 from perdure.core.values import encode_value
-from perdure.core.why import Why
 from perdure.engine import hints, write
 from perdure.engine.catalogue import WorkerEntry, known_workers
 from perdure.engine.door import actor_of, choice, count, run_id_of, text
 from perdure.engine.filters import RunFilters, make_filter, page_limit
 from perdure.engine.handle import RunHandle
 from perdure.engine.reading_logs import Bundle, follow_logs, read_bundle, read_logs
-from perdure.engine.why import explain_run
 from perdure.errors import (
     InvalidInput,
     NotAllowed,
@@ -49,6 +47,7 @@ from perdure.storage.protocol import Committed, Existing, Outcome, Page, Recorde
 from perdure.storage.run_log import LogLine, Progress
 
 if TYPE_CHECKING:
+    from perdure.core.why import Why
     from perdure.engine.app import App
 
 OPERATOR = Actor(ActorType.OPERATOR)
@@ -95,6 +94,8 @@ class Runs:
     async def why(self, run: AnyRun) -> Why:
         """Why it does not run, or who runs it, or how it ended: every reason, as a sentence and
         as data."""
+        from perdure.engine.why import explain_run
+
         return await explain_run(self._app, run_id_of(run))
 
     async def events(self, run: AnyRun, *, after: int = 0) -> Sequence[RecordedEvent]:

@@ -1,4 +1,8 @@
-"""Waiting for runs to end: all waiters of a process share one batched read."""
+"""Waiting for runs to end: all waiters of a process share one batched read.
+
+Of thousands, a few end between two looks: so whoever was found unfinished once is only asked for
+among those that have ended since. And a look that takes long is not repeated at once.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,10 @@ from perdure.engine.trouble import TROUBLE, went_well
 from perdure.errors import AppNotOpen, RunNotFound
 from perdure.storage.protocol import Clock, Storage
 
+QUICK = timedelta(milliseconds=5)
+LOOK_AT_ALL = timedelta(seconds=60)
+"""How often to look whether all runs exist that somebody waits for: old ones are pruned."""
+
 
 class Results:
     """Reads the awaited runs when a hint says so, and every `poll` anyway."""
@@ -23,6 +31,8 @@ class Results:
         self._clock = clock
         self._poll = poll
         self._waiters: dict[str, list[asyncio.Future[Run]]] = defaultdict(list)
+        self._unfinished: set[str] = set()
+        self._looked_at_all = clock.elapsed()
         self._look = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
 
@@ -52,16 +62,30 @@ class Results:
         try:
             while self._waiters:
                 self._look.clear()
+                began = self._clock.elapsed()
                 if not await went_well("Results", self._look_once()):
                     await self._clock.sleep(TROUBLE)
-                elif self._waiters:
+                    continue
+                await self._rest(timedelta(seconds=self._clock.elapsed() - began))
+                if self._waiters:
                     await self._wait()
         finally:
             stop_listening()
 
     async def _look_once(self) -> None:
-        asked = list(self._waiters)
-        self._settle(asked, await self._storage.get(asked))
+        if self._clock.elapsed() - self._looked_at_all >= LOOK_AT_ALL.total_seconds():
+            self._looked_at_all = self._clock.elapsed()
+            self._unfinished.clear()
+        if new := [run_id for run_id in self._waiters if run_id not in self._unfinished]:
+            self._settle(new, await self._storage.get(new))
+        if known := list(self._unfinished.difference(new)):
+            ended = await self._storage.ended(known)
+            self._settle(list(ended), ended)
+
+    async def _rest(self, took: timedelta) -> None:
+        """So that at most half of the time is spent on looking."""
+        if took > QUICK:
+            await self._clock.sleep(took)
 
     def _on_hint(self, topics: Topics | None) -> None:
         if topics is None or any(topic.startswith("done:") for topic in topics):
@@ -72,7 +96,10 @@ class Results:
         for run_id in asked:
             run = found.get(run_id)
             if run is not None and not run.is_terminal:
+                if run_id in self._waiters:
+                    self._unfinished.add(run_id)
                 continue
+            self._unfinished.discard(run_id)
             for future in self._waiters.pop(run_id, []):
                 if future.done():
                     continue
@@ -88,6 +115,7 @@ class Results:
             futures.remove(future)
         if not futures:
             self._waiters.pop(run_id, None)
+            self._unfinished.discard(run_id)
 
     async def _wait(self) -> None:
         try:

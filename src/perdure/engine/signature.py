@@ -28,6 +28,8 @@ from perdure.engine.misfit import misfit, unkeepable
 from perdure.errors import InvalidInput, InvalidPayload, InvalidTask, PayloadTooLarge
 
 _NATIVE = (bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
+_PLAIN = frozenset({str, int, float, bool, NoneType})
+"""What is JSON already."""
 _NO_TYPE = (Any, None, NoneType, object, Never, NoReturn)
 _QUOTED = re.compile(r"'(\w+)'")
 _NOT_JSON = (TypeError, ValueError, NotImplementedError, OverflowError, RecursionError)
@@ -48,6 +50,8 @@ class Signature:
         others = [p for p in self._signature.parameters.values() if p.name != self.context_name]
         self._asked = self._signature.replace(parameters=others)
         self._parameters = {parameter.name: parameter for parameter in others}
+        self._positional = [p.name for p in others if p.kind is not p.KEYWORD_ONLY]
+        self._required = [p.name for p in others if p.default is p.empty]
         self._types = {name: self._checked(hints, name) for name in self._parameters}
         self._closed = [n for n, info in self._types.items() if annotation.is_closed(info)]
         self._str_keys = any(map(annotation.has_keys_that_are_no_text, self._types.values()))
@@ -61,6 +65,8 @@ class Signature:
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments of a call by name, as Python would bind them, without the context."""
+        if len(args) == len(self._positional) and not kwargs:
+            return dict(zip(self._positional, args, strict=True))
         try:
             return dict(self._asked.bind(*args, **kwargs).arguments)
         except TypeError as error:
@@ -75,26 +81,29 @@ class Signature:
     def encode(self, arguments: Mapping[str, Any], limit: int = DEFAULT_LIMIT) -> msgspec.Raw:
         """The payload for these arguments. Raises InvalidPayload, naming the field."""
         self._check_names(arguments)
-        native = self._native(arguments)
+        is_plain = _PLAIN.issuperset(map(type, arguments.values()))
+        native = dict(arguments) if is_plain else self._native(arguments)
         self._check_types(native)
-        plain = msgspec.to_builtins(native, str_keys=self._str_keys)
+        plain = native if is_plain else msgspec.to_builtins(native, str_keys=self._str_keys)
         try:
             payload = encode_value(plain, limit=limit)
         except PayloadTooLarge as error:
             raise PayloadTooLarge(f"payload of {self._name}", error.size, limit) from None
         except InvalidInput as error:
             raise InvalidPayload(self._name, unkeepable(plain), error.problem) from error
-        self.decode(payload)
+        self._read(payload)
         return payload
 
     def decode(self, payload: msgspec.Raw) -> dict[str, Any]:
         """The arguments of a payload, typed. Raises InvalidPayload, naming the field."""
+        values = zip(self._parameters, msgspec.structs.astuple(self._read(payload)), strict=True)
+        return {name: value for name, value in values if value is not UNSET}
+
+    def _read(self, payload: msgspec.Raw) -> msgspec.Struct:
         try:
-            struct = self._decoder.decode(bytes(payload))
+            return self._decoder.decode(payload)
         except (msgspec.MsgspecError, ValueError) as error:
             raise misfit(self._name, error, None) from error
-        values = zip(self._parameters, msgspec.structs.astuple(struct), strict=True)
-        return {name: value for name, value in values if value is not UNSET}
 
     def call(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """`function` with these arguments, however it wants them passed."""
@@ -111,9 +120,10 @@ class Signature:
                 raise InvalidPayload(self._name, str(name), f"there is no such argument{hint}")
 
     def _check_names(self, arguments: Mapping[str, Any]) -> None:
-        self._refuse_unknown(arguments)
-        for name, parameter in self._parameters.items():
-            if name not in arguments and parameter.default is parameter.empty:
+        if not self._parameters.keys() >= arguments.keys():
+            self._refuse_unknown(arguments)
+        for name in self._required:
+            if name not in arguments:
                 raise InvalidPayload(self._name, name, "is missing")
 
     def _native(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

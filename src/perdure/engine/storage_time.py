@@ -18,6 +18,7 @@ class StorageTime:
 
     def __init__(self, storage: Storage, clock: Clock, answer: datetime | None = None) -> None:
         self._storage = storage
+        self._local = storage.local_clock
         self._clock = clock
         self._answer = clock.now() if answer is None else answer
         self._answered = clock.elapsed()
@@ -28,14 +29,13 @@ class StorageTime:
         self._answered = self._clock.elapsed()
 
     def now(self) -> datetime:
-        local = self._storage.local_clock
-        if local is not None:
-            return local.now()
+        if self._local is not None:
+            return self._local.now()
         return self._answer + timedelta(seconds=self._age())
 
     def keep_fresh(self) -> None:
         """Ask again, beside whatever else goes on, if the last answer is old."""
-        if self._storage.local_clock is not None or self._age() <= FRESH:
+        if self._local is not None or self._age() <= FRESH:
             return
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(went_well("StorageTime", self._ask()))

@@ -10,14 +10,15 @@ import msgspec
 
 from perdure.engine.context import transaction_here
 from perdure.engine.door import only_known
-from perdure.engine.enqueue import Borrowing, Place, TransactionalTask
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import TaskSettings, TriggerKeywords, TriggerOptions
 from perdure.engine.signature import Signature
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
+    from perdure.engine.client import LastMade
     from perdure.engine.context import Context
+    from perdure.engine.enqueue import Place, TransactionalTask
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +41,7 @@ class Task(Generic[P, R]):
         self.settings = settings
         self.signature = signature
         self._options = options or TriggerOptions()
+        self.last_made: LastMade | None = None
 
     def __repr__(self) -> str:
         return f"<task {self.name} in {self.function.__module__}>"
@@ -61,11 +63,15 @@ class Task(Generic[P, R]):
     def using(self, connection: Any) -> TransactionalTask[P, R]:
         """The same task, asked for inside the transaction that is open on `connection`: of
         psycopg, psycopg2, asyncpg, sqlite3, aiosqlite, SQLAlchemy or Django."""
+        from perdure.engine.enqueue import Borrowing
+
         inside = transaction_here(self.app.url)
         own = inside is not None and inside.connection is connection
         return self._in(inside if inside is not None and own else Borrowing(connection))
 
     def _in(self, place: Place) -> TransactionalTask[P, R]:
+        from perdure.engine.enqueue import TransactionalTask
+
         return TransactionalTask(self, self._options, place)
 
     async def trigger(self, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:

@@ -1,7 +1,8 @@
-"""What those ask who want to know why a run does not run. Nothing is decided by the answers."""
+"""What those ask who only want to know. Nothing is decided by the answers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from perdure.core.limits import Gate
@@ -10,6 +11,10 @@ from perdure.core.run import Run
 
 class Questions(Protocol):
     """Each is answered by index, at a cost that does not grow with what waits."""
+
+    async def ended(self, run_ids: Sequence[str]) -> dict[str, Run]:
+        """The runs among these that have ended."""
+        ...
 
     async def holders(self, environment: str, gate: Gate, *, limit: int) -> list[str]:
         """Runs that occupy a gate, by id, up to so many."""

@@ -38,6 +38,11 @@ def get_runs(run_ids: Sequence[str], dialect: Dialect) -> Operation[dict[str, Ru
     return {run.id: run for run in runs_of(found, dialect)}
 
 
+def get_ended(run_ids: Sequence[str], dialect: Dialect) -> Operation[dict[str, Run]]:
+    [found] = yield last_trip(Step("get_ended_runs", {"ids": keys_of(run_ids, dialect)}))
+    return {run.id: run for run in runs_of(found, dialect)}
+
+
 def leases_of(worker_id: str, dialect: Dialect) -> Operation[list[Run]]:
     [found] = yield last_trip(Step("leases_of_worker", {"worker_id": worker_id}))
     return sorted(runs_of(found, dialect), key=lambda run: run.id)

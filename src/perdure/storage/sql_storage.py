@@ -204,6 +204,9 @@ class SqlStorage(ABC):
     async def get(self, run_ids: Sequence[str]) -> dict[str, Run]:
         return await self._read(lambda: reading.get_runs(run_ids, self.dialect))
 
+    async def ended(self, run_ids: Sequence[str]) -> dict[str, Run]:
+        return await self._read(lambda: reading.get_ended(run_ids, self.dialect))
+
     async def find(self, filter: RunFilter, *, limit: int, cursor: str | None = None) -> Page:
         return await self._read(lambda: reading.find_runs(filter, limit, cursor, self.dialect))
 

@@ -12,9 +12,11 @@ append. An empty answer means that there is nothing to do. Who may call which:
 from perdure.core.decide.create import (
     NewRun,
     continuing,
+    decide_alike,
     decide_create,
     decide_rerun,
     decide_retry,
+    timeless,
 )
 from perdure.core.decide.lease import (
     Claim,
@@ -44,6 +46,7 @@ __all__ = [
     "Claim",
     "NewRun",
     "continuing",
+    "decide_alike",
     "decide_attention",
     "decide_cancel",
     "decide_claim",
@@ -67,4 +70,5 @@ __all__ = [
     "decide_stop",
     "decide_success",
     "decide_wake",
+    "timeless",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.decide.fact import Events
-from perdure.core.events import Delivery, RunCreated, RunDeliveryRequested
+from perdure.core.events import Delivery, Event, RunCreated, RunDeliveryRequested
 from perdure.core.failure import clean_reason
 from perdure.core.lifecycle import Status
 from perdure.core.retry import LONGEST, check_backoff
@@ -83,6 +84,26 @@ def decide_create(
     if dispatch or (created.run_at is not None and created.run_at > now):
         return [created, _first_delivery(created)]
     return [created]
+
+
+def decide_alike(
+    pattern: Sequence[Event], run_id: str, payload_json: msgspec.Raw, now: datetime
+) -> Events:
+    """What `decide_create` decided for another run, with other arguments. All else about it has
+    been checked already; if it was decided at another time, it must be `timeless`."""
+    return [_alike(event, run_id, payload_json, now) for event in pattern]
+
+
+def timeless(events: Sequence[Event]) -> bool:
+    """Whether these first events would be the same at another time."""
+    created = events[0]
+    return isinstance(created, RunCreated) and created.run_at is created.expires_at is None
+
+
+def _alike(event: Event, run_id: str, payload_json: msgspec.Raw, now: datetime) -> Event:
+    if isinstance(event, RunDeliveryRequested):
+        return replace(event, run_id=run_id, delivery=replace(event.delivery, run_id=run_id))
+    return replace(event, run_id=run_id, payload_json=payload_json, occurred_at=now)
 
 
 _COPIED = tuple(

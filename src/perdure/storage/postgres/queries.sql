@@ -958,6 +958,16 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
         LIMIT 1) AS history
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
+-- name: get_ended_runs
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events
+  FROM perdure_runs AS runs
+ CROSS JOIN LATERAL (
+       SELECT events FROM perdure_history AS history
+        WHERE run_id = runs.id AND first_sequence = 1
+        LIMIT 1) AS history
+ WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
+   AND runs.finished_at IS NOT NULL;
+
 -- name: find_runs
 -- The conditions that apply are added by name, from the queries called `where_…`.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events

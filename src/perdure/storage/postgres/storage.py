@@ -216,13 +216,17 @@ class _Transaction:
         try:
             results = await self._send(connection, steps)
         except psycopg.Error as error:
-            self.is_ambiguous = bool(after) and connection.closed
+            self.is_ambiguous = request.last and connection.closed
+            if not self._begun and len(steps) > 1:
+                # Without a ROLLBACK psycopg believes to be prepared what the server has skipped.
+                await connection.close()
             raise translation(error) from error
         return results[len(before) : len(before) + len(request.steps)]
 
     def _frame(self, request: Trip) -> tuple[tuple[Step, ...], tuple[Step, ...]]:
-        """What goes around the statements. One alone is its own transaction."""
-        if not self._begun and request.last and len(request.steps) == 1:
+        """What goes around the statements. What travels alone, in one trip, is a transaction
+        already; and of several statements, only inserts do without our limits and plans."""
+        if not self._begun and request.last and _are_simple(request.steps):
             return (), ()
         before = () if self._begun else (Step("begin"), Step("limit_transaction"))
         self._begun = True
@@ -247,6 +251,10 @@ class _Transaction:
                 pieces = [QUERIES[name] for name in step.conditions] or ["TRUE"]
                 text = text.replace("{conditions}", " AND ".join(pieces))
         return await connection.execute(text.encode(), parameters)
+
+
+def _are_simple(steps: tuple[Step | Many, ...]) -> bool:
+    return len(steps) == 1 or all(step.query.startswith("insert_") for step in steps)
 
 
 async def _rows(cursor: Cursor) -> Rows:

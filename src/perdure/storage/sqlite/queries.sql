@@ -805,6 +805,13 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
  WHERE runs.id IN (SELECT value FROM json_each(:ids));
 
+-- name: get_ended_runs
+-- The plus keeps SQLite from walking through all that ever ended.
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events
+  FROM perdure_runs AS runs
+  JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
+ WHERE runs.id IN (SELECT value FROM json_each(:ids)) AND +runs.finished_at IS NOT NULL;
+
 -- name: find_runs
 -- The conditions that apply are added by name, from the queries called `where_…`.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events

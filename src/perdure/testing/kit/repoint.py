@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -34,8 +34,8 @@ NEVER = timedelta(days=3650)
 class DirectCommits(CommitBatcher):
     """Whoever asks for a run writes it: nothing to share, and no loop to be bound to."""
 
-    async def commit_all(self, commits: Sequence[Commit]) -> list[Made]:
-        return list(await self._app.storage.commit(commits))
+    async def commit_all(self, parts: Iterable[Sequence[Commit]]) -> list[Made]:
+        return [made for part in parts for made in await self._app.storage.commit(part)]
 
 
 class PatientResults(Results):

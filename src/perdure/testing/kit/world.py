@@ -232,7 +232,7 @@ class World:
         known = [len(said) for said in definitions(self.app).values()]
         if known != self._known:
             self._known = known
-            run_aside(self.app._introduce())
+            run_aside(self.app._open.introduce(self.app))
         if self._process is None or self._is_crashed:
             self._start_worker()
         run_aside(self.app.tick(grace=0))
