@@ -109,11 +109,12 @@ async def test_a_run_that_is_pruned_while_somebody_waits_is_found_missing_in_the
 ) -> None:
     [run] = await stored(opened.storage, new_run())
     storage: Any = opened.storage
-    get, looked = storage.get, asyncio.Event()
+    get, looked, is_pruned = storage.get, asyncio.Event(), asyncio.Event()
 
     async def observed(run_ids: Sequence[str]) -> dict[str, Run]:
         found: dict[str, Run] = await get(run_ids)
         looked.set()
+        await is_pruned.wait()
         return found
 
     storage.get = observed
@@ -122,6 +123,7 @@ async def test_a_run_that_is_pruned_while_somebody_waits_is_found_missing_in_the
     await stored(storage, success(await claim_one(storage)))
     await storage.prune(Status.SUCCEEDED, opened.clock.now() + timedelta(days=400), 10)
     monkeypatch.setattr("perdure.engine.results.LOOK_AT_ALL", timedelta(0))
+    is_pruned.set()
 
     with pytest.raises(RunNotFound):
         await asyncio.wait_for(waiting, 20)
