@@ -12,6 +12,7 @@ from perdure.engine.hints import Hints
 from perdure.engine.limits import Limits, Queues
 from perdure.engine.operators import DeadLetters, Runs, Workers
 from perdure.engine.results import Results
+from perdure.engine.schedules import Schedules
 from perdure.engine.storage_time import StorageTime
 from perdure.errors import AppOnAnotherLoop
 from perdure.storage import Storage
@@ -35,6 +36,7 @@ class Opened:
         self.workers = Workers(app)
         self.queues = Queues(app)
         self.limits = Limits(app)
+        self.schedules = Schedules(app)
 
     @classmethod
     async def open(cls, app: App) -> Opened:
