@@ -31,7 +31,7 @@ PARTIAL = {
 
 _PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _SCAN = re.compile(r"^SCAN (\w+)(?: USING (?:COVERING )?INDEX (\w+))?$")
-_ALIASES = {"runs", "history", "keys", "run_tags"}
+_ALIASES = {"runs", "history", "keys", "run_tags", "schedules", "skipped_spans"}
 _TABLES = {*_ALIASES, *(f"perdure_{alias}" for alias in _ALIASES)}
 
 Node = dict[str, Any]

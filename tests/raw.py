@@ -18,6 +18,8 @@ TABLES = (
     "limits",
     "buckets",
     "turns",
+    "schedules",
+    "skipped_spans",
 )
 
 Rows = list[tuple[Any, ...]]

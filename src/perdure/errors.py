@@ -20,6 +20,9 @@
     ├── WouldBlockLoop              a `_sync` method that waits was called on a running loop
     ├── RunNotFound
     ├── TaskNotFound
+    ├── ScheduleNotFound
+    ├── ScheduleExists              there is one of that name already
+    ├── ScheduleConflict            somebody else moved the schedule first: reload, decide again
     ├── IdempotencyConflict         the same key was used for another payload
     ├── SingletonConflict           another active run has the singleton key
     ├── RunUnsuccessful             the awaited run ended otherwise than by success
@@ -234,6 +237,46 @@ class TaskNotFound(PerdureError):
 
     def __str__(self) -> str:
         return f"no task {self.task!r} is known; start an app or a worker that defines it"
+
+
+class ScheduleNotFound(PerdureError):
+    """There is no such schedule, or it was deleted."""
+
+    def __init__(self, schedule_id: str) -> None:
+        super().__init__(schedule_id)
+        self.schedule_id = schedule_id
+
+    def __str__(self) -> str:
+        return (
+            f"there is no schedule {self.schedule_id!r}; app.schedules.list() names those there are"
+        )
+
+
+class ScheduleExists(PerdureError):
+    """There is a schedule of that name already."""
+
+    def __init__(self, schedule_id: str) -> None:
+        super().__init__(schedule_id)
+        self.schedule_id = schedule_id
+
+    def __str__(self) -> str:
+        return (
+            f"there is a schedule {self.schedule_id!r} already; replace it, or choose another name"
+        )
+
+
+class ScheduleConflict(PerdureError):
+    """Another writer moved the schedule, or one of its runs, first. Decide again."""
+
+    retryable = True
+
+    def __init__(self, schedule_id: str, because: str) -> None:
+        super().__init__(schedule_id, because)
+        self.schedule_id = schedule_id
+        self.because = because
+
+    def __str__(self) -> str:
+        return f"schedule {self.schedule_id}: {self.because}; reload it and decide again"
 
 
 class IdempotencyConflict(PerdureError):

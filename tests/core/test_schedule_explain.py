@@ -25,7 +25,9 @@ from perdure.core.schedule import (
     decide_update,
     every,
     explain,
+    with_why,
 )
+from perdure.core.why import Code, Reason, Why
 from scheduling import (
     EACH_MINUTE,
     HOUR,
@@ -182,3 +184,15 @@ def test_runs_of_other_times_say_nothing() -> None:
     other = an_occurrence(Status.SUCCEEDED, NINE - HOUR)
 
     assert explain(since_six(), NINE, NOON, [other]).verdict is Verdict.NOT_ON_RECORD
+
+
+def test_a_run_that_has_not_ended_may_tell_what_keeps_it() -> None:
+    run = an_occurrence(Status.QUEUED, NINE)
+    reason = Reason(code=Code.NEXT, sentence="Nothing holds it.")
+    why = Why(run.id, run.status, NINE, (reason,))
+
+    answer = with_why(explain(a_schedule(NINE - HOUR), NINE, NINE, [run]), why)
+
+    assert answer.why == why
+    assert str(answer) == answer.sentence
+    assert str(answer).endswith("which is queued. Nothing holds it.")

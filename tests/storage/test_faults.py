@@ -7,17 +7,22 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 import raw
 from builders import OPERATOR, TASK
 from perdure.core.commit import Commit
 from perdure.core.decide import decide_cancel
 from perdure.core.limits import LimitScope
-from perdure.core.run import Policy
+from perdure.core.run import SYSTEM, Policy
+from perdure.core.schedule import Change, ScheduleStep, changing, creating, decide_pause
 from perdure.engine.clock import SystemClock
 from perdure.errors import StorageRefused
 from perdure.storage import open_storage
 from perdure.storage.protocol import ClaimRequest, Committed, Existing, Renewal, Storage
+from perdure.storage.schedule_protocol import Stepped
+from schedule_kit import due_step, making, plan_of, put, reread, scheduled
+from scheduling import HOUR, NINE, a_schedule
 from storage_kit import (
     a_limit,
     check_all,
@@ -189,6 +194,80 @@ async def test_the_other_writes_are_all_or_nothing_too(
             if fault.disarm():
                 return
     raise AssertionError("the operation never got through")
+
+
+async def _steps(storage: Storage) -> list[ScheduleStep]:
+    """Every kind of write a schedule's step may hold: a new schedule, a changed one with spans
+    and skips, one that supersedes and stops."""
+    missed = await scheduled(storage, id="missed", misfire="skip", overlap="allow")
+    replaced = await scheduled(storage, id="replaced", overlap="replace", tags={"a": "b"})
+    await put(storage, due_step(replaced, NINE + HOUR))
+    active = (await claim(storage)).runs
+    replaced = await reread(storage, replaced)
+    paused = decide_pause(missed, OPERATOR, NINE)
+    assert paused is not None
+    plan = plan_of(missed, NINE + 300 * HOUR)
+    return [
+        creating(a_schedule(id="new"), OPERATOR),
+        changing(missed, Change(plan, replace(paused, cursor=plan.cursor)), making(missed), SYSTEM),
+        due_step(replaced, NINE + 2 * HOUR, list(active)),
+    ]
+
+
+@pytest.mark.parametrize("error", [Broken, StorageRefused])
+async def test_a_schedules_step_is_all_or_nothing_at_every_statement(
+    storage_url: str, error: type[Exception]
+) -> None:
+    async with _faulty(storage_url) as (storage, fault):
+        for n in range(1, MOST_STATEMENTS):
+            raw.empty(storage_url)
+            [step] = (await _steps(storage))[1 + n % 2 :][:1]
+            before = raw.dump(storage_url)
+            fault.arm((n + 1) // 2, error)
+            try:
+                outcomes = await storage.put_schedules([step])
+            except Broken:
+                outcomes = []
+            complete = fault.disarm()
+            if outcomes and isinstance(outcomes[0], Stepped):
+                await _check_stepped(storage, step)
+            else:
+                assert raw.dump(storage_url) == before
+            if complete and n % 2:
+                return
+    raise AssertionError("the step never got through")
+
+
+async def test_of_many_steps_one_that_is_refused_keeps_no_other(storage_url: str) -> None:
+    refused: list[str] = []
+
+    def refuse_new_ones(name: str) -> None:
+        if name == "insert_schedule" and len(refused) < 2:
+            refused.append(name)
+            raise StorageRefused("not this one")
+
+    storage = open_storage(storage_url, SystemClock(), on_statement=lambda name: None)
+    steps = await _steps(storage)
+    await storage.close()
+    storage = open_storage(storage_url, SystemClock(), on_statement=refuse_new_ones)
+
+    outcomes = await storage.put_schedules(steps)
+
+    assert [type(outcome) for outcome in outcomes] == [StorageRefused, Stepped, Stepped]
+    await storage.close()
+
+
+async def _check_stepped(storage: Storage, step: ScheduleStep) -> None:
+    """All of it is there."""
+    assert await reread(storage, step.schedule) == step.schedule
+    found = await storage.get([commit.run.id for commit in step.commits])
+    assert {run_id: run.sequence for run_id, run in found.items()} == {
+        commit.run.id: commit.run.sequence for commit in step.commits
+    }
+    last = step.schedule.cursor
+    spans = await storage.spans("default", step.schedule.id, NINE, last, limit=9)
+    assert tuple(spans) == step.spans
+    await check_all(storage, list(found))
 
 
 async def test_a_claim_that_fails_keeps_the_outcomes_that_rode_along(storage_url: str) -> None:

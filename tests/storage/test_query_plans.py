@@ -22,10 +22,13 @@ from query_plans import (
     sqlite_plan,
 )
 from raw import execute
+from schedule_kit import due_step, put, scheduled
+from scheduling import HOUR, NINE
 from storage_kit import CLOCK, claim, new_run, stored, success
 
 RUNS = 3000
 BATCH = 500
+SCHEDULES = 50
 
 # What must be found by which index. SQLite names the index of a primary key by itself.
 HOT = {
@@ -87,6 +90,18 @@ HOT = {
     "put_progress": {"perdure_runs_pkey"},
     "trim_logs": {"perdure_run_logs_pkey"},
     "read_progress": {"perdure_run_progress_pkey"},
+    "due_schedules": {"perdure_schedules_due"},
+    "next_schedule": {"perdure_schedules_due"},
+    "read_places": {"perdure_schedules_pkey"},
+    "lock_schedules": {"perdure_schedules_pkey"},
+    "advance_schedules": {"perdure_schedules_pkey"},
+    "get_schedules": {"perdure_schedules_pkey"},
+    "list_schedules_defined_by": {"perdure_schedules_defined"},
+    "covering_spans": {"perdure_skipped_spans_pkey"},
+    "read_spans": {"perdure_skipped_spans_pkey"},
+    "delete_spans": {"perdure_skipped_spans_recorded"},
+    "unended_runs": {"perdure_runs_unended", "perdure_history_pkey"},
+    "runs_at_nominal": {"perdure_runs_nominal", "perdure_history_pkey"},
 }
 SQLITE_NAMES = {
     "perdure_runs_pkey": "sqlite_autoindex_perdure_runs_1",
@@ -96,6 +111,8 @@ SQLITE_NAMES = {
     "perdure_buckets_pkey": "buckets USING PRIMARY KEY",
     "perdure_run_logs_pkey": "run_logs USING PRIMARY KEY",
     "perdure_run_progress_pkey": "run_progress USING PRIMARY KEY",
+    "perdure_schedules_pkey": "schedules USING PRIMARY KEY",
+    "perdure_skipped_spans_pkey": "skipped_spans USING PRIMARY KEY",
 }
 JUMPING = [
     "claim_candidates",
@@ -118,6 +135,9 @@ async def fill(url: str) -> None:
         await stored(storage, *(success(run) for run in claimed.runs))
     await stored(storage, *(new_run(concurrency_key="busy") for _ in range(20)))
     await claim(storage, 10)
+    for number in range(SCHEDULES):
+        schedule = await scheduled(storage, id=f"schedule{number}", misfire="skip")
+        await put(storage, due_step(schedule, NINE + 110 * HOUR))
     await storage.close()
 
 

@@ -8,32 +8,29 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
-from perdure.core.decide.create import check_priority
 from perdure.core.rates import Rate, make_rate
-from perdure.core.run import Actor, OnLeaseExpired
-from perdure.core.settings import Values, check_concurrency
+from perdure.core.run import Actor
+from perdure.core.settings import Values
 from perdure.core.values import check_label
 from perdure.engine import forks
 from perdure.engine.clock import SystemClock
 from perdure.engine.configuration import configured
 from perdure.engine.context import Context
 from perdure.engine.defaults import Defaults
-from perdure.engine.definition import TaskDecorator, check_function, choose_executor, keywords_of
-from perdure.engine.door import (
-    Duration,
-    client_of,
-    count,
-    duration,
-    only_known,
-    some_time,
+from perdure.engine.definition import (
+    TaskDecorator,
+    check_function,
+    keywords_of,
+    task_settings,
 )
+from perdure.engine.door import Duration, client_of, duration, only_known
 from perdure.engine.facade import SyncFacade
 from perdure.engine.hints import Hints, Hub
 from perdure.engine.ids import Ids
 from perdure.engine.importable import locate
 from perdure.engine.metered import metered
 from perdure.engine.metrics import Metrics
-from perdure.engine.options import Executor, Retry, TaskKeywords, TaskSettings, make_policy
+from perdure.engine.options import Executor, TaskKeywords
 from perdure.engine.redaction import Redact, Redaction
 from perdure.engine.signature import Signature
 from perdure.engine.task import Task
@@ -45,17 +42,22 @@ from perdure.storage.protocol import Clock
 
 if TYPE_CHECKING:
     # Imported when first used: whoever only defines tasks must not wait for it.
+    from perdure.core.schedule import Cadence, Stated
     from perdure.engine.client import Client
     from perdure.engine.limits import Limits, Queues
     from perdure.engine.maintenance import Maintenance
     from perdure.engine.opened import Opened
     from perdure.engine.operators import DeadLetters, Runs, Workers
     from perdure.engine.results import Results
+    from perdure.engine.schedule_options import ScheduleKeywords
+    from perdure.engine.scheduler import Scheduler
+    from perdure.engine.schedules import Schedules
     from perdure.engine.task import AsyncContextTask, AsyncTask, ContextTask, PlainTask
     from perdure.engine.worker_host import WorkerHost
 
 P = ParamSpec("P")
 R = TypeVar("R")
+TaskT = TypeVar("TaskT", bound=Task[..., Any])
 
 
 _NOTHING: Any = object()
@@ -97,6 +99,7 @@ class App:
         self.original: App = self
         self.sync = SyncFacade(self)
         self.queue_settings: dict[str, Values] = {}
+        self.stated_schedules: dict[str, Stated] = {}
         self._door = Door()
         self._opened: Opened | None = None
         self._times_opened = 0
@@ -158,6 +161,15 @@ class App:
             raise InvalidInput("fair", f"must be True or False, not {fair!r}")
         self.queue_settings[name] = Values(concurrency=concurrency, rate=make_rate(rate), fair=fair)
 
+    def schedule(
+        self, cadence: Cadence, *, name: str | None = None, **settings: Unpack[ScheduleKeywords]
+    ) -> Callable[[TaskT], TaskT]:
+        """Run a task again and again: `@app.schedule(cron("0 9 * * *"))` above `@app.task`. It is
+        named like the task unless `name` says otherwise; the name is its identity."""
+        from perdure.engine.schedules import state
+
+        return lambda task: state(self, task, cadence, name, settings)
+
     # Opening
 
     async def __aenter__(self) -> Self:
@@ -214,6 +226,7 @@ class App:
         twin.original, twin.sync = self.original, self.sync
         twin.metrics = Metrics(twin, like=self.metrics)
         twin.tasks, twin.hub, twin.queue_settings = self.tasks, self.hub, self.queue_settings
+        twin.stated_schedules = self.stated_schedules
         return twin
 
     def open_storage(self) -> Storage:
@@ -263,6 +276,10 @@ class App:
         return self._open.limits
 
     @property
+    def schedules(self) -> Schedules:
+        return self._open.schedules
+
+    @property
     def _open(self) -> Opened:
         if self._opened is None:
             raise AppNotOpen
@@ -309,6 +326,12 @@ class App:
 
         return Maintenance(self)
 
+    def scheduler(self) -> Scheduler:
+        """Makes what is scheduled inside this process: `async with app.scheduler():`."""
+        from perdure.engine.scheduler import Scheduler
+
+        return Scheduler(self)
+
     @asynccontextmanager
     async def run_all(
         self,
@@ -325,67 +348,20 @@ class App:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self)
             await stack.enter_async_context(self.maintenance())
+            await stack.enter_async_context(self.scheduler())
             await stack.enter_async_context(worker)
             yield self
 
     async def tick(self, *, grace: Duration | None = None) -> None:
-        """One pass of maintenance. If it finds expired leases it stays until it may take them:
-        for `grace`, by default the renewal interval, during which the storage must have answered,
-        so that an outage costs nobody's lease. `grace=0` takes them at once."""
+        """One pass of scheduler and maintenance. If it finds expired leases it stays until it may
+        take them: for `grace`, by default the renewal interval, during which the storage must have
+        answered, so that an outage costs nobody's lease. `grace=0` takes them at once."""
         from perdure.engine.maintenance import Maintenance
+        from perdure.engine.scheduler import Scheduler
 
         chosen = None if grace is None else duration(grace, "grace")
+        await Scheduler(self).run_once()
         await Maintenance(self, grace=chosen).tick()
-
-
-def task_settings(
-    function: Callable[..., Any],
-    defaults: Defaults,
-    *,
-    name: str | None = None,
-    queue: str | None = None,
-    retry: Retry | None = None,
-    timeout: Duration | None = None,
-    priority: int = 0,
-    ttl: Duration | None = None,
-    lease_ttl: Duration | None = None,
-    on_lease_expired: OnLeaseExpired | str = OnLeaseExpired.RETRY,
-    executor: Executor | str | None = None,
-    version: int | None = None,
-    concurrency: int | None = None,
-    concurrency_per_key: int | None = None,
-    rate: Rate | str | None = None,
-    rate_per_key: Rate | str | None = None,
-    record_heartbeats: bool = False,
-) -> TaskSettings:
-    """A task's definition from what the decorator was told. Raises InvalidInput."""
-    check_priority(priority)
-    return TaskSettings(
-        name=check_label(function.__name__ if name is None else name, "name"),
-        queue=check_label(defaults.queue if queue is None else queue, "queue"),
-        executor=choose_executor(function, executor),
-        policy=make_policy(
-            defaults,
-            retry,
-            timeout=timeout,
-            lease_ttl=lease_ttl,
-            on_lease_expired=on_lease_expired,
-            record_heartbeats=record_heartbeats,
-        ),
-        priority=priority,
-        ttl=None if ttl is None else some_time(ttl, "ttl"),
-        version=None if version is None else count(version, "version", least=0),
-        **_checked(concurrency, concurrency_per_key, rate, rate_per_key),
-    )
-
-
-def _checked(most: Any, most_per_key: Any, rate: Any, rate_per_key: Any) -> dict[str, Any]:
-    return {
-        "concurrency": check_concurrency(most),
-        "concurrency_per_key": check_concurrency(most_per_key, "concurrency_per_key"),
-        "rate": make_rate(rate),
-        "rate_per_key": make_rate(rate_per_key, "rate_per_key"),
-    }
 
 
 _KEYWORDS, _OPTIONS = keywords_of(task_settings), keywords_of(App.__init__)

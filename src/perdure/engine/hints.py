@@ -43,6 +43,10 @@ def cancel(worker_id: str) -> str:
     return f"cancel:{worker_id}"
 
 
+def schedules(environment: str) -> str:
+    return f"schedules:{environment}"
+
+
 def log(run_id: str) -> str:
     """Whoever follows a run's log."""
     return f"log:{run_id}"

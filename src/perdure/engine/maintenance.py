@@ -130,7 +130,8 @@ class Maintenance(AppService):
                 left -= 1
                 if not left:
                     return False
-        return await self._app.storage.prune_keys(batch) < batch
+        spans = await self._app.storage.prune_spans(now - self._app.defaults.retention, batch)
+        return await self._app.storage.prune_keys(batch) < batch and spans < batch
 
     def _oldest(self, status: Status, now: datetime) -> datetime:
         """Since when runs that ended so are kept."""

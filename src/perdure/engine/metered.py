@@ -25,7 +25,9 @@ from perdure.core.events import (
     RunSucceeded,
 )
 from perdure.core.run import Lease, Run
+from perdure.core.schedule import ScheduleStep
 from perdure.storage.protocol import Claimed, Committed, Existing, Outcome, Renewed, Storage
+from perdure.storage.schedule_protocol import StepOutcome, Stepped
 from perdure.telemetry import table
 from perdure.telemetry.registry import Labels, Registry
 
@@ -56,6 +58,7 @@ class _Metered:
             "commit": self._facts.committed,
             "claim": self._facts.claimed,
             "renew": self._facts.renewed,
+            "put_schedules": self._facts.stepped,
         }
 
     def __getattr__(self, name: str) -> Any:
@@ -132,6 +135,11 @@ class Facts:
             self._queue_wait.observe_all(
                 [((run.queue,), _waited(run, lease)) for run, lease in leased]
             )
+
+    def stepped(self, outcomes: Sequence[StepOutcome], steps: Sequence[ScheduleStep]) -> None:
+        for step, outcome in zip(steps, outcomes, strict=True):
+            if isinstance(outcome, Stepped):
+                self.committed(outcome.outcomes, step.commits)
 
     def renewed(self, answer: Renewed, renewals: object) -> None:
         self._renewed.add(len(answer.renewed))

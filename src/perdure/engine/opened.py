@@ -12,7 +12,9 @@ from perdure.engine.client import Client
 from perdure.engine.hints import Hints
 from perdure.engine.limits import Limits, Queues, declare_limits
 from perdure.engine.operators import DeadLetters, Runs, Workers
+from perdure.engine.reconciling import reconcile_code
 from perdure.engine.results import Results
+from perdure.engine.schedules import Schedules
 from perdure.engine.storage_time import StorageTime
 from perdure.errors import AppOnAnotherLoop
 from perdure.storage import Storage
@@ -36,6 +38,7 @@ class Opened:
         self.workers = Workers(app)
         self.queues = Queues(app)
         self.limits = Limits(app)
+        self.schedules = Schedules(app)
 
     @classmethod
     async def open(cls, app: App) -> Opened:
@@ -57,6 +60,7 @@ class Opened:
         entries = [catalogue.entry_of(task) for task in app.tasks.values()]
         await catalogue.publish_tasks(self.storage, app.environment, entries)
         await declare_limits(app)
+        await reconcile_code(app)
 
     @property
     def is_abandoned(self) -> bool:

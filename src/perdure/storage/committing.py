@@ -52,6 +52,19 @@ def judge_batch(
     batch: Sequence[Commit], dialect: Dialect, *, settling: bool = False
 ) -> Operation[tuple[list[Outcome], Trip]]:
     """What will become of each item, and the writes that make it so."""
+    outcomes, any_parked = yield from judge_items(batch, dialect, settling=settling)
+    winners = [item for index, item in enumerate(batch) if index not in outcomes]
+    for index, item in enumerate(batch):
+        outcomes.setdefault(index, Committed(item.run.id, item.run.sequence))
+    results = [outcomes[index] for index in range(len(batch))]
+    return results, writes_of(winners, dialect, any_parked=any_parked)
+
+
+def judge_items(
+    batch: Sequence[Commit], dialect: Dialect, *, settling: bool = False
+) -> Operation[tuple[dict[int, Outcome], bool]]:
+    """The verdicts on those that are not to be written, the others having taken their keys; and
+    whether any run is parked."""
     found = yield from _find(batch, dialect, settling)
     outcomes: dict[int, Outcome] = {}
     seen: set[str] = set()
@@ -60,13 +73,10 @@ def judge_batch(
         seen.add(item.run.id)
         if verdict is not None:
             outcomes[index] = verdict
+    yield from _refuse_recorded(batch, outcomes, dialect)
     yield from _take_keys(batch, outcomes, dialect)
     yield from _close_dead_letters(batch, outcomes, dialect)
-    winners = [item for index, item in enumerate(batch) if index not in outcomes]
-    for index, item in enumerate(batch):
-        outcomes.setdefault(index, Committed(item.run.id, item.run.sequence))
-    results = [outcomes[index] for index in range(len(batch))]
-    return results, writes_of(winners, dialect, any_parked=found.any_parked)
+    return outcomes, found.any_parked
 
 
 def writes_of(winners: Sequence[Commit], dialect: Dialect, *, any_parked: bool) -> Trip:
@@ -164,6 +174,37 @@ def _contradiction(item: Commit, stored: Stored | None) -> str | None:
 def _is_alive(stored: Stored | None, now: datetime | None) -> bool:
     expiry = None if stored is None else stored.lease_expires_at
     return expiry is not None and now is not None and expiry > now
+
+
+def _refuse_recorded(
+    batch: Sequence[Commit], outcomes: dict[int, Outcome], dialect: Dialect
+) -> Operation[None]:
+    """One occurrence for each nominal time: one that lies in a span of skips has been."""
+    wanted = [
+        {
+            "run_id": dialect.key(item.run.id),
+            "environment": item.run.environment,
+            "schedule_id": item.run.schedule_id,
+            "at": dialect.instant(item.run.source.nominal_time),
+        }
+        for index, item in enumerate(batch)
+        if index not in outcomes and _is_occurrence(item)
+    ]
+    if not wanted:
+        return
+    [covered] = yield trip(Step("covering_spans", {"wanted": rows.json_list(wanted)}))
+    recorded = {dialect.run_id(row[0]) for row in covered}
+    for index, item in enumerate(batch):
+        if item.run.id in recorded and index not in outcomes:
+            why = f"{item.run.occurrence_key} was recorded as skipped"
+            outcomes[index] = SequenceConflict(item.run.id, 0, 0, why)
+
+
+def _is_occurrence(item: Commit) -> bool:
+    """Whether it takes the key of a nominal time: its own, not one made up for it."""
+    run = item.run
+    own = run.occurrence_key is not None and not run.occurrence_key.startswith("manual:")
+    return own and item.expected_sequence == 0 and run.source.nominal_time is not None
 
 
 def _close_dead_letters(

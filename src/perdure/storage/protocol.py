@@ -25,6 +25,7 @@ from perdure.errors import InvalidInput, PerdureError
 from perdure.storage.questions import Questions
 from perdure.storage.reservation import ReserveRequest
 from perdure.storage.run_log import LogBatch, LogLine, Progress
+from perdure.storage.schedule_protocol import ScheduleStorage
 
 if TYPE_CHECKING:
     from perdure.storage.transacting import Transactions
@@ -211,7 +212,7 @@ class HintTransport(Protocol):
         ...
 
 
-class Storage(Questions, Protocol):
+class Storage(Questions, ScheduleStorage, Protocol):
     """Where runs are kept. Every call may raise StorageUnavailable; nothing is half done then,
     and `commit` may be repeated as it is: its commit ids tell what had already been stored."""
 

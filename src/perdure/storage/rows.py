@@ -71,6 +71,7 @@ def run_fields(commit: Commit, dialect: Dialect) -> Fields:
         "finished_at": dialect.instant(run.finished_at),
         "concurrency_key": run.concurrency_key,
         "schedule_id": run.schedule_id,
+        "nominal_at": dialect.instant(run.source.nominal_time),
         "batch_id": run.batch_id,
         "parent_id": dialect.key(run.parent_id),
         "failure_kind": None if failure is None else failure.kind.value,

@@ -44,7 +44,6 @@ def put_limits(limits: Sequence[Limit]) -> Operation[list[bool]]:
 
 def _limit_fields(limit: Limit) -> rows.Fields:
     pace = None if limit.rate is None else limit.rate.pace
-    body = _Body(code=limit.code, operator=limit.operator, pause=limit.pause, homes=limit.homes)
     return {
         "environment": limit.environment,
         "scope": limit.scope.value,
@@ -55,8 +54,14 @@ def _limit_fields(limit: Limit) -> rows.Fields:
         "rate_burst": None if pace is None else pace.burst,
         "paused": limit.pause is not None,
         "fair": limit.is_fair,
-        "body": msgspec.json.encode(body).decode(),
+        "body": limit_body(limit),
     }
+
+
+def limit_body(limit: Limit) -> str:
+    """Who said what, as it is stored."""
+    body = _Body(code=limit.code, operator=limit.operator, pause=limit.pause, homes=limit.homes)
+    return msgspec.json.encode(body).decode()
 
 
 def _bucket_step(limit: Limit) -> Step:

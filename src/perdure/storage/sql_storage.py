@@ -17,9 +17,11 @@ from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus,
 from perdure.core.lifecycle import Status
 from perdure.core.limits import Gate, Standing
 from perdure.core.run import Run
+from perdure.core.schedule.definition import DefinedBy, Schedule, SkippedSpan
+from perdure.core.schedule.step import ScheduleStep
 from perdure.core.settings import Limit
 from perdure.errors import StorageError, StorageRefused
-from perdure.storage import explaining, gating, reading, settings, telling, upkeep
+from perdure.storage import explaining, gating, reading, scheduling, settings, telling, upkeep
 from perdure.storage.claiming import Claiming, Look, Reserving, Round, Wish, hand_over
 from perdure.storage.committing import commit_batch
 from perdure.storage.protocol import (
@@ -41,6 +43,7 @@ from perdure.storage.protocol import (
 from perdure.storage.reservation import ReserveRequest
 from perdure.storage.rows import Dialect
 from perdure.storage.run_log import LogBatch, LogLine, Progress
+from perdure.storage.schedule_protocol import DueSchedules, StepOutcome
 from perdure.storage.steps import Operation
 from perdure.storage.transacting import Transactions, find_commit
 
@@ -274,6 +277,55 @@ class SqlStorage(ABC):
 
     async def prune(self, status: Status, before: datetime, limit: int) -> int:
         return await self._write(lambda: upkeep.prune_runs(status, before, limit, self.dialect))
+
+    async def put_schedules(self, steps: Sequence[ScheduleStep]) -> list[StepOutcome]:
+        if not steps:
+            return []
+        try:
+            return await self._write(lambda: scheduling.put_schedules(steps, self.dialect))
+        except StorageRefused as refusal:
+            if len(steps) == 1:
+                return [refusal]
+            return [outcome for step in steps for outcome in await self.put_schedules([step])]
+
+    async def due_schedules(
+        self, environment: str, *, limit: int, passing: Sequence[str] = ()
+    ) -> DueSchedules:
+        return await self._read(
+            lambda: scheduling.due_schedules(environment, limit, passing, self.dialect)
+        )
+
+    async def get_schedules(self, environment: str, ids: Sequence[str]) -> dict[str, Schedule]:
+        return await self._read(lambda: scheduling.get_schedules(environment, ids, self.dialect))
+
+    async def list_schedules(
+        self, environment: str, *, limit: int, after: str = "", defined_by: DefinedBy | None = None
+    ) -> list[Schedule]:
+        return await self._read(
+            lambda: scheduling.list_schedules(environment, after, limit, defined_by, self.dialect)
+        )
+
+    async def unended(
+        self, environment: str, ids: Sequence[str], *, limit: int
+    ) -> dict[str, list[Run]]:
+        return await self._read(
+            lambda: scheduling.read_unended(environment, ids, limit, self.dialect)
+        )
+
+    async def occurrences(
+        self, environment: str, schedule_id: str, first: datetime, last: datetime, *, limit: int
+    ) -> list[Run]:
+        within = (environment, schedule_id, first, last, limit)
+        return await self._read(lambda: scheduling.read_occurrences(*within, self.dialect))
+
+    async def spans(
+        self, environment: str, schedule_id: str, first: datetime, last: datetime, *, limit: int
+    ) -> list[SkippedSpan]:
+        within = (environment, schedule_id, first, last, limit)
+        return await self._read(lambda: scheduling.read_spans(*within, self.dialect))
+
+    async def prune_spans(self, before: datetime, limit: int) -> int:
+        return await self._write(lambda: scheduling.prune_spans(before, limit, self.dialect))
 
     async def started_at(self) -> datetime | None:
         return await self._read(lambda: reading.server_started(self.dialect))

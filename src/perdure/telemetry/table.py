@@ -143,6 +143,42 @@ POOLER_IN_THE_WAY = Record(
 UNREADABLE_RUN = Record(
     "perdure.storage", ERROR, "unreadable run", ("run_id", "why"), "Parked; never tried in a loop."
 )
+_SCHEDULE = ("schedule_id",)
+UNREADABLE_SCHEDULE = Record(
+    "perdure.scheduler",
+    ERROR,
+    "unreadable schedule",
+    _SCHEDULE,
+    "Stored by newer code, or damaged. Passed by for a while; the others go on.",
+)
+SCHEDULE_NOT_DECIDED = Record(
+    "perdure.scheduler",
+    ERROR,
+    "cannot decide a schedule",
+    _SCHEDULE,
+    "No app has registered its task, or a bug. Passed by for a while; nothing is lost.",
+)
+SCHEDULE_REFUSED = Record(
+    "perdure.scheduler",
+    ERROR,
+    "cannot store the occurrences of a schedule",
+    ("schedule_id", "error"),
+    "Passed by for a while; nothing is lost.",
+)
+SCHEDULES_ORPHANED = Record(
+    "perdure.schedules",
+    WARNING,
+    "schedules that code no longer defines go on",
+    ("schedules",),
+    "Delete them with `app.schedules.delete`, or define them again.",
+)
+SCHEDULE_KEPT = Record(
+    "perdure.schedules",
+    INFO,
+    "a schedule stays as it is, not as code has it",
+    ("schedule_id", "because"),
+    "An operator changed it, or newer code defined it.",
+)
 LINES_NOT_STORED = Record(
     "perdure.logs", WARNING, "log lines not stored", ("lines", "error"), "Kept, and tried again."
 )
@@ -239,6 +275,9 @@ HINTS_SENT = _counter("hints_sent", "Wake-ups sent to other processes, coalesced
 HINTS_RECEIVED = _counter("hints_received", "Wake-ups that came from other processes.")
 LOG_LINES = _counter("log_lines", "Lines of runs' logs stored.")
 LOG_LINES_LEFT_OUT = _counter("log_lines_left_out", "Lines pushed out by newer ones, or lost.")
+SCHEDULE_LAG_SECONDS = _seconds(
+    "schedule_lag", "From an occurrence's time to the decision that made its run.", ()
+)
 _BY_QUEUE = ("queue",)
 QUEUE_DUE = _gauge(
     "queue_due", "Runs waiting for a worker. Counted up to 10,000 a task.", _BY_QUEUE

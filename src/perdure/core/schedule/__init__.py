@@ -2,7 +2,8 @@
 
 Everything here is pure. `cadence` says when as a value, `times` computes the instants, `plan`
 decides what becomes of those that are due, `making` words the runs, `operation` changes
-schedules, `reconcile` compares them with code, `explain` answers why.
+schedules, `step` readies for storing what was decided, `reconcile` compares schedules with code,
+`explain` answers why.
 """
 
 from perdure.core.schedule.cadence import (
@@ -30,7 +31,7 @@ from perdure.core.schedule.definition import (
     check_definition,
     definition_hash,
 )
-from perdure.core.schedule.explain import Explanation, Verdict, explain
+from perdure.core.schedule.explain import Explanation, Verdict, explain, with_why
 from perdure.core.schedule.making import (
     Backfill,
     backfilled,
@@ -52,6 +53,18 @@ from perdure.core.schedule.operation import (
 )
 from perdure.core.schedule.plan import Occurrence, Plan, decide_occurrences, is_own_occurrence
 from perdure.core.schedule.reconcile import Kept, Reconciliation, Stated, reconcile
+from perdure.core.schedule.step import (
+    Making,
+    Place,
+    ScheduleStep,
+    advancing,
+    changing,
+    creating,
+    decode_schedule,
+    encode_schedule,
+    place_of,
+    slots_of,
+)
 from perdure.core.schedule.times import (
     count_times,
     jittered,
@@ -75,25 +88,31 @@ __all__ = [
     "Gap",
     "Interval",
     "Kept",
+    "Making",
     "Misfire",
     "Occurrence",
     "Once",
     "Overlap",
     "Pause",
+    "Place",
     "Plan",
     "Reconciliation",
     "Schedule",
+    "ScheduleStep",
     "SkipReason",
     "SkippedSpan",
     "Stated",
     "Touch",
     "Verdict",
+    "advancing",
     "at",
     "backfilled",
     "changed_fields",
+    "changing",
     "check_cadence",
     "check_definition",
     "count_times",
+    "creating",
     "cron",
     "decide_backfill",
     "decide_delete",
@@ -101,7 +120,9 @@ __all__ = [
     "decide_pause",
     "decide_resume",
     "decide_update",
+    "decode_schedule",
     "definition_hash",
+    "encode_schedule",
     "every",
     "explain",
     "first_events",
@@ -112,11 +133,14 @@ __all__ = [
     "next_time",
     "next_times",
     "occurrence_key",
+    "place_of",
     "previous_time",
     "reconcile",
     "rfc3339",
     "schedule_actor",
+    "slots_of",
     "times_between",
     "triggered",
     "was_recorded",
+    "with_why",
 ]

@@ -7,12 +7,14 @@ from datetime import datetime
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run
 from perdure.core.schedule.definition import Schedule, SkippedSpan, SkipReason
 from perdure.core.schedule.making import rfc3339
 from perdure.core.schedule.times import TICK, next_time, previous_time
+from perdure.core.why.reason import Why
 
 
 class Verdict(StrEnum):
@@ -29,7 +31,8 @@ class Verdict(StrEnum):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer: what, in a sentence, and the evidence it rests on."""
+    """An answer: what, in a sentence, and the evidence it rests on. `why`: of a run that has not
+    ended, what keeps it."""
 
     verdict: Verdict
     sentence: str
@@ -39,6 +42,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     span: SkippedSpan | None = None
     previous: datetime | None = None
     following: datetime | None = None
+    why: Why | None = None
+
+    def __str__(self) -> str:
+        return self.sentence
 
 
 BECAUSE = {
@@ -72,6 +79,12 @@ def explain(
     if not _is_nominal(schedule, instant):
         return _answer(schedule, instant, Verdict.NOT_AN_OCCURRENCE, _nearest(schedule, instant))
     return _undecided(schedule, instant, now)
+
+
+def with_why(explanation: Explanation, why: Why) -> Explanation:
+    """The answer, and why its run is where it is."""
+    sentence = f"{explanation.sentence} {why.sentence}"
+    return replace(explanation, sentence=sentence, why=why)
 
 
 def _from_runs(schedule: Schedule, instant: datetime, runs: Sequence[Run]) -> Explanation | None:

@@ -65,18 +65,18 @@ SELECT history.run_id, history.first_sequence, history.commit_id
 -- name: insert_runs
 INSERT INTO perdure_runs (id, environment, queue, task, priority, status, sequence, claimable_at,
                   attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
-                  created_at, finished_at, concurrency_key, schedule_id, batch_id, parent_id,
-                  failure_kind, fingerprint, state)
+                  created_at, finished_at, concurrency_key, schedule_id, nominal_at, batch_id,
+                  parent_id, failure_kind, fingerprint, state)
 SELECT id, environment, queue, task, priority, status, sequence, claimable_at,
        attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
-       created_at, finished_at, concurrency_key, schedule_id, batch_id, parent_id,
-       failure_kind, fingerprint, state
+       created_at, finished_at, concurrency_key, schedule_id, nominal_at, batch_id,
+       parent_id, failure_kind, fingerprint, state
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        id uuid, environment text, queue text, task text, priority smallint, status text,
        sequence integer, claimable_at timestamptz, attention_at timestamptz, lease_token text,
        lease_worker text, lease_expires_at timestamptz, holds_slot boolean, gate text,
        created_at timestamptz, finished_at timestamptz, concurrency_key text, schedule_id text,
-       batch_id text, parent_id uuid, failure_kind text, fingerprint text, state text);
+       nominal_at timestamptz, batch_id text, parent_id uuid, failure_kind text, fingerprint text, state text);
 
 -- name: update_runs
 -- The rows are locked and were compared; the sequence is compared once more all the same. The
@@ -1308,3 +1308,164 @@ SELECT coalesce(sum((SELECT count(*)
                            < (:rank::timestamptz + lane.priority * interval '1 hour', :id::uuid)
                      LIMIT :most) AS ahead)), 0)::bigint
   FROM lane;
+
+-- name: read_places
+-- How far schedules are, without a lock: who is too late need not take keys first.
+SELECT schedules.environment, schedules.name, schedules.version, schedules.cursor
+  FROM jsonb_to_recordset(:wanted::jsonb) AS wanted (environment text, name text)
+  JOIN perdure_schedules AS schedules ON schedules.environment = wanted.environment
+   AND schedules.name = wanted.name;
+
+-- name: lock_schedules
+-- In order of name, and last of all that a transaction locks.
+SELECT schedules.environment, schedules.name, schedules.version, schedules.cursor
+  FROM jsonb_to_recordset(:wanted::jsonb) AS wanted (environment text, name text)
+  JOIN perdure_schedules AS schedules ON schedules.environment = wanted.environment
+   AND schedules.name = wanted.name
+ ORDER BY schedules.environment, schedules.name
+   FOR UPDATE OF schedules;
+
+-- name: insert_schedule
+-- Whoever comes second gets no row back.
+INSERT INTO perdure_schedules (environment, name, version, cursor, next_at, defined_by, body)
+VALUES (:environment, :name, :version, :cursor, :next_at, :defined_by, :body)
+    ON CONFLICT (environment, name) DO NOTHING
+RETURNING name;
+
+-- name: update_schedules
+-- The rows are locked and were compared; the cursor never goes back all the same.
+UPDATE perdure_schedules AS schedules
+   SET version = new.version, cursor = new.cursor, next_at = new.next_at,
+       defined_by = new.defined_by, body = new.body
+  FROM jsonb_to_recordset(:rows::jsonb) AS new (
+       environment text, name text, version integer, cursor timestamptz, next_at timestamptz,
+       defined_by text, body text)
+ WHERE schedules.environment = new.environment AND schedules.name = new.name
+   AND schedules.cursor <= new.cursor;
+
+-- name: advance_schedules
+-- Only how far they are: whatever else stands in the row is not this transaction's.
+UPDATE perdure_schedules AS schedules
+   SET cursor = new.cursor, next_at = new.next_at
+  FROM jsonb_to_recordset(:rows::jsonb) AS new (
+       environment text, name text, cursor timestamptz, next_at timestamptz)
+ WHERE schedules.environment = new.environment AND schedules.name = new.name
+   AND schedules.cursor <= new.cursor;
+
+-- name: put_slots
+-- How many runs of a schedule may be active. Its row is the schedule's alone to change, and is
+-- locked, or new like the schedule.
+INSERT INTO perdure_limits AS limits (environment, scope, name, version, max_leases, paused,
+                                      fair, body)
+SELECT environment, scope, name, 1, max_leases, false, false, body
+  FROM jsonb_to_recordset(:rows::jsonb) AS new (
+       environment text, scope text, name text, max_leases integer, body text)
+    ON CONFLICT (environment, scope, name) DO UPDATE
+   SET version = limits.version + 1, max_leases = excluded.max_leases, body = excluded.body;
+
+-- name: insert_spans
+INSERT INTO perdure_skipped_spans (environment, schedule_id, first_at, last_at, count, reason,
+                                   recorded_at)
+SELECT environment, schedule_id, first_at, last_at, count, reason, recorded_at
+  FROM jsonb_to_recordset(:rows::jsonb) AS new (
+       environment text, schedule_id text, first_at timestamptz, last_at timestamptz,
+       count bigint, reason text, recorded_at timestamptz);
+
+-- name: covering_spans
+-- Which of these times lie in a span. Spans do not overlap: the first that ends after a time is
+-- the only one that can hold it.
+SELECT wanted.run_id
+  FROM jsonb_to_recordset(:wanted::jsonb) AS wanted (
+       run_id uuid, environment text, schedule_id text, at timestamptz)
+ CROSS JOIN LATERAL (
+       SELECT first_at FROM perdure_skipped_spans
+        WHERE environment = wanted.environment AND schedule_id = wanted.schedule_id
+          AND last_at >= wanted.at
+        ORDER BY last_at
+        LIMIT 1) AS span
+ WHERE span.first_at <= wanted.at;
+
+-- name: due_schedules
+SELECT name, version, cursor, body
+  FROM perdure_schedules
+ WHERE environment = :environment AND next_at IS NOT NULL AND next_at <= statement_timestamp()
+   AND NOT name = ANY (ARRAY(SELECT jsonb_array_elements_text(:passing::jsonb)))
+ ORDER BY next_at, name
+ LIMIT :limit;
+
+-- name: next_schedule
+-- When the next schedule that is not due yet will be.
+SELECT next_at
+  FROM perdure_schedules
+ WHERE environment = :environment AND next_at IS NOT NULL AND next_at > statement_timestamp()
+ ORDER BY next_at
+ LIMIT 1;
+
+-- name: get_schedules
+SELECT name, version, cursor, body
+  FROM perdure_schedules
+ WHERE environment = :environment
+   AND name = ANY (ARRAY(SELECT jsonb_array_elements_text(:names::jsonb)));
+
+-- name: list_schedules
+SELECT name, version, cursor, body
+  FROM perdure_schedules
+ WHERE environment = :environment AND name > :after
+ ORDER BY name
+ LIMIT :limit;
+
+-- name: list_schedules_defined_by
+SELECT name, version, cursor, body
+  FROM perdure_schedules
+ WHERE environment = :environment AND defined_by = :defined_by AND name > :after
+ ORDER BY name
+ LIMIT :limit;
+
+-- name: unended_runs
+-- Runs of schedules that have not ended, of each the oldest.
+SELECT mine.id, mine.state, mine.lease_expires_at, history.events
+  FROM jsonb_array_elements_text(:names::jsonb) AS wanted (name)
+ CROSS JOIN LATERAL (
+       SELECT id, state, lease_expires_at
+         FROM perdure_runs
+        WHERE environment = :environment AND schedule_id = wanted.name
+          AND finished_at IS NULL
+        ORDER BY id
+        LIMIT :limit) AS mine
+ CROSS JOIN LATERAL (
+       SELECT events FROM perdure_history AS history
+        WHERE run_id = mine.id AND first_sequence = 1
+        LIMIT 1) AS history;
+
+-- name: runs_at_nominal
+-- What became of the times of a schedule, in their order.
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events
+  FROM (SELECT id, state, lease_expires_at, nominal_at
+          FROM perdure_runs
+         WHERE environment = :environment AND schedule_id = :name
+           AND nominal_at >= :first AND nominal_at <= :last
+         ORDER BY nominal_at, id
+         LIMIT :limit) AS runs
+ CROSS JOIN LATERAL (
+       SELECT events FROM perdure_history AS history
+        WHERE run_id = runs.id AND first_sequence = 1
+        LIMIT 1) AS history
+ ORDER BY runs.nominal_at, runs.id;
+
+-- name: read_spans
+SELECT schedule_id, environment, first_at, last_at, count, reason, recorded_at
+  FROM perdure_skipped_spans
+ WHERE environment = :environment AND schedule_id = :name
+   AND last_at >= :first AND first_at <= :last
+ ORDER BY last_at
+ LIMIT :limit;
+
+-- name: delete_spans
+DELETE FROM perdure_skipped_spans
+ WHERE (environment, schedule_id, last_at) IN (
+       SELECT environment, schedule_id, last_at
+         FROM perdure_skipped_spans
+        WHERE recorded_at < :before
+        ORDER BY recorded_at
+        LIMIT :limit)
+RETURNING schedule_id;

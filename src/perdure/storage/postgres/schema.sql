@@ -146,6 +146,7 @@ CREATE TABLE perdure_runs (
     finished_at timestamp with time zone,
     concurrency_key text COLLATE "C",
     schedule_id text COLLATE "C",
+    nominal_at timestamp with time zone,
     batch_id text COLLATE "C",
     parent_id uuid,
     failure_kind text COLLATE "C",
@@ -166,14 +167,44 @@ CREATE INDEX perdure_runs_finished ON perdure_runs USING btree (status, finished
 CREATE INDEX perdure_runs_gated ON perdure_runs USING btree (environment, gate, queue, task, priority, claimable_at, id) WHERE (gate IS NOT NULL);
 CREATE INDEX perdure_runs_leased_by_queue ON perdure_runs USING btree (environment, queue) WHERE (lease_token IS NOT NULL);
 CREATE INDEX perdure_runs_leased_by_task ON perdure_runs USING btree (environment, task, concurrency_key) WHERE (lease_worker IS NOT NULL);
+CREATE INDEX perdure_runs_nominal ON perdure_runs USING btree (environment, schedule_id, nominal_at, id) WHERE (nominal_at IS NOT NULL);
 CREATE INDEX perdure_runs_parent ON perdure_runs USING btree (parent_id) WHERE (parent_id IS NOT NULL);
 CREATE INDEX perdure_runs_reserved ON perdure_runs USING btree (environment, task, concurrency_key) WHERE (gate = 'reserved'::text);
 CREATE INDEX perdure_runs_schedule ON perdure_runs USING btree (schedule_id, id) WHERE (schedule_id IS NOT NULL);
 CREATE INDEX perdure_runs_slots ON perdure_runs USING btree (environment, schedule_id) WHERE holds_slot;
+CREATE INDEX perdure_runs_unended ON perdure_runs USING btree (environment, schedule_id, id) WHERE ((schedule_id IS NOT NULL) AND (finished_at IS NULL));
+
+CREATE TABLE perdure_schedules (
+    environment text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    version integer NOT NULL,
+    cursor timestamp with time zone NOT NULL,
+    next_at timestamp with time zone,
+    defined_by text COLLATE "C" NOT NULL,
+    body text NOT NULL,
+    CONSTRAINT perdure_schedules_pkey PRIMARY KEY (environment, name),
+    CONSTRAINT perdure_schedules_version_check CHECK (version >= 1)
+);
+CREATE INDEX perdure_schedules_defined ON perdure_schedules USING btree (environment, defined_by, name);
+CREATE INDEX perdure_schedules_due ON perdure_schedules USING btree (environment, next_at, name) WHERE (next_at IS NOT NULL);
 
 CREATE TABLE perdure_schema (
     version integer NOT NULL
 );
+
+CREATE TABLE perdure_skipped_spans (
+    environment text COLLATE "C" NOT NULL,
+    schedule_id text COLLATE "C" NOT NULL,
+    first_at timestamp with time zone NOT NULL,
+    last_at timestamp with time zone NOT NULL,
+    count bigint NOT NULL,
+    reason text COLLATE "C" NOT NULL,
+    recorded_at timestamp with time zone NOT NULL,
+    CONSTRAINT perdure_skipped_spans_pkey PRIMARY KEY (environment, schedule_id, last_at),
+    CONSTRAINT perdure_skipped_spans_count_check CHECK (count >= 1),
+    CONSTRAINT span_runs_forward CHECK (first_at <= last_at)
+);
+CREATE INDEX perdure_skipped_spans_recorded ON perdure_skipped_spans USING btree (recorded_at);
 
 CREATE TABLE perdure_turns (
     environment text COLLATE "C" NOT NULL,

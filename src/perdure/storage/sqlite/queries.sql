@@ -46,12 +46,12 @@ SELECT history.run_id, history.first_sequence, history.commit_id
 -- name: insert_runs
 INSERT INTO perdure_runs (id, environment, queue, task, priority, status, sequence, claimable_at,
                   attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
-                  created_at, finished_at, concurrency_key, schedule_id, batch_id, parent_id,
-                  failure_kind, fingerprint, state)
+                  created_at, finished_at, concurrency_key, schedule_id, nominal_at, batch_id,
+                  parent_id, failure_kind, fingerprint, state)
 VALUES (:id, :environment, :queue, :task, :priority, :status, :sequence, :claimable_at,
         :attention_at, :lease_token, :lease_worker, :lease_expires_at, :holds_slot, :gate,
-        :created_at, :finished_at, :concurrency_key, :schedule_id, :batch_id, :parent_id,
-        :failure_kind, :fingerprint, :state);
+        :created_at, :finished_at, :concurrency_key, :schedule_id, :nominal_at, :batch_id,
+        :parent_id, :failure_kind, :fingerprint, :state);
 
 -- name: update_runs
 -- The rows were compared; the sequence is compared once more all the same. The expiry of a
@@ -1116,3 +1116,142 @@ SELECT coalesce(sum((SELECT count(*)
                      LIMIT :most))), 0)
   FROM lane
   JOIN perdure_runs AS runs ON runs.id = lane.head;
+
+-- name: read_places
+-- How far schedules are, without a lock: who is too late need not take keys first.
+SELECT schedules.environment, schedules.name, schedules.version, schedules.cursor
+  FROM json_each(:wanted) AS wanted
+ CROSS JOIN perdure_schedules AS schedules ON schedules.environment = wanted.value ->> 'environment'
+   AND schedules.name = wanted.value ->> 'name';
+
+-- name: lock_schedules
+-- In order of name, and last of all that a transaction locks.
+SELECT schedules.environment, schedules.name, schedules.version, schedules.cursor
+  FROM json_each(:wanted) AS wanted
+ CROSS JOIN perdure_schedules AS schedules ON schedules.environment = wanted.value ->> 'environment'
+   AND schedules.name = wanted.value ->> 'name'
+ ORDER BY schedules.environment, schedules.name;
+
+-- name: insert_schedule
+-- Whoever comes second gets no row back.
+INSERT INTO perdure_schedules (environment, name, version, cursor, next_at, defined_by, body)
+VALUES (:environment, :name, :version, :cursor, :next_at, :defined_by, :body)
+    ON CONFLICT (environment, name) DO NOTHING
+RETURNING name;
+
+-- name: update_schedules
+-- The rows are locked and were compared; the cursor never goes back all the same.
+UPDATE perdure_schedules
+   SET version = :version, cursor = :cursor, next_at = :next_at, defined_by = :defined_by,
+       body = :body
+ WHERE environment = :environment AND name = :name AND cursor <= :cursor;
+
+-- name: advance_schedules
+-- Only how far they are: whatever else stands in the row is not this transaction's.
+UPDATE perdure_schedules
+   SET cursor = :cursor, next_at = :next_at
+ WHERE environment = :environment AND name = :name AND cursor <= :cursor;
+
+-- name: put_slots
+-- How many runs of a schedule may be active. Its row is the schedule's alone to change, and is
+-- locked, or new like the schedule.
+INSERT INTO perdure_limits AS limits (environment, scope, name, version, max_leases, paused,
+                                      fair, body)
+VALUES (:environment, :scope, :name, 1, :max_leases, 0, 0, :body)
+    ON CONFLICT (environment, scope, name) DO UPDATE
+   SET version = limits.version + 1, max_leases = excluded.max_leases, body = excluded.body;
+
+-- name: insert_spans
+INSERT INTO perdure_skipped_spans (environment, schedule_id, first_at, last_at, count, reason,
+                                   recorded_at)
+VALUES (:environment, :schedule_id, :first_at, :last_at, :count, :reason, :recorded_at);
+
+-- name: covering_spans
+-- Which of these times lie in a span. Spans do not overlap: the first that ends after a time is
+-- the only one that can hold it.
+SELECT wanted.value ->> 'run_id'
+  FROM json_each(:wanted) AS wanted
+ WHERE (SELECT first_at FROM perdure_skipped_spans
+         WHERE environment = wanted.value ->> 'environment'
+           AND schedule_id = wanted.value ->> 'schedule_id'
+           AND last_at >= wanted.value ->> 'at'
+         ORDER BY last_at
+         LIMIT 1) <= wanted.value ->> 'at';
+
+-- name: due_schedules
+SELECT name, version, cursor, body
+  FROM perdure_schedules
+ WHERE environment = :environment AND next_at IS NOT NULL AND next_at <= now()
+   AND name NOT IN (SELECT value FROM json_each(:passing))
+ ORDER BY next_at, name
+ LIMIT :limit;
+
+-- name: next_schedule
+-- When the next schedule that is not due yet will be.
+SELECT next_at
+  FROM perdure_schedules
+ WHERE environment = :environment AND next_at IS NOT NULL AND next_at > now()
+ ORDER BY next_at
+ LIMIT 1;
+
+-- name: get_schedules
+SELECT name, version, cursor, body
+  FROM perdure_schedules
+ WHERE environment = :environment
+   AND name IN (SELECT value FROM json_each(:names));
+
+-- name: list_schedules
+SELECT name, version, cursor, body
+  FROM perdure_schedules
+ WHERE environment = :environment AND name > :after
+ ORDER BY name
+ LIMIT :limit;
+
+-- name: list_schedules_defined_by
+SELECT name, version, cursor, body
+  FROM perdure_schedules INDEXED BY perdure_schedules_defined
+ WHERE environment = :environment AND defined_by = :defined_by AND name > :after
+ ORDER BY name
+ LIMIT :limit;
+
+-- name: unended_runs
+-- Runs of schedules that have not ended, of each the oldest.
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events
+  FROM json_each(:names) AS wanted
+ CROSS JOIN perdure_runs AS runs ON runs.id IN (
+       SELECT mine.id
+         FROM perdure_runs AS mine INDEXED BY perdure_runs_unended
+        WHERE mine.environment = :environment AND mine.schedule_id = wanted.value
+          AND mine.finished_at IS NULL
+        ORDER BY mine.id
+        LIMIT :limit)
+  JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1;
+
+-- name: runs_at_nominal
+-- What became of the times of a schedule, in their order.
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events
+  FROM perdure_runs AS runs INDEXED BY perdure_runs_nominal
+ CROSS JOIN perdure_history AS history
+    ON history.run_id = runs.id AND history.first_sequence = 1
+ WHERE runs.environment = :environment AND runs.schedule_id = :name
+   AND runs.nominal_at >= :first AND runs.nominal_at <= :last
+ ORDER BY runs.nominal_at, runs.id
+ LIMIT :limit;
+
+-- name: read_spans
+SELECT schedule_id, environment, first_at, last_at, count, reason, recorded_at
+  FROM perdure_skipped_spans
+ WHERE environment = :environment AND schedule_id = :name
+   AND last_at >= :first AND first_at <= :last
+ ORDER BY last_at
+ LIMIT :limit;
+
+-- name: delete_spans
+DELETE FROM perdure_skipped_spans
+ WHERE (environment, schedule_id, last_at) IN (
+       SELECT environment, schedule_id, last_at
+         FROM perdure_skipped_spans
+        WHERE recorded_at < :before
+        ORDER BY recorded_at
+        LIMIT :limit)
+RETURNING schedule_id;

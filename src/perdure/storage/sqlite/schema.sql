@@ -136,6 +136,7 @@ CREATE TABLE perdure_runs (
     finished_at       INTEGER,
     concurrency_key   TEXT,
     schedule_id       TEXT,
+    nominal_at        INTEGER,
     batch_id          TEXT,
     parent_id         TEXT,
     failure_kind      TEXT,
@@ -164,11 +165,42 @@ CREATE INDEX perdure_runs_leased_by_queue ON perdure_runs (environment, queue)
  WHERE lease_token IS NOT NULL;
 CREATE INDEX perdure_runs_leased_by_task ON perdure_runs (environment, task, concurrency_key)
  WHERE lease_worker IS NOT NULL;
+CREATE INDEX perdure_runs_nominal ON perdure_runs (environment, schedule_id, nominal_at, id)
+ WHERE nominal_at IS NOT NULL;
 CREATE INDEX perdure_runs_parent ON perdure_runs (parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX perdure_runs_reserved ON perdure_runs (environment, task, concurrency_key)
  WHERE gate = 'reserved';
 CREATE INDEX perdure_runs_schedule ON perdure_runs (schedule_id, id) WHERE schedule_id IS NOT NULL;
 CREATE INDEX perdure_runs_slots ON perdure_runs (environment, schedule_id) WHERE holds_slot = 1;
+CREATE INDEX perdure_runs_unended ON perdure_runs (environment, schedule_id, id)
+ WHERE schedule_id IS NOT NULL AND finished_at IS NULL;
+
+CREATE TABLE perdure_schedules (
+    environment  TEXT NOT NULL,
+    name         TEXT NOT NULL,
+    version      INTEGER NOT NULL CHECK (version >= 1),
+    cursor       INTEGER NOT NULL,
+    next_at      INTEGER,
+    defined_by   TEXT NOT NULL,
+    body         TEXT NOT NULL,
+    PRIMARY KEY (environment, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX perdure_schedules_defined ON perdure_schedules (environment, defined_by, name);
+CREATE INDEX perdure_schedules_due ON perdure_schedules (environment, next_at, name)
+ WHERE next_at IS NOT NULL;
+
+CREATE TABLE perdure_skipped_spans (
+    environment  TEXT NOT NULL,
+    schedule_id  TEXT NOT NULL,
+    first_at     INTEGER NOT NULL,
+    last_at      INTEGER NOT NULL,
+    count        INTEGER NOT NULL CHECK (count >= 1),
+    reason       TEXT NOT NULL,
+    recorded_at  INTEGER NOT NULL,
+    PRIMARY KEY (environment, schedule_id, last_at),
+    CHECK (first_at <= last_at)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX perdure_skipped_spans_recorded ON perdure_skipped_spans (recorded_at);
 
 CREATE TABLE perdure_turns (
     environment  TEXT NOT NULL,

@@ -127,6 +127,7 @@ class Repointed:
             worker=do_nothing,
             executing=do_nothing,
             maintenance=do_nothing,
+            scheduler=do_nothing,
             _opened=None,
             _times_opened=1,
         )

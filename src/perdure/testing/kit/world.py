@@ -168,7 +168,8 @@ class World:
 
     def next_due(self) -> datetime | None:
         """The next instant at which time alone makes something happen."""
-        moments = [self._next_due_run(), *(source(self.now) for source in self.other_sources)]
+        moments = [self._next_due_run(), self._next_due_schedule()]
+        moments += [source(self.now) for source in self.other_sources]
         return min((moment for moment in moments if moment is not None), default=None)
 
     # Looking back
@@ -300,6 +301,11 @@ class World:
         if self.storage.is_any_due():
             moments.append(self.storage.look_again_at)
         return min((at for at in moments if at is not None and at > self.now), default=None)
+
+    def _next_due_schedule(self) -> datetime | None:
+        now = self.storage.dialect.instant(self.now)
+        query = "SELECT min(next_at) FROM perdure_schedules WHERE next_at > ?"
+        return self.storage.dialect.moment(self.database.ask(query, now))
 
     def _something_comes_from_outside(self) -> bool:
         """Threads are waited for; an open socket only briefly, it may be one that is kept."""

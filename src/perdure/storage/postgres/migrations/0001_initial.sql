@@ -34,6 +34,7 @@ CREATE TABLE perdure_runs (
     finished_at       timestamptz,
     concurrency_key   text COLLATE "C",
     schedule_id       text COLLATE "C",
+    nominal_at        timestamptz,
     batch_id          text COLLATE "C",
     parent_id         uuid,
     failure_kind      text COLLATE "C",
@@ -72,6 +73,11 @@ CREATE INDEX perdure_runs_finished ON perdure_runs (status, finished_at)
  WHERE finished_at IS NOT NULL;
 CREATE INDEX perdure_runs_batch ON perdure_runs (batch_id) WHERE batch_id IS NOT NULL;
 CREATE INDEX perdure_runs_schedule ON perdure_runs (schedule_id, id) WHERE schedule_id IS NOT NULL;
+-- What a schedule has still to do, and what became of a time of its calendar.
+CREATE INDEX perdure_runs_unended ON perdure_runs (environment, schedule_id, id)
+ WHERE schedule_id IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX perdure_runs_nominal ON perdure_runs (environment, schedule_id, nominal_at, id)
+ WHERE nominal_at IS NOT NULL;
 CREATE INDEX perdure_runs_parent ON perdure_runs (parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX perdure_runs_slots ON perdure_runs (environment, schedule_id) WHERE holds_slot;
 
@@ -166,7 +172,7 @@ CREATE TABLE perdure_turns (
     PRIMARY KEY (environment, queue)
 );
 
--- What apps and workers know and operators set: tasks, workers, and later schedules and keys.
+-- What apps and workers know and operators set: tasks, workers, and later keys.
 -- Each change is guarded by the version it replaces.
 CREATE TABLE perdure_records (
     environment  text COLLATE "C" NOT NULL,
@@ -199,3 +205,34 @@ CREATE TABLE perdure_run_progress (
     fraction  double precision NOT NULL CHECK (fraction BETWEEN 0 AND 1),
     message   text NOT NULL
 );
+
+-- Schedules, never deleted: a row is the lock its occurrences are made under, and its cursor, which
+-- only grows, keeps any time from being decided twice. `body` is the schedule as JSON text;
+-- `next_at` is the next time to decide, none while there is none.
+CREATE TABLE perdure_schedules (
+    environment  text COLLATE "C" NOT NULL,
+    name         text COLLATE "C" NOT NULL,
+    version      integer NOT NULL CHECK (version >= 1),
+    cursor       timestamptz NOT NULL,
+    next_at      timestamptz,
+    defined_by   text COLLATE "C" NOT NULL,
+    body         text NOT NULL,
+    PRIMARY KEY (environment, name)
+);
+CREATE INDEX perdure_schedules_due ON perdure_schedules (environment, next_at, name)
+ WHERE next_at IS NOT NULL;
+CREATE INDEX perdure_schedules_defined ON perdure_schedules (environment, defined_by, name);
+
+-- Times of a schedule that were not run, too many for a run each. They never overlap.
+CREATE TABLE perdure_skipped_spans (
+    environment  text COLLATE "C" NOT NULL,
+    schedule_id  text COLLATE "C" NOT NULL,
+    first_at     timestamptz NOT NULL,
+    last_at      timestamptz NOT NULL,
+    count        bigint NOT NULL CHECK (count >= 1),
+    reason       text COLLATE "C" NOT NULL,
+    recorded_at  timestamptz NOT NULL,
+    PRIMARY KEY (environment, schedule_id, last_at),
+    CONSTRAINT span_runs_forward CHECK (first_at <= last_at)
+);
+CREATE INDEX perdure_skipped_spans_recorded ON perdure_skipped_spans (recorded_at);

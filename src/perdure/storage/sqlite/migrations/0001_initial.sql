@@ -31,6 +31,7 @@ CREATE TABLE perdure_runs (
     finished_at       INTEGER,
     concurrency_key   TEXT,
     schedule_id       TEXT,
+    nominal_at        INTEGER,
     batch_id          TEXT,
     parent_id         TEXT,
     failure_kind      TEXT,
@@ -68,6 +69,11 @@ CREATE INDEX perdure_runs_finished ON perdure_runs (status, finished_at)
  WHERE finished_at IS NOT NULL;
 CREATE INDEX perdure_runs_batch ON perdure_runs (batch_id) WHERE batch_id IS NOT NULL;
 CREATE INDEX perdure_runs_schedule ON perdure_runs (schedule_id, id) WHERE schedule_id IS NOT NULL;
+-- What a schedule has still to do, and what became of a time of its calendar.
+CREATE INDEX perdure_runs_unended ON perdure_runs (environment, schedule_id, id)
+ WHERE schedule_id IS NOT NULL AND finished_at IS NULL;
+CREATE INDEX perdure_runs_nominal ON perdure_runs (environment, schedule_id, nominal_at, id)
+ WHERE nominal_at IS NOT NULL;
 CREATE INDEX perdure_runs_parent ON perdure_runs (parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX perdure_runs_slots ON perdure_runs (environment, schedule_id) WHERE holds_slot = 1;
 
@@ -163,7 +169,7 @@ CREATE TABLE perdure_turns (
     PRIMARY KEY (environment, queue)
 ) STRICT, WITHOUT ROWID;
 
--- What apps and workers know and operators set: tasks, workers, and later schedules and keys.
+-- What apps and workers know and operators set: tasks, workers, and later keys.
 -- Each change is guarded by the version it replaces.
 CREATE TABLE perdure_records (
     environment  TEXT NOT NULL,
@@ -196,3 +202,34 @@ CREATE TABLE perdure_run_progress (
     fraction  REAL NOT NULL CHECK (fraction BETWEEN 0 AND 1),
     message   TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+-- Schedules, never deleted: a row is the lock its occurrences are made under, and its cursor, which
+-- only grows, keeps any time from being decided twice. `body` is the schedule as JSON text;
+-- `next_at` is the next time to decide, none while there is none.
+CREATE TABLE perdure_schedules (
+    environment  TEXT NOT NULL,
+    name         TEXT NOT NULL,
+    version      INTEGER NOT NULL CHECK (version >= 1),
+    cursor       INTEGER NOT NULL,
+    next_at      INTEGER,
+    defined_by   TEXT NOT NULL,
+    body         TEXT NOT NULL,
+    PRIMARY KEY (environment, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX perdure_schedules_due ON perdure_schedules (environment, next_at, name)
+ WHERE next_at IS NOT NULL;
+CREATE INDEX perdure_schedules_defined ON perdure_schedules (environment, defined_by, name);
+
+-- Times of a schedule that were not run, too many for a run each. They never overlap.
+CREATE TABLE perdure_skipped_spans (
+    environment  TEXT NOT NULL,
+    schedule_id  TEXT NOT NULL,
+    first_at     INTEGER NOT NULL,
+    last_at      INTEGER NOT NULL,
+    count        INTEGER NOT NULL CHECK (count >= 1),
+    reason       TEXT NOT NULL,
+    recorded_at  INTEGER NOT NULL,
+    PRIMARY KEY (environment, schedule_id, last_at),
+    CHECK (first_at <= last_at)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX perdure_skipped_spans_recorded ON perdure_skipped_spans (recorded_at);

@@ -1,0 +1,160 @@
+"""What somebody says about a schedule, checked and made a definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.decide.create import NewRun
+from perdure.core.run import Policy
+from perdure.core.schedule import (
+    Cadence,
+    Cron,
+    Definition,
+    Interval,
+    Misfire,
+    Once,
+    Overlap,
+    check_definition,
+)
+from perdure.core.values import encode_value
+from perdure.engine.catalogue import TaskEntry, check_payload
+from perdure.engine.door import Duration, choice, duration, flag, only_known, some_time
+from perdure.engine.options import Retry, check_retry
+from perdure.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+
+
+class ScheduleKeywords(TypedDict, total=False):
+    """What a schedule may say besides its cadence and its task. What is none comes from the task.
+
+    `payload` holds the arguments. `misfire`: skip, run_once, catch_up, for occurrences decided
+    more than `misfire_grace` late; `overlap`: forbid, allow, skip, queue_latest, replace.
+    """
+
+    payload: Mapping[str, Any] | None
+    misfire: Misfire | str
+    misfire_grace: Duration
+    catch_up_limit: int
+    catch_up_age: Duration | None
+    overlap: Overlap | str
+    max_concurrency: int
+    queue: str | None
+    priority: int | None
+    retry: Retry | None
+    timeout: Duration | None
+    ttl: Duration | None
+    concurrency_key: str | None
+    tags: dict[str, str] | None
+    enabled: bool
+
+
+class Target(msgspec.Struct, frozen=True):
+    """What a schedule needs to know of its task: its name, its policy, and what fits it."""
+
+    task: str
+    policy: Policy
+    encode: Callable[[Mapping[str, Any]], msgspec.Raw]
+
+
+def make_definition(
+    name: str, cadence: Cadence, target: Target, said: Mapping[str, Any]
+) -> Definition:
+    """A definition of which all is said. Raises InvalidInput."""
+    plain = Definition(id=name, task=target.task, cadence=cadence)
+    return changed_definition(plain, target, {"payload": None, **said})
+
+
+def changed_definition(
+    definition: Definition, target: Target, said: Mapping[str, Any], cadence: Cadence | None = None
+) -> Definition:
+    """The same, with what is said changed. Raises InvalidInput."""
+    only_known(said, ScheduleKeywords.__annotations__, "setting of a schedule")
+    changes: dict[str, Any] = {
+        name: _CHECKS[name](value, name) if name in _CHECKS and value is not None else value
+        for name, value in said.items()
+        if name not in ("payload", "retry", "timeout")
+    }
+    if "payload" in said:
+        changes["payload_json"] = target.encode(_payload(said["payload"]))
+    if "retry" in said or "timeout" in said:
+        changes["policy"] = _policy(target.policy, said.get("retry"), said.get("timeout"))
+    if cadence is not None:
+        changes["cadence"] = cadence
+    made = replace(definition, task=target.task, **changes)
+    _check_cadence(made.cadence)
+    check_definition(made)
+    return made
+
+
+def target_of_entry(entry: TaskEntry, limit: int) -> Target:
+    """A task whose code is elsewhere: its payload is checked as far as its schema goes."""
+
+    def encode(payload: Mapping[str, Any]) -> msgspec.Raw:
+        check_payload(entry.name, entry.payload_schema or {}, payload)
+        return encode_value(dict(payload), limit=limit)
+
+    return Target(entry.name, entry.policy, encode)
+
+
+def target_of(app: App, name: str) -> Target | None:
+    """A task of this app, if it is one."""
+    task = app.tasks.get(name)
+    if task is None:
+        return None
+    return Target(
+        name,
+        task.settings.policy,
+        lambda payload: task.signature.encode(dict(payload), app.defaults.payload_limit),
+    )
+
+
+def asked_of(entry: TaskEntry) -> NewRun:
+    """What a plain trigger of a task asks for, without its payload."""
+    return NewRun(
+        task=entry.name,
+        queue=entry.queue,
+        policy=entry.policy,
+        priority=entry.priority,
+        ttl=entry.ttl,
+        task_version=entry.version,
+    )
+
+
+def _check_cadence(cadence: object) -> None:
+    if not isinstance(cadence, Cron | Interval | Once):
+        hint = f"cron({cadence!r})" if isinstance(cadence, str) else "every(minutes=5)"
+        problem = f"must be made by cron, every or at, e.g. {hint}, not {cadence!r:.80}"
+        raise InvalidInput("cadence", problem)
+
+
+def _payload(payload: Any) -> Mapping[str, Any]:
+    if payload is None:
+        return {}
+    if not isinstance(payload, Mapping):
+        raise InvalidInput("payload", f"must be a dict of arguments, not {payload!r:.80}")
+    return payload
+
+
+def _policy(policy: Policy, retry: Retry | None, timeout: Duration | None) -> Policy | None:
+    """The task's policy with what the schedule says differently; none if it says nothing."""
+    if retry is None and timeout is None:
+        return None
+    if retry is not None:
+        policy = check_retry(retry).applied_to(policy)
+    return policy if timeout is None else replace(policy, timeout=some_time(timeout, "timeout"))
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    "misfire": lambda value, field: choice(value, Misfire, field),
+    "overlap": lambda value, field: choice(value, Overlap, field),
+    "misfire_grace": duration,
+    "catch_up_age": some_time,
+    "ttl": some_time,
+    "enabled": flag,
+}

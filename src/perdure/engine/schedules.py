@@ -1,0 +1,334 @@
+"""`app.schedules`: look at schedules, change them, run them by hand, and ask why they did not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Unpack
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.decide.create import NewRun, decide_create
+from perdure.core.run import Actor, Run
+from perdure.core.schedule import (
+    Cadence,
+    Change,
+    DefinedBy,
+    Definition,
+    Explanation,
+    Reconciliation,
+    Schedule,
+    SkippedSpan,
+    Stated,
+    Touch,
+    creating,
+    decide_delete,
+    decide_pause,
+    decide_resume,
+    decide_update,
+    explain,
+    new_schedule,
+    next_times,
+    triggered,
+    with_why,
+)
+from perdure.core.values import in_utc
+from perdure.engine import hints
+from perdure.engine.backfilling import Backfilled, backfill_range
+from perdure.engine.catalogue import find_task
+from perdure.engine.door import actor_of, count, text
+from perdure.engine.filters import page_limit
+from perdure.engine.handle import RunHandle
+from perdure.engine.operators import OPERATOR, By
+from perdure.engine.reconciling import apply_stated
+from perdure.engine.schedule_options import (
+    ScheduleKeywords,
+    Target,
+    asked_of,
+    changed_definition,
+    make_definition,
+    target_of,
+    target_of_entry,
+)
+from perdure.engine.scheduling import (
+    Decide,
+    change_schedule,
+    schedule_told,
+    stored_schedule,
+)
+from perdure.engine.task import Task
+from perdure.engine.why import explain_run
+from perdure.engine.write import create
+from perdure.errors import (
+    InvalidInput,
+    InvalidTask,
+    ScheduleConflict,
+    ScheduleExists,
+    ScheduleNotFound,
+)
+from perdure.storage.schedule_protocol import Stepped
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+
+MOST_PREVIEWED = 1000
+
+AnyTask = str | Task[..., Any]
+
+
+class Occurrences(msgspec.Struct, frozen=True):
+    """What became of a schedule's times: a run each, or, of many that were not run, a span."""
+
+    runs: tuple[Run, ...]
+    spans: tuple[SkippedSpan, ...]
+
+
+class Schedules:
+    """By name. `by` names the operator. What takes a name raises ScheduleNotFound."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    # Looking
+
+    async def list(
+        self, *, limit: int = 100, after: str = "", deleted: bool = False
+    ) -> Sequence[Schedule]:
+        """A page in order of name, `after` one of them; deleted ones only if asked for."""
+        found = await self._app.storage.list_schedules(
+            self._app.environment, limit=page_limit(limit), after=text(after, "after")
+        )
+        return [schedule for schedule in found if deleted or schedule.deleted is None]
+
+    async def get(self, name: str) -> Schedule:
+        return await self._existing(name)
+
+    async def preview(
+        self, what: str | Cadence, times: int = 10, *, after: datetime | None = None
+    ) -> Sequence[datetime]:
+        """The next times of a schedule, or of a cadence that is none yet, `after` then or now."""
+        cadence = (await self._existing(what)).cadence if isinstance(what, str) else what
+        if count(times, "times") > MOST_PREVIEWED:
+            raise InvalidInput("times", f"must be at most {MOST_PREVIEWED}, not {times}")
+        start = self._app.time() if after is None else in_utc(after, "after")
+        return list(next_times(cadence, start, times))
+
+    async def occurrences(
+        self, name: str, start: datetime, end: datetime, *, limit: int = 100
+    ) -> Occurrences:
+        """What became of its times from `start` to `end`, both included: the first of them."""
+        schedule = await stored_schedule(self._app, name)
+        first, last, most = in_utc(start, "start"), in_utc(end, "end"), page_limit(limit)
+        storage, place = self._app.storage, (schedule.environment, schedule.id)
+        return Occurrences(
+            tuple(await storage.occurrences(*place, first, last, limit=most)),
+            tuple(await storage.spans(*place, first, last, limit=most)),
+        )
+
+    async def why(self, name: str, at: datetime) -> Explanation:
+        """Why did it not run then? The occurrence, the policy and the evidence."""
+        schedule, instant = await stored_schedule(self._app, name), in_utc(at, "at")
+        found = await self.occurrences(name, instant, instant)
+        now = await self._app.storage.now()
+        explained = explain(schedule, instant, now, found.runs, found.spans)
+        if explained.run is None or explained.run.is_terminal:
+            return explained
+        return with_why(explained, await explain_run(self._app, explained.run.id))
+
+    # Changing
+
+    async def create(
+        self,
+        name: str,
+        cadence: Cadence,
+        task: AnyTask,
+        by: By = OPERATOR,
+        **settings: Unpack[ScheduleKeywords],
+    ) -> Schedule:
+        """A new schedule. Raises ScheduleExists and TaskNotFound."""
+        definition = await self.define(name, cadence, task, **settings)
+        actor, now = actor_of(by), await self._app.storage.now()
+        schedule = new_schedule(definition, now, environment=self._app.environment)
+        [outcome] = await self._app.storage.put_schedules([creating(schedule, actor)])
+        if isinstance(outcome, Stepped):
+            return schedule_told(self._app, schedule)
+        if not isinstance(outcome, ScheduleConflict):
+            raise outcome
+        stored = await stored_schedule(self._app, name)
+        if stored == schedule:  # by an earlier try of ours
+            return schedule_told(self._app, schedule)
+        if stored.deleted is None:
+            raise ScheduleExists(name)
+        return await change_schedule(
+            self._app, name, actor, _reviving(definition, actor), deleted=True
+        )
+
+    async def update(
+        self,
+        name: str,
+        by: By = OPERATOR,
+        *,
+        cadence: Cadence | None = None,
+        task: AnyTask | None = None,
+        reason: str | None = None,
+        **settings: Unpack[ScheduleKeywords],
+    ) -> Schedule:
+        """Change what is given. Runs that exist stay as they are, and what was due is decided as
+        it was; only later occurrences are different."""
+        before = (await self._existing(name)).definition
+        target = await self._target(before.task if task is None else task)
+        return await change_schedule(
+            self._app,
+            name,
+            actor_of(by),
+            _updating(
+                lambda old: changed_definition(old, target, settings, cadence), actor_of(by), reason
+            ),
+        )
+
+    async def replace(
+        self,
+        name: str,
+        cadence: Cadence,
+        task: AnyTask,
+        by: By = OPERATOR,
+        *,
+        reason: str | None = None,
+        **settings: Unpack[ScheduleKeywords],
+    ) -> Schedule:
+        """Say all of it anew: what is not given is as by default."""
+        definition = await self.define(name, cadence, task, **settings)
+        return await change_schedule(
+            self._app,
+            name,
+            actor_of(by),
+            _updating(lambda before: definition, actor_of(by), reason),
+        )
+
+    async def pause(self, name: str, reason: str | None = None, by: By = OPERATOR) -> Schedule:
+        """No more occurrences until it is resumed; runs that exist go on. Pausing twice changes
+        nothing."""
+        actor = actor_of(by)
+        return await change_schedule(
+            self._app, name, actor, lambda it, now, _: _to(it, decide_pause(it, actor, now, reason))
+        )
+
+    async def resume(self, name: str, by: By = OPERATOR) -> Schedule:
+        """Go on. What was missed meanwhile is treated by the misfire policy."""
+        return await change_schedule(
+            self._app, name, actor_of(by), lambda it, now, _: _to(it, decide_resume(it, now))
+        )
+
+    async def delete(self, name: str, reason: str | None = None, by: By = OPERATOR) -> Schedule:
+        """No more occurrences; its history stays, and so do runs that exist."""
+        actor = actor_of(by)
+        return await change_schedule(
+            self._app,
+            name,
+            actor,
+            lambda it, now, _: _to(it, decide_delete(it, actor, now, reason)),
+        )
+
+    async def define(
+        self, name: str, cadence: Cadence, task: AnyTask, **settings: Unpack[ScheduleKeywords]
+    ) -> Definition:
+        """A definition, checked; nothing is stored. Raises InvalidInput and TaskNotFound."""
+        return make_definition(name, cadence, await self._target(task), settings)
+
+    async def apply(
+        self, definitions: Sequence[Definition], by: By = OPERATOR, *, dry_run: bool = False
+    ) -> Reconciliation:
+        """Make the stored schedules say what a manifest says: what was added, changed, and found
+        as it should be; and those an earlier manifest had that this one has not, which stay."""
+        stated = [Stated(definition) for definition in definitions]
+        manifest = DefinedBy.MANIFEST
+        return await apply_stated(self._app, stated, manifest, actor_of(by), dry_run=dry_run)
+
+    # Running
+
+    async def trigger(self, name: str, reason: str, by: By = OPERATOR) -> RunHandle[Any]:
+        """Run it now, for a reason that stays with the run. Its cadence goes on as it would."""
+        schedule, actor = await self._existing(name), actor_of(by)
+        now = self._app.time()
+        run_id = self._app.ids.run_id(now)
+        wish = triggered(schedule, await self._wish(schedule), run_id, reason)
+        events = decide_create(wish, run_id, actor, now)
+        await create(self._app.storage, events, self._app.ids)
+        self._app.hints.publish([hints.work(schedule.environment, wish.queue)])
+        task = self._app.tasks.get(wish.task)
+        return RunHandle(self._app, run_id, task.signature if task else None, created=True)
+
+    async def backfill(
+        self, name: str, start: datetime, end: datetime, reason: str, by: By = OPERATOR
+    ) -> Backfilled:
+        """Run its times from `start` to `end`, both included, that have not been run. Twice is
+        once. If they were many, `rest_after` says from where to go on."""
+        schedule = await self._existing(name)
+        wish = await self._wish(schedule)
+        first, last = in_utc(start, "start"), in_utc(end, "end")
+        return await backfill_range(self._app, schedule, wish, (first, last), reason, actor_of(by))
+
+    # How
+
+    async def _existing(self, name: str) -> Schedule:
+        schedule = await stored_schedule(self._app, name)
+        if schedule.deleted is not None:
+            raise ScheduleNotFound(name)
+        return schedule
+
+    async def _target(self, task: AnyTask) -> Target:
+        name = task if isinstance(task, str) else getattr(task, "name", "")
+        own = target_of(self._app, text(name, "task"))
+        if own is not None:
+            return own
+        entry = await find_task(self._app.storage, self._app.environment, name)
+        return target_of_entry(entry, self._app.defaults.payload_limit)
+
+    async def _wish(self, schedule: Schedule) -> NewRun:
+        app = self._app
+        return asked_of(await find_task(app.storage, app.environment, schedule.definition.task))
+
+
+def state(
+    app: App, task: Any, cadence: Cadence, name: str | None, settings: ScheduleKeywords
+) -> Any:
+    """The task; its schedule is stored when the app opens. Raises InvalidInput."""
+    own = target_of(app, task.name) if isinstance(task, Task) else None
+    if own is None:
+        shown = getattr(task, "__qualname__", None) or repr(task)
+        advice = "is no task of this app; put @app.schedule above @app.task, not below"
+        raise InvalidTask(f"{shown:.80}", advice)
+    chosen = task.name if name is None else name
+    if chosen in app.stated_schedules:
+        raise InvalidInput("name", f"there is a schedule {chosen!r} already; give each its own")
+    definition = make_definition(chosen, cadence, own, settings)
+    app.stated_schedules[chosen] = Stated(definition, task.settings.version)
+    return task
+
+
+def _to(schedule: Schedule, after: Schedule | None) -> Change:
+    """Stored even if nothing changes: then whatever an operator tried before, and was told had
+    failed, cannot land any more."""
+    return Change(None, after or replace(schedule, version=schedule.version + 1))
+
+
+def _updating(
+    define: Callable[[Definition], Definition], actor: Actor, reason: str | None
+) -> Decide:
+    def decide(schedule: Schedule, now: datetime, runs: Sequence[Run]) -> Change:
+        touch = Touch(by=actor, at=now, reason=reason)
+        return decide_update(schedule, define(schedule.definition), now, runs, touch=touch)
+
+    return decide
+
+
+def _reviving(definition: Definition, actor: Actor) -> Decide:
+    """A deleted schedule begins anew: with its history, but without what held it."""
+
+    def decide(schedule: Schedule, now: datetime, runs: Sequence[Run]) -> Change:
+        change = decide_update(schedule, definition, now, defined_by=DefinedBy.OPERATOR)
+        assert change.schedule is not None
+        return Change(change.plan, replace(change.schedule, paused=None, last_pause=None))
+
+    return decide
