@@ -10,7 +10,7 @@ import asyncio
 import inspect
 from collections import Counter as Tally
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from perdure.core.commit import Commit
 from perdure.core.events import (
@@ -25,11 +25,13 @@ from perdure.core.events import (
     RunSucceeded,
 )
 from perdure.core.run import Lease, Run
-from perdure.core.schedule import ScheduleStep
 from perdure.storage.protocol import Claimed, Committed, Existing, Outcome, Renewed, Storage
 from perdure.storage.schedule_protocol import StepOutcome, Stepped
 from perdure.telemetry import table
 from perdure.telemetry.registry import Labels, Registry
+
+if TYPE_CHECKING:
+    from perdure.core.schedule.step import ScheduleStep
 
 Call = Callable[..., Awaitable[Any]]
 
