@@ -14,9 +14,9 @@ import pytest
 from perdure import App, Retry
 from perdure.core.retry import Backoff, BackoffKind
 from perdure.core.run import OnExhausted
-from perdure.engine.app import task_settings
 from perdure.engine.clock import SystemClock
 from perdure.engine.defaults import Defaults
+from perdure.engine.definition import task_settings
 from perdure.engine.options import TaskKeywords, TriggerKeywords, TriggerOptions
 from perdure.errors import InvalidInput, InvalidTask, StorageRefused
 from perdure.storage import open_storage, options_of

@@ -7,8 +7,14 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
-from perdure.engine.door import choice
-from perdure.engine.options import Executor
+from perdure.core.decide.create import check_priority
+from perdure.core.rates import Rate, make_rate
+from perdure.core.run import OnLeaseExpired
+from perdure.core.settings import check_concurrency
+from perdure.core.values import check_label
+from perdure.engine.defaults import Defaults
+from perdure.engine.door import Duration, choice, count, some_time
+from perdure.engine.options import Executor, Retry, TaskSettings, make_policy
 from perdure.errors import InvalidTask
 
 if TYPE_CHECKING:
@@ -55,6 +61,9 @@ def choose_executor(function: Callable[..., Any], wanted: Executor | str | None)
     is_async = inspect.iscoroutinefunction(function)
     usual = Executor.ASYNC if is_async else Executor.THREAD
     chosen = usual if wanted is None else choice(wanted, Executor, "executor")
+    if chosen in (Executor.HTTP, Executor.SHELL):
+        problem = f"{chosen} needs no function; say app.{chosen}_task({function.__name__!r}, …)"
+        raise InvalidTask("executor", problem)
     if is_async != (chosen is Executor.ASYNC):
         fits = "async" if is_async else "thread or process"
         kind = "`async def`" if is_async else "`def`"
@@ -128,3 +137,53 @@ def _is_method(function: Callable[..., Any]) -> bool:
         and first.name in ("self", "cls")
         and first.annotation is inspect.Parameter.empty
     )
+
+
+def task_settings(
+    function: Callable[..., Any],
+    defaults: Defaults,
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    retry: Retry | None = None,
+    timeout: Duration | None = None,
+    priority: int = 0,
+    ttl: Duration | None = None,
+    lease_ttl: Duration | None = None,
+    on_lease_expired: OnLeaseExpired | str = OnLeaseExpired.RETRY,
+    executor: Executor | str | None = None,
+    version: int | None = None,
+    concurrency: int | None = None,
+    concurrency_per_key: int | None = None,
+    rate: Rate | str | None = None,
+    rate_per_key: Rate | str | None = None,
+    record_heartbeats: bool = False,
+) -> TaskSettings:
+    """A task's definition from what the decorator was told. Raises InvalidInput."""
+    check_priority(priority)
+    return TaskSettings(
+        name=check_label(function.__name__ if name is None else name, "name"),
+        queue=check_label(defaults.queue if queue is None else queue, "queue"),
+        executor=choose_executor(function, executor),
+        policy=make_policy(
+            defaults,
+            retry,
+            timeout=timeout,
+            lease_ttl=lease_ttl,
+            on_lease_expired=on_lease_expired,
+            record_heartbeats=record_heartbeats,
+        ),
+        priority=priority,
+        ttl=None if ttl is None else some_time(ttl, "ttl"),
+        version=None if version is None else count(version, "version", least=0),
+        **_checked(concurrency, concurrency_per_key, rate, rate_per_key),
+    )
+
+
+def _checked(most: Any, most_per_key: Any, rate: Any, rate_per_key: Any) -> dict[str, Any]:
+    return {
+        "concurrency": check_concurrency(most),
+        "concurrency_per_key": check_concurrency(most_per_key, "concurrency_per_key"),
+        "rate": make_rate(rate),
+        "rate_per_key": make_rate(rate_per_key, "rate_per_key"),
+    }

@@ -17,6 +17,7 @@ from perdure.core.run import OnExhausted, OnLeaseExpired, Policy, is_run_id
 from perdure.core.values import check_label, encode_value, in_utc
 from perdure.engine.defaults import Defaults
 from perdure.engine.door import Duration, choice, count, duration, flag, some_time, text
+from perdure.engine.executors.target import Target
 from perdure.errors import InvalidInput
 
 
@@ -96,11 +97,14 @@ def _number(value: float, field: str, least: float, most: float) -> float:
 
 
 class Executor(StrEnum):
-    """Where a handler runs: on the loop, in a thread, or in a process that can be killed."""
+    """Where a handler runs: on the loop, in a thread, or in a process that can be killed. Or what
+    stands in for one: a request to a URL, or a command."""
 
     ASYNC = "async"
     THREAD = "thread"
     PROCESS = "process"
+    HTTP = "http"
+    SHELL = "shell"
 
 
 class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +121,25 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_per_key: int | None = None
     rate: Rate | None = None
     rate_per_key: Rate | None = None
+    target: Target | None = None
+
+
+class TargetKeywords(TypedDict, total=False):
+    """What `app.http_task` and `app.shell_task` take besides the target; as `TaskKeywords`."""
+
+    queue: str
+    retry: Retry
+    timeout: Duration | None
+    priority: int
+    ttl: Duration | None
+    lease_ttl: Duration | None
+    on_lease_expired: OnLeaseExpired | str
+    version: int | None
+    concurrency: int | None
+    concurrency_per_key: int | None
+    rate: str | Rate | None
+    rate_per_key: str | Rate | None
+    record_heartbeats: bool
 
 
 class TaskKeywords(TypedDict, total=False):

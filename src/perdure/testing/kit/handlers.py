@@ -200,7 +200,7 @@ class KitHost(WorkerHost):
 
     def _make_handlers(self) -> Handlers:
         handlers = super()._make_handlers()
-        handlers._tasks = WatchedTasks(self._app, self._watched)
+        handlers.tasks = WatchedTasks(self._app, self._watched)
         handlers._threads = InlineThreads(asyncio.get_running_loop())
         return handlers
 

@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from perdure.core.rates import Rate
 from perdure.core.run import OnLeaseExpired
-from perdure.engine.app import task_settings
 from perdure.engine.context import Context, Fail, Released, RetryAfter
 from perdure.engine.defaults import Defaults
+from perdure.engine.definition import task_settings
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import Retry, TaskSettings
 from perdure.engine.signature import Signature
