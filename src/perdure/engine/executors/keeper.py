@@ -6,8 +6,8 @@ adopts orphans (Linux), and when the worker's end of `control` closes, however t
 kills all it has. This file is run by itself, in an interpreter of its own for every command: it
 imports nothing of Perdure's, and as little else as it can.
 
-To the keeper: `T` (ask the command to stop), `K` (kill it). From it, once nothing is left: `code 0`,
-`signal 9`, or `error …` if the command could not be started.
+To the keeper: `T` (ask the command to stop), `K` (kill it). From it, once nothing is left:
+`code 0`, `signal 9`, or `error …` if the command could not be started.
 """
 
 from __future__ import annotations
@@ -162,10 +162,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _say(control: int, words: str) -> None:
-    try:
-        os.write(control, words.encode())
-    except OSError:
-        pass  # the worker is gone, and everything it had started
+    os.write(control, words.encode())
 
 
 if __name__ == "__main__":
