@@ -90,19 +90,21 @@ class _Exchange:
             self._writer.write(self._http.send(event) or b"")
 
     async def _head(self) -> h11.Response:
-        while True:
-            event = await self._next()
-            if isinstance(event, h11.Response):
-                return event
-            if not isinstance(event, h11.InformationalResponse):
-                raise ConnectionError("it closed the connection without an answer")
+        while not isinstance(event := await self._next(), h11.Response):
+            pass  # hints of what is to come
+        return event
+
+    def _begin(self, received: bytes) -> None:
+        if not received:
+            raise ConnectionError("it closed the connection without an answer")
+        self._has_begun = True
+        self._on_first_byte()
 
     async def _next(self) -> h11.Event | type[h11.PAUSED]:
         while (event := self._http.next_event()) is h11.NEED_DATA:
             received = await self._reader.read(_CHUNK)
-            if received and not self._has_begun:
-                self._has_begun = True
-                self._on_first_byte()
+            if not self._has_begun:
+                self._begin(received)
             self._http.receive_data(received)
         assert not isinstance(event, type) or event is h11.PAUSED
         return event
