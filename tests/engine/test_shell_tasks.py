@@ -316,6 +316,7 @@ async def test_after_a_timeout_the_whole_family_is_gone(app: App, bell: Bell) ->
     failure = (await run.get()).failure
     assert failure is not None
     assert failure.kind is FailureKind.TIMEOUT
+    assert (await output_of(app, run.id))["signal"] == signal.SIGKILL
 
 
 async def test_after_a_cancel_the_whole_family_is_gone(app: App, bell: Bell) -> None:
@@ -408,6 +409,34 @@ async def test_a_secret_is_in_the_commands_environment_and_nowhere_else(
     for said in (CANARY, json.dumps(CANARY)[1:-1], *CANARY.splitlines()):
         assert said.encode() not in stored
         assert said not in caplog.text
+
+
+async def test_what_looks_like_a_password_is_kept_in_the_result_only(app: App) -> None:
+    run = await ended(app, app.shell_task("speak", argv=["echo", "password=hunter2"]))
+
+    assert await run.result(PATIENCE) == "password=hunter2"
+    assert (await output_of(app, run.id))["stdout"] == "password=[redacted]\n"
+
+
+async def test_a_filter_that_breaks_hides_all_of_the_output(sqlite_storage_url: str) -> None:
+    def broken(message: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        raise ValueError
+
+    app = App(sqlite_storage_url, defaults=QUICK, redact=broken)
+    async with app:
+        run = await ended(app, app.shell_task("speak", argv=["echo", "hi"]))
+
+        assert await run.result(PATIENCE) == "hi"
+        assert await output_of(app, run.id) == {"left_out": "ValueError in redact"}
+
+
+async def test_a_million_lines_do_not_fill_the_log(app: App) -> None:
+    argv = ["sh", "-c", "seq 1 100000 >&2"]
+    run = await ended(app, app.shell_task("noisy", argv=argv))
+
+    lines = await app.runs.logs(run.id)
+    assert lines[-1].message == "that is enough for a log; how it ends is in the output"
+    assert (await output_of(app, run.id))["stderr"].endswith("\n100000\n")
 
 
 async def test_a_secret_that_is_not_there_is_said_by_name(app: App) -> None:

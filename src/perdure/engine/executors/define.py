@@ -141,10 +141,15 @@ def _performer(app: App, name: str, target: Target, allow: Allow) -> Callable[..
         result_limit=app.defaults.result_limit,
         allowed=allowed_networks(app.defaults.http_allow),
         allow_secret=allow,
+        redact=app.redact,
     )
 
     async def perform(ctx: Context) -> Any:
-        return await _perform(target, ctx, around)
+        try:
+            return await _perform(target, ctx, around)
+        finally:
+            if ctx.output is not None:
+                ctx.output = around.presentable(ctx.output)
 
     perform.__name__ = perform.__qualname__ = name
     return perform

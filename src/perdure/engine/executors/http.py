@@ -6,6 +6,7 @@ import os
 from functools import cache
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import quote
 
 from perdure.core.run import Run
 from perdure.engine.context import Context
@@ -75,7 +76,7 @@ def about(ctx: Context) -> dict[str, str]:
     """Which attempt asks. The idempotency key is the same in all attempts of a run."""
     return {
         "perdure-run-id": ctx.run.id,
-        "perdure-task": ctx.run.task.encode("ascii", "backslashreplace").decode(),
+        "perdure-task": quote(ctx.run.task, safe="/:@ "),
         "perdure-attempt": str(ctx.attempt),
         "perdure-fence": str(ctx.fence),
         "idempotency-key": ctx.idempotency_key(ctx.run.task),

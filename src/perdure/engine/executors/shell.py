@@ -33,6 +33,7 @@ INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER"
 """All that a command finds of the worker's environment."""
 ASK = b"T"
 KILL = b"K"
+MOST_LINES = 1000
 LINGER = 1.0
 """Seconds for the streams to close, once nobody is left to hold them."""
 
@@ -79,6 +80,7 @@ class Command:
         self._stdout = Capture(target.output_limit)
         self._stderr = Capture(target.output_limit)
         self._said: dict[str, Any] = {}
+        self._lines = 0
 
     async def perform(self, environ: dict[str, str], payload: bytes) -> dict[str, Any]:
         """What the keeper said when nothing was left. Raises TargetFailed."""
@@ -89,16 +91,33 @@ class Command:
             with theirs:
                 process = await self._start(environ, theirs)
             laps.end("start_command")
-            streams = asyncio.gather(*self._streams(process, payload))
-            try:
-                self._said = await _watched(reader, writer)
-                await asyncio.wait([streams], timeout=LINGER)
-            finally:
-                streams.cancel()
-                laps.end("command")
+            await self._follow(process, payload, reader, writer)
         finally:
             writer.close()  # however this ends: then nothing of it is left running
+            laps.end("command")
         return self._said
+
+    async def _follow(
+        self,
+        process: asyncio.subprocess.Process,
+        payload: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        streams = [asyncio.create_task(stream) for stream in self._streams(process, payload)]
+        try:
+            said, stopped = await _last_word(reader, writer)
+            await asyncio.wait(streams, timeout=LINGER)
+        finally:
+            for stream in streams:
+                stream.cancel()
+        await process.wait()
+        self._said = _read(said)
+        if stopped is not None:
+            raise stopped
+        if not self._said:
+            message = "the process that watched over the command was killed"
+            raise TargetFailed("KeeperDied", message, kind=FailureKind.CRASH)
 
     def output(self) -> dict[str, Any]:
         """What is kept with the attempt."""
@@ -153,13 +172,20 @@ class Command:
         ]
 
     def _log(self, line: str) -> None:
-        self._ctx.log.info("%s", self._mask.head(line))
+        """Bounded: whoever writes a million lines must not keep the loop from everybody else."""
+        self._lines += 1
+        if self._lines <= MOST_LINES:
+            self._ctx.log.info("%s", self._mask.head(line))
+        elif self._lines == MOST_LINES + 1:
+            self._ctx.log.warning("that is enough for a log; how it ends is in the output")
 
 
-async def _watched(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> dict[str, Any]:
-    """What the keeper says last. Climbs the ladder with the attempt: each cancellation is a rung,
-    and the attempt has stopped only when everything has."""
-    hearing = asyncio.ensure_future(reader.read())
+async def _last_word(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> tuple[bytes, asyncio.CancelledError | None]:
+    """What the keeper says when nothing is left. Climbs the ladder with the attempt: each
+    cancellation is a rung, and the attempt stops only when everything has."""
+    hearing = asyncio.ensure_future(_all_of(reader))
     rungs, stopped = [ASK, KILL], None
     try:
         while not hearing.done():
@@ -169,19 +195,21 @@ async def _watched(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
                 stopped = error
                 if rungs:
                     writer.write(rungs.pop(0))
-            except ConnectionError:
-                break
     finally:
         hearing.cancel()
-    if stopped is not None:
-        raise stopped
-    return _read(b"" if hearing.cancelled() or hearing.exception() else hearing.result())
+    return hearing.result(), stopped
+
+
+async def _all_of(reader: asyncio.StreamReader) -> bytes:
+    try:
+        return await reader.read()
+    except ConnectionError:  # the keeper was killed
+        return b""
 
 
 def _read(said: bytes) -> dict[str, Any]:
     if not said:
-        message = "the process that watched over the command was killed"
-        raise TargetFailed("KeeperDied", message, kind=FailureKind.CRASH)
+        return {}
     kind, _, rest = said.decode().partition(" ")
     return {kind: rest if kind == "error" else int(rest)}
 
