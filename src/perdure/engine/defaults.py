@@ -7,7 +7,6 @@ from datetime import timedelta
 import msgspec
 
 from perdure.core.retry import LONGEST
-from perdure.engine.executors.addresses import allowed_networks
 from perdure.errors import InvalidInput
 
 
@@ -47,7 +46,10 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
                 longest = int(LONGEST.total_seconds())
                 seconds = f"{value.total_seconds():g}"
                 raise InvalidInput(name, f"must be 0 to {longest} seconds, not {seconds}")
-        allowed_networks(self.http_allow)
+        if self.http_allow:
+            from perdure.engine.executors.addresses import allowed_networks
+
+            allowed_networks(self.http_allow)
 
     @property
     def renewal_interval(self) -> timedelta:

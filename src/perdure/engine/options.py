@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -17,8 +17,10 @@ from perdure.core.run import OnExhausted, OnLeaseExpired, Policy, is_run_id
 from perdure.core.values import check_label, encode_value, in_utc
 from perdure.engine.defaults import Defaults
 from perdure.engine.door import Duration, choice, count, duration, flag, some_time, text
-from perdure.engine.executors.target import Target
 from perdure.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.engine.executors.target import Target
 
 
 class Retry(msgspec.Struct, frozen=True):

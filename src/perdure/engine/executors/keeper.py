@@ -3,8 +3,8 @@
 It ends together with everything the command began, and says so. Nobody else can promise that: a
 process group misses whoever left it, and a worker that is killed can clean up nothing. The keeper
 adopts orphans (Linux), and when the worker's end of `control` closes, however that happened, it
-kills all it has. This file is run by itself, in an interpreter of its own for every command: it
-imports nothing of Perdure's, and as little else as it can.
+kills all it has. It lives in an interpreter of its own, one for every command: it imports nothing
+of Perdure's, and as little else as it can.
 
 To the keeper: `T` (ask the command to stop), `K` (kill it). From it, once nothing is left:
 `code 0`, `signal 9`, or `error …` if the command could not be started.
@@ -163,7 +163,3 @@ def _prctl(option: int, value: int) -> None:
 
 def _say(control: int, words: str) -> None:
     os.write(control, words.encode())
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])

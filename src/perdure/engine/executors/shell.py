@@ -28,7 +28,11 @@ from perdure.engine.executors.timing import Laps
 from perdure.engine.tracing import current_carrier
 from perdure.errors import InvalidInput
 
-KEEPER = Path(__file__).with_name("keeper.py")
+KEEPER = (
+    "import sys; sys.path.append(sys.argv[1]); import keeper; "
+    "keeper.main(int(sys.argv[2]), sys.argv[3:])"
+)
+"""Imported, so that it is compiled only once. Its directory comes last: others' names go first."""
 INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "TMPDIR", "TZ", "USER")
 """All that a command finds of the worker's environment."""
 ASK = b"T"
@@ -145,7 +149,8 @@ class Command:
     async def _start(
         self, environ: dict[str, str], control: socket.socket
     ) -> asyncio.subprocess.Process:
-        keeper = [sys.executable, "-I", "-S", str(KEEPER), str(control.fileno())]
+        here = str(Path(__file__).parent)
+        keeper = [sys.executable, "-I", "-S", "-c", KEEPER, here, str(control.fileno())]
         pipe = asyncio.subprocess.PIPE
         try:
             return await asyncio.create_subprocess_exec(
