@@ -61,11 +61,11 @@ class Worker:
         concurrency: int,
         queues: Sequence[str] | None,
         run_ids: Sequence[str] | None = None,
-        tasks: Mapping[str, object] | None = None,
+        tasks: Mapping[str, object],
     ) -> None:
         self.id = app.ids.worker_id()
         self._app = app
-        self._tasks = app.tasks if tasks is None else tasks
+        self._tasks = tasks
         self._storage = storage
         self._hints = hint
         self._handlers = handlers
@@ -87,8 +87,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._next_look: datetime | None = None
-        self._is_hinted = False
-        self._renew_after_claim = False
+        self._is_hinted = self._renew_after_claim = False
         self._is_stopping = self._is_in_a_hurry = False
         self._drain: asyncio.Timeout | None = None
         self._stop_listening: Callable[[], None] = lambda: None

@@ -27,6 +27,7 @@ from perdure.engine.executors.target import ShellTarget, Stdout
 from perdure.engine.executors.timing import Laps
 from perdure.engine.tracing import current_carrier
 from perdure.errors import InvalidInput
+from perdure.telemetry import table
 
 KEEPER = (
     "import sys; sys.path.append(sys.argv[1]); import keeper; "
@@ -182,7 +183,7 @@ class Command:
         if self._lines <= MOST_LINES:
             self._ctx.log.info("%s", self._mask.head(line))
         elif self._lines == MOST_LINES + 1:
-            self._ctx.log.warning("that is enough for a log; how it ends is in the output")
+            table.LOG_IS_LONG.say_on(self._ctx.log, lines=MOST_LINES)
 
 
 async def _last_word(
