@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from perdure.core.schedule import at, cron, every
     from perdure.engine.app import App
     from perdure.engine.context import Context, Fail, RetryAfter, current
+    from perdure.engine.executors.secret import secret
     from perdure.engine.handle import RunHandle
     from perdure.engine.log_handler import RunLogHandler
     from perdure.engine.options import Retry
@@ -32,6 +33,7 @@ __all__ = [
     "cron",
     "current",
     "every",
+    "secret",
 ]
 
 _HOMES = {
@@ -51,6 +53,7 @@ _HOMES = {
     "cron": "perdure.core.schedule",
     "current": "perdure.engine.context",
     "every": "perdure.core.schedule",
+    "secret": "perdure.engine.executors.secret",
 }
 
 

@@ -17,7 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src/perdure").rglob("*.py"))
 SAYING = {"say": 0, "say_with_error": 0, "say_on": 1}
 PLAIN = {"debug", "info", "warning", "error", "exception", "critical"}
-FORWARDING = {"engine/processes.py", "engine/run_log.py", "telemetry/table.py"}
+FORWARDING = {
+    "engine/executors/shell.py",
+    "engine/processes.py",
+    "engine/run_log.py",
+    "telemetry/table.py",
+}
 """Where lines that somebody else has said are passed on."""
 
 NAMED = {name: value for name, value in vars(table).items() if isinstance(value, Record | Metric)}

@@ -15,7 +15,6 @@ from perdure.cli.output import CannotStart, CommandFailed
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
-app_argument = click.argument("app_spec", metavar="APP")
 url_option = click.option("--url", help="The database, e.g. sqlite:///runs.db.")
 environment_option = click.option("--environment", help="Whose runs; by default the configured.")
 

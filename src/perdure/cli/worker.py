@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perdure.cli.loading import app_argument, load_app, url_option
+from perdure.cli.loading import database_app, environment_option, load_app, url_option
 from perdure.cli.output import explained, json_option, run
 
 if TYPE_CHECKING:
+    from perdure.engine.app import App
     from perdure.engine.worker_process import WorkerOptions
 
 
 @click.command()
-@app_argument
+@click.argument("app_spec", metavar="[APP]", required=False)
 @url_option
+@environment_option
 @click.option("--concurrency", type=click.IntRange(min=1), help="Runs at once, in each process.")
 @click.option("--queues", help="Serve only these queues: a,b. Without it, all.")
+@click.option("--targets", help="Serve http and shell tasks of the catalogue, too: http,shell.")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--drain", type=click.FloatRange(min=0), help="Seconds to end runs when stopped.")
 @click.option("--maintenance/--no-maintenance", default=True, help="Recover and prune, too.")
@@ -26,10 +29,12 @@ if TYPE_CHECKING:
 @json_option
 @explained
 def worker(
-    app_spec: str,
+    app_spec: str | None,
     url: str | None,
+    environment: str | None,
     concurrency: int | None,
     queues: str | None,
+    targets: str | None,
     processes: int,
     drain: float | None,
     maintenance: bool,
@@ -37,6 +42,10 @@ def worker(
     as_json: bool,
 ) -> None:
     """Execute runs of APP (module:attribute) until stopped.
+
+    With --targets http it also executes http tasks that stand only in the catalogue, and then it
+    needs no APP. Commands of the catalogue are executed with --targets http,shell: whoever may
+    write the catalogue may then run anything here.
 
     SIGTERM or Ctrl-C lets runs end until the drain is over, hands over the rest, and exits 0.
     A second one exits at once, with 1. With --json, log lines are JSON.
@@ -51,18 +60,31 @@ def worker(
         sys.exit(_supervise(processes, drain))
     options = WorkerOptions(
         concurrency=concurrency,
-        queues=_names(queues),
+        queues=_names(queues, "queue", "--queues"),
+        targets=_names(targets, "kind of target", "--targets") or (),
         drain=None if drain is None else timedelta(seconds=drain),
         maintenance=maintenance,
         supervised=supervised,
     )
-    _work(app_spec, url, options)
+    _work(_app(app_spec, url, environment, options), options)
 
 
-def _work(app_spec: str, url: str | None, options: WorkerOptions) -> None:
+def _app(
+    app_spec: str | None, url: str | None, environment: str | None, options: WorkerOptions
+) -> App:
+    if app_spec is None:
+        if not options.targets:
+            raise click.UsageError("Name an APP, or what to serve without one: --targets http.")
+        return database_app(url, environment)
+    if environment is not None:
+        raise click.UsageError("Leave out --environment: the APP says whose runs it executes.")
+    return load_app(app_spec, url)
+
+
+def _work(app: App, options: WorkerOptions) -> None:
     from perdure.engine.worker_process import run_worker
 
-    run(run_worker(load_app(app_spec, url), options))
+    run(run_worker(app, options))
 
 
 def _supervise(processes: int, drain: float | None) -> int:
@@ -85,10 +107,10 @@ def _one_of_them(arguments: list[str]) -> list[str]:
     return [sys.executable, "-m", "perdure", *arguments[:again], *arguments[again:], *flags]
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
+def _names(text: str | None, what: str, flag: str) -> tuple[str, ...] | None:
     if text is None:
         return None
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
-        raise click.BadParameter("name at least one queue", param_hint="--queues")
+        raise click.BadParameter(f"name at least one {what}", param_hint=flag)
     return names

@@ -130,6 +130,7 @@ class Attempt:
             "executor": str(self.executor),
             "queue_wait_ms": _milliseconds(max(waited.total_seconds(), 0.0)),
             "start_ms": _milliseconds(began - self._asked_at),
+            **self.context.timings,
             "total_ms": _milliseconds((self._call.over_at or now) - began),
         }
 

@@ -18,6 +18,7 @@ from perdure.core.rates import Rate
 from perdure.core.run import Policy
 from perdure.core.values import encode_value
 from perdure.engine.door import did_you_mean
+from perdure.engine.executors.target import Target
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import Executor, TaskSettings, TriggerOptions
 from perdure.engine.task import Task
@@ -56,6 +57,7 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_per_key: int | None = None
     rate: Rate | None = None
     rate_per_key: Rate | None = None
+    target: Target | None = None
     payload_schema: dict[str, Any] | None = None
 
 
@@ -88,6 +90,11 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
 def entry_of(task: Task[..., Any]) -> TaskEntry:
     settings = msgspec.structs.asdict(task.settings)
     return TaskEntry(payload_schema=task.signature.schema(), **settings)
+
+
+def settings_of(entry: TaskEntry) -> TaskSettings:
+    fields = {field: getattr(entry, field) for field in TaskSettings.__struct_fields__}
+    return TaskSettings(**fields)
 
 
 def wins(new: TaskEntry, known: TaskEntry) -> bool:
@@ -138,9 +145,8 @@ async def trigger_known(
     entry = await find_task(app.storage, app.environment, name)
     check_payload(name, entry.payload_schema or {}, payload)
     body = encode_value(dict(payload), limit=app.defaults.payload_limit)
-    fields = {field: getattr(entry, field) for field in TaskSettings.__struct_fields__}
     # All that a trigger asks of a task is its settings; results stay plain without a signature.
-    task = cast("Task[..., Any]", KnownTask(TaskSettings(**fields)))
+    task = cast("Task[..., Any]", KnownTask(settings_of(entry)))
     return await app.client.trigger(task, body, options)
 
 
@@ -182,7 +188,13 @@ class Registration:
         self._version = 0
 
     async def beat(
-        self, *, concurrency: int, running: int, queues: tuple[str, ...] | None, stopping: bool
+        self,
+        *,
+        concurrency: int,
+        running: int,
+        queues: tuple[str, ...] | None,
+        stopping: bool,
+        tasks: tuple[str, ...] | None = None,
     ) -> None:
         entry = WorkerEntry(
             id=self._worker_id,
@@ -192,7 +204,7 @@ class Registration:
             concurrency=concurrency,
             running=running,
             queues=queues,
-            tasks=tuple(self._app.tasks),
+            tasks=tuple(self._app.tasks) if tasks is None else tasks,
             stopping=stopping,
         )
         body = msgspec.json.encode(entry).decode()

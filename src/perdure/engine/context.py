@@ -77,6 +77,8 @@ class Context:
         self.fence: int = run.lease.fence
         self.awaits = False
         self.trace: Callable[[], dict[str, Any]] = dict
+        self.timings: dict[str, Any] = {}
+        self.output: dict[str, Any] | None = None
         self._asked_to_stop = False
         self._terms = terms
         self._transaction: HandlerTransaction | None = None

@@ -30,6 +30,9 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     drain_deadline: timedelta = timedelta(seconds=30)
     maintenance_tick: timedelta = timedelta(seconds=1)
     maintenance_batch: int = 500
+    target_timeout: timedelta = timedelta(seconds=300)
+    target_secrets: str = ""
+    http_allow: str = ""
     payload_limit: int = 1024 * 1024
     result_limit: int = 1024 * 1024
     idempotency_ttl: timedelta = timedelta(days=30)
@@ -43,6 +46,10 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
                 longest = int(LONGEST.total_seconds())
                 seconds = f"{value.total_seconds():g}"
                 raise InvalidInput(name, f"must be 0 to {longest} seconds, not {seconds}")
+        if self.http_allow:
+            from perdure.engine.executors.addresses import allowed_networks
+
+            allowed_networks(self.http_allow)
 
     @property
     def renewal_interval(self) -> timedelta:

@@ -61,6 +61,9 @@ def choose_executor(function: Callable[..., Any], wanted: Executor | str | None)
     is_async = inspect.iscoroutinefunction(function)
     usual = Executor.ASYNC if is_async else Executor.THREAD
     chosen = usual if wanted is None else choice(wanted, Executor, "executor")
+    if chosen in (Executor.HTTP, Executor.SHELL):
+        problem = f"{chosen} needs no function; say app.{chosen}_task({function.__name__!r}, …)"
+        raise InvalidTask("executor", problem)
     if is_async != (chosen is Executor.ASYNC):
         fits = "async" if is_async else "thread or process"
         kind = "`async def`" if is_async else "`def`"

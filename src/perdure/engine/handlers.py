@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -38,6 +38,7 @@ class Ended(msgspec.Struct, frozen=True):
     ending: Ending | Settled | None
     trace: dict[str, Any]
     is_stuck: bool = False
+    output: dict[str, Any] | None = None
 
 
 class SlotFreed(msgspec.Struct, frozen=True):
@@ -53,6 +54,8 @@ _CALLS: dict[Executor, type[LoopCall] | type[ThreadCall] | type[ProcessCall]] = 
     Executor.ASYNC: LoopCall,
     Executor.THREAD: ThreadCall,
     Executor.PROCESS: ProcessCall,
+    Executor.HTTP: LoopCall,
+    Executor.SHELL: LoopCall,
 }
 
 
@@ -61,14 +64,14 @@ class Handlers:
 
     def __init__(
         self,
-        tasks: dict[str, Task[..., Any]],
+        tasks: Mapping[str, Task[..., Any]],
         *,
         ladder: Ladder,
         result_limit: int,
         tracing: Tracing,
     ) -> None:
         self._tracing = tracing
-        self._tasks = tasks
+        self.tasks = tasks
         self._ladder = ladder
         self._result_limit = result_limit
         self._loop = asyncio.get_running_loop()
@@ -145,7 +148,7 @@ class Handlers:
         return lambda: None
 
     def _attempt(self, run: Run) -> Attempt:
-        task = self._tasks[run.task]
+        task = self.tasks[run.task]
         executor = task.settings.executor
         terms = None if executor is Executor.PROCESS else self.terms
         context = Context(run, self._logs.open(run), terms)
@@ -164,16 +167,24 @@ class Handlers:
         )
 
     def _handler(self, task: Task[..., Any]) -> Handler:
-        if task.name not in self._handlers:
-            handler = Handler(task.function, task.signature, self._result_limit)
-            self._handlers[task.name] = handler
-        return self._handlers[task.name]
+        known = self._handlers.get(task.name)
+        if known is None or known.function is not task.function:  # a target may have changed
+            known = Handler(task.function, task.signature, self._result_limit)
+            self._handlers[task.name] = known
+        return known
 
     def _on_ended(self, attempt: Attempt, ending: Ending | Settled | None) -> None:
         self._attempts.pop(attempt.token, None)
         if attempt.span is not None:
             attempt.span.end(ending)
-        ended = Ended(attempt.run.id, attempt.token, ending, attempt.trace(), attempt.is_stuck)
+        ended = Ended(
+            attempt.run.id,
+            attempt.token,
+            ending,
+            attempt.trace(),
+            attempt.is_stuck,
+            attempt.context.output,
+        )
         self._report(ended)
 
     def _on_freed(self, attempt: Attempt) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -18,6 +18,9 @@ from perdure.core.values import check_label, encode_value, in_utc
 from perdure.engine.defaults import Defaults
 from perdure.engine.door import Duration, choice, count, duration, flag, some_time, text
 from perdure.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.engine.executors.target import Target
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -96,11 +99,14 @@ def _number(value: float, field: str, least: float, most: float) -> float:
 
 
 class Executor(StrEnum):
-    """Where a handler runs: on the loop, in a thread, or in a process that can be killed."""
+    """Where a handler runs: on the loop, in a thread, or in a process that can be killed. Or what
+    stands in for one: a request to a URL, or a command."""
 
     ASYNC = "async"
     THREAD = "thread"
     PROCESS = "process"
+    HTTP = "http"
+    SHELL = "shell"
 
 
 class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +123,25 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_per_key: int | None = None
     rate: Rate | None = None
     rate_per_key: Rate | None = None
+    target: Target | None = None
+
+
+class TargetKeywords(TypedDict, total=False):
+    """What `app.http_task` and `app.shell_task` take besides the target; as `TaskKeywords`."""
+
+    queue: str
+    retry: Retry
+    timeout: Duration | None
+    priority: int
+    ttl: Duration | None
+    lease_ttl: Duration | None
+    on_lease_expired: OnLeaseExpired | str
+    version: int | None
+    concurrency: int | None
+    concurrency_per_key: int | None
+    rate: str | Rate | None
+    rate_per_key: str | Rate | None
+    record_heartbeats: bool
 
 
 class TaskKeywords(TypedDict, total=False):

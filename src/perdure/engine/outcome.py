@@ -25,6 +25,7 @@ from perdure.core.run import Awaiting, Run
 from perdure.core.values import encode_value
 from perdure.engine.context import Fail, Released, RetryAfter
 from perdure.engine.door import duration, flag
+from perdure.engine.executors.failure import TargetFailed
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
 
@@ -124,6 +125,8 @@ def _ending_of(error: BaseException) -> Ending:
     match only_leaf(error):
         case Released(delay=delay, until=until, awaiting=awaiting):
             return GaveBack(delay, until, awaiting)
+        case TargetFailed() as leaf:
+            return Raised(_failure_of_target(leaf), leaf.retry_after)
         case RetryAfter(message=message, delay=delay) as leaf:
             return Raised(_failure(leaf, str(message), trace_of=error), duration(delay, "delay"))
         case Fail(message=message, retryable=retryable, details=details) as leaf:
@@ -206,6 +209,16 @@ def _failure(
         retryable=retryable,
         details=details,
         traceback=_traceback(trace_of),
+    )
+
+
+def _failure_of_target(error: TargetFailed) -> Failure:
+    return make_failure(
+        error.kind,
+        type=error.type,
+        message=error.message,
+        retryable=error.retryable,
+        details=error.details,
     )
 
 

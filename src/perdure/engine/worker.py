@@ -9,7 +9,7 @@ may have claimed is the `Doubt`'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -61,9 +61,11 @@ class Worker:
         concurrency: int,
         queues: Sequence[str] | None,
         run_ids: Sequence[str] | None = None,
+        tasks: Mapping[str, object],
     ) -> None:
         self.id = app.ids.worker_id()
         self._app = app
+        self._tasks = tasks
         self._storage = storage
         self._hints = hint
         self._handlers = handlers
@@ -85,8 +87,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
         self._next_look: datetime | None = None
-        self._is_hinted = False
-        self._renew_after_claim = False
+        self._is_hinted = self._renew_after_claim = False
         self._is_stopping = self._is_in_a_hurry = False
         self._drain: asyncio.Timeout | None = None
         self._stop_listening: Callable[[], None] = lambda: None
@@ -147,6 +148,7 @@ class Worker:
             running=len(self._leases.held),
             queues=self._queues,
             stopping=self._is_stopping,
+            tasks=tuple(self._tasks),
         )
 
     async def _drained(self, within: timedelta) -> bool:
@@ -288,7 +290,7 @@ class Worker:
         return ClaimRequest(
             worker_id=self.id,
             tokens=tuple(ids.token() for _ in range(places)),
-            tasks=tuple(self._app.tasks),
+            tasks=tuple(self._tasks),
             queues=self._queues,
             run_ids=self._run_ids,
             start=places,
@@ -313,7 +315,7 @@ class Worker:
                 self._leases.drop(report.token)
                 table.LATE_OUTCOME.say(run_id=report.run_id)
                 continue
-            evidence = Evidence(execution_trace=report.trace)
+            evidence = Evidence(execution_trace=report.trace, output=report.output)
             self._recorder.add(run, report.token, report.ending, evidence)
         self._changed.set()
         self._wake.set()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from perdure.engine.attempt import Ladder
 from perdure.engine.door import Duration, count, duration, queue_names
+from perdure.engine.executors.serving import Serving, check_served, target_kinds
 from perdure.engine.handlers import Handlers
 from perdure.engine.hints import Hints
 from perdure.engine.io_thread import IoThread, SameLoop
+from perdure.engine.task import Task
 from perdure.engine.threshold import to_the_end
 from perdure.engine.transaction import TransactionTerms
 from perdure.engine.worker import Worker
@@ -45,11 +47,14 @@ class WorkerHost:
         drain: Duration | None = None,
         same_loop: bool = False,
         run_ids: Sequence[str] | None = None,
+        targets: Sequence[str] = (),
     ) -> None:
         self._app = app
         self._run_ids = run_ids
         self._concurrency = count(concurrency, "concurrency")
         self._queues = queue_names(queues)
+        self._targets = target_kinds(targets)
+        self._tasks: Mapping[str, Task[..., Any]] = app.tasks
         self._drain = app.defaults.drain_deadline if drain is None else duration(drain, "drain")
         self._same_loop = same_loop
         self._stopping: Future[None] | None = None
@@ -65,6 +70,7 @@ class WorkerHost:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._app)
+            check_served(self._app, self._targets)
             self._handlers = self._make_handlers()
             stack.push_async_callback(self._close_handlers)
             self._io = SameLoop() if self._same_loop else IoThread("perdure-io")
@@ -141,6 +147,8 @@ class WorkerHost:
                 transactions=self._transactions,
                 io_loop=asyncio.get_running_loop(),
             )
+            if self._targets:
+                await stack.enter_async_context(self._serving())
             self._worker = self._make_worker(hints)
             await self._worker.start()
             self._there = stack.pop_all()
@@ -154,7 +162,20 @@ class WorkerHost:
             concurrency=self._concurrency,
             queues=self._queues,
             run_ids=self._run_ids,
+            tasks=self._tasks,
         )
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        """Tasks of the catalogue, too, from the first claim on."""
+        serving = Serving(self._app, self._storage, self._targets)
+        await serving.run_once()
+        self._tasks = self._handlers.tasks = serving.tasks
+        serving.start()
+        try:
+            yield
+        finally:
+            await serving.stop()
 
     async def _stop(self, drain: timedelta) -> None:
         async with self._there:

@@ -35,6 +35,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     concurrency: int | None = None
     queues: Sequence[str] | None = None
+    targets: Sequence[str] = ()
     drain: timedelta | None = None
     maintenance: bool = True
     supervised: bool = False
@@ -51,7 +52,10 @@ async def run_worker(app: App, options: WorkerOptions) -> None:
         if options.maintenance:
             await stack.enter_async_context(_maintenance(app))
         host = app.worker(
-            concurrency=options.concurrency, queues=options.queues, drain=options.drain
+            concurrency=options.concurrency,
+            queues=options.queues,
+            drain=options.drain,
+            targets=options.targets,
         )
         await stack.enter_async_context(host)
         exit_.host = host

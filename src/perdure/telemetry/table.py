@@ -194,6 +194,13 @@ ASKED_TO_STOP = Record(
 PRESSED_TO_STOP = Record(
     _TASK, INFO, "pressed to stop", ("reason",), "The second rung; in the run's log."
 )
+LOG_IS_LONG = Record(
+    _TASK,
+    WARNING,
+    "that is enough for a log; how it ends is in the output",
+    ("lines",),
+    "A command wrote more lines than are kept; in the run's log.",
+)
 PROGRESS = Record(
     _TASK, INFO, "progress", ("fraction", "progress"), "`ctx.progress`: said, and kept as such."
 )

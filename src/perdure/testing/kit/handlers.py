@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from perdure.core.values import decode_value
 from perdure.engine.context import Context, current
+from perdure.engine.executors.failure import TargetFailed
 from perdure.engine.handlers import Handlers
 from perdure.engine.options import Executor
 from perdure.engine.task import Task
@@ -64,14 +66,27 @@ class Watched:
         self._loop = loop
         self._boundaries = boundaries
         self._witness = witness
+        self.answers: dict[str, Any] = {}
 
     def task(self, task: Task[..., Any]) -> Task[..., Any]:
+        if task.settings.target is not None:
+            settings = replace(task.settings, executor=Executor.ASYNC)
+            return Task(task.app, self._async(self._stand_in), settings, task.signature)
         is_async = task.settings.executor is Executor.ASYNC
         settings = task.settings
         if not is_async:
             settings = replace(settings, executor=Executor.THREAD)
         function = self._async(task.function) if is_async else self._sync(task.function)
         return Task(task.app, function, settings, task.signature)
+
+    async def _stand_in(self, ctx: Context) -> Any:
+        """For a target: in a test nothing is sent, and no command is started."""
+        name = ctx.run.task
+        if name not in self.answers:
+            advice = f"say what comes back: perdure_kit.answer({name!r}, …)"
+            raise TargetFailed("NoAnswer", f"no target is reached here; {advice}", retryable=False)
+        answer = self.answers[name]
+        return answer(decode_value(ctx.run.payload_json)) if callable(answer) else answer
 
     def _sync(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
@@ -200,7 +215,7 @@ class KitHost(WorkerHost):
 
     def _make_handlers(self) -> Handlers:
         handlers = super()._make_handlers()
-        handlers._tasks = WatchedTasks(self._app, self._watched)
+        handlers.tasks = WatchedTasks(self._app, self._watched)
         handlers._threads = InlineThreads(asyncio.get_running_loop())
         return handlers
 

@@ -57,6 +57,7 @@ class Kit(Assertions):
         self._patience = PATIENCE
         self._sources: list[DueSource] = []
         self._logs = LogKeeper()
+        self._answers: dict[str, Any] = {}
 
     @property
     def patience(self) -> float:
@@ -96,6 +97,7 @@ class Kit(Assertions):
         self._world = World(self.app, self._database, seed=self._seed, start=self._start)
         self._world.other_sources += self._sources
         self._world.patience = self._patience
+        self._world.watched.answers = self._answers
         self._logs.records.clear()
 
     @property
@@ -103,6 +105,11 @@ class Kit(Assertions):
         """The private database itself: where `ctx.transaction()` writes. Make tables of your own
         in it; they are gone after the test, and with `reset`."""
         return self._database.connection
+
+    def answer(self, task: Task[..., Any] | str, answer: Any) -> None:
+        """What an http or shell task gets back, since no test reaches its target: a value, or a
+        function from its payload to one, which may also raise."""
+        self._answers[task if isinstance(task, str) else task.name] = answer
 
     # Time
 

@@ -69,7 +69,7 @@ class World:
         self.witness = Witness()
         self.other_sources: list[DueSource] = []
         self.patience = PATIENCE
-        self._watched = Watched(self.loop, self.boundaries, self.witness)
+        self.watched = Watched(self.loop, self.boundaries, self.witness)
         self._repointed = Repointed(app, self)
         self._process: Process | None = None
         self._host: KitHost | None = None
@@ -243,7 +243,7 @@ class World:
         self._starts += 1
         self.witness.executing.clear()
         self._process = Process(self.loop, f"worker{self._starts}")
-        self._host = KitHost(self.app, self._watched)
+        self._host = KitHost(self.app, self.watched)
         started = self._process.spawn(self._host.__aenter__())
         self.loop.run_ready(started.done)
         if self._process.is_dead:

@@ -1,0 +1,134 @@
+"""Secrets by reference: a name is kept, the value is looked up where it is used and never stored.
+
+Whatever comes back from a command or an endpoint passes a `Mask` that knows the values.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from perdure.core.values import check_label
+from perdure.engine.door import text
+from perdure.engine.redaction import HIDDEN
+from perdure.errors import InvalidInput
+
+SHORTEST_MASKED = 4
+"""A shorter value is in every second line by chance: hiding it would hide everything."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+
+Allow = Callable[[str], bool]
+"""Whether a secret of this name may be used here."""
+
+
+class Secret(msgspec.Struct, frozen=True, rename={"name": "secret"}, omit_defaults=True):
+    """The variable `name` of the worker's environment, with `prefix` before its value."""
+
+    name: str
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(text(self.name, "secret")):
+            problem = f"must be the name of an environment variable, not {self.name!r:.80}"
+            raise InvalidInput("secret", problem)
+        if self.prefix != "":
+            check_label(self.prefix, "secret.prefix")
+
+
+def secret(name: str, *, prefix: str = "") -> Secret:
+    """Where a target finds a secret: `secret("API_TOKEN", prefix="Bearer ")`. Each worker reads it
+    from its own environment, at each attempt."""
+    return Secret(name, prefix)
+
+
+class SecretNotHad(Exception):
+    """The secret is not in the worker's environment, or not for this task."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(name, problem)
+        self.name = name
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"secret {self.name}: {self.problem}"
+
+
+def anything(name: str) -> bool:
+    """For targets that stand in the worker's own code, which could read them anyway."""
+    return True
+
+
+def only(patterns: str) -> Allow:
+    """For targets from elsewhere: what an operator has listed, e.g. `"STRIPE_KEY, SMTP_*"`."""
+    wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
+    return lambda name: any(fnmatchcase(name, pattern) for pattern in wanted)
+
+
+class Secrets:
+    """What one attempt may look up, and has."""
+
+    def __init__(self, environ: Mapping[str, str], allow: Allow = anything) -> None:
+        self._environ = environ
+        self._allow = allow
+        self._seen: list[str] = []
+
+    def value(self, given: str | Secret) -> str:
+        """Plain text as it is, a secret's value with its prefix. Raises SecretNotHad."""
+        if isinstance(given, str):
+            return given
+        if not self._allow(given.name):
+            problem = "this worker gives it to no task of the catalogue; list it in target_secrets"
+            raise SecretNotHad(given.name, problem)
+        value = self._environ.get(given.name)
+        if not value:
+            problem = "is not in the worker's environment; set it there and start the worker anew"
+            raise SecretNotHad(given.name, problem)
+        self._seen.append(value)
+        return given.prefix + value
+
+    def mask(self) -> Mask:
+        """Hides what was looked up until now."""
+        return Mask(self._seen)
+
+
+class Mask:
+    """Hides values in text: as they are, as they stand in JSON, and line by line."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        spelled = {spelling for value in values for spelling in _spellings(value)}
+        known = [value for value in spelled if len(value) >= SHORTEST_MASKED]
+        self._values = sorted(known, key=len, reverse=True)
+
+    def text(self, text: str) -> str:
+        for value in self._values:
+            text = text.replace(value, HIDDEN)
+        return text
+
+    def head(self, text: str) -> str:
+        """The beginning of a longer text, of which the cut may have left half a secret."""
+        text = self.text(text)
+        return text[: len(text) - max((_overlap(text, v) for v in self._values), default=0)]
+
+    def tail(self, text: str) -> str:
+        """The end of a longer text."""
+        text = self.text(text)
+        return text[max((_overlap(value, text) for value in self._values), default=0) :]
+
+
+def _spellings(value: str) -> set[str]:
+    escaped = json.dumps(value)[1:-1]
+    plain = json.dumps(value, ensure_ascii=False)[1:-1]
+    lines = [line.strip() for line in value.splitlines()]
+    bare = value.removeprefix("whsec_")
+    return {value, escaped, plain, escaped.replace("/", "\\/"), bare, *lines}
+
+
+def _overlap(left: str, right: str) -> int:
+    """How many characters at the end of `left` begin `right`, without being all of either."""
+    most = min(len(left), len(right) - 1)
+    return next((n for n in range(most, 0, -1) if left.endswith(right[:n])), 0)
