@@ -82,7 +82,7 @@ class Worker:
         self._logs = RunLogs(storage, hint, app.clock, self._time.now, app.redact, registry)
         self._services: list[Service] = [self._leases, self._doubt, Heartbeat(app, self._beat)]
         self._claimers: list[asyncio.Task[None]] = []
-        self._wake = asyncio.Event()
+        self._wake, self._watch = asyncio.Event(), asyncio.Lock()
         self._changed = asyncio.Event()
         self._next_look: datetime | None = None
         self._is_hinted = False
@@ -191,16 +191,21 @@ class Worker:
         return kind == "work" and environment == self._app.environment and mine
 
     async def _idle(self) -> None:
-        """Until there is something to do: a hint, a report, the next due time, or the poll."""
+        """Until there is something to do: a hint, a report, the next due time, or the poll. One
+        loop at a time keeps watch: two that claim the same run would keep each other waiting."""
+        async with self._watch:
+            try:
+                async with asyncio.timeout(self._patience().total_seconds()):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    def _patience(self) -> timedelta:
         wait = self._app.defaults.poll
         if self._next_look is not None and self._free and not self._is_stopping:
             wait = min(wait, max(self._next_look - self._time.now(), timedelta(milliseconds=1)))
-        try:
-            async with asyncio.timeout(wait.total_seconds()):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
-        self._wake.clear()
+        return wait
 
     async def _claim_for_ever(self) -> None:
         while True:
@@ -220,9 +225,11 @@ class Worker:
         if not places and not finished:
             return False
         runs = await self._record_and_claim(finished, places)
+        is_full = len(runs) == places > 0
+        if is_full:
+            self._wake.set()  # there may be enough for both loops
         # What a hint during the claim spoke of, the claim may have missed.
-        more = bool(self._recorder.finished) or len(runs) == places > 0
-        return more or (places > 0 and self._is_hinted)
+        return is_full or bool(self._recorder.finished) or (places > 0 and self._is_hinted)
 
     async def _record_and_claim(self, finished: list[Finished], places: int) -> Sequence[Run]:
         """The runs that were claimed, and begun. If the storage does not answer, what has ended
