@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     # Imported when first used: whoever only defines tasks must not wait for it.
     from perdure.core.schedule import Cadence, Stated
     from perdure.engine.client import Client
+    from perdure.engine.doctor import Examination
     from perdure.engine.limits import Limits, Queues
     from perdure.engine.maintenance import Maintenance
     from perdure.engine.opened import Opened
@@ -351,6 +352,13 @@ class App:
             await stack.enter_async_context(self.scheduler())
             await stack.enter_async_context(worker)
             yield self
+
+    async def doctor(self) -> Examination:
+        """Look at the database and at who works on it: what is wrong, and what to do. The app
+        need not be open."""
+        from perdure.engine.doctor import examine_app
+
+        return await examine_app(self)
 
     async def tick(self, *, grace: Duration | None = None) -> None:
         """One pass of scheduler and maintenance. If it finds expired leases it stays until it may

@@ -59,11 +59,12 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     payload_schema: dict[str, Any] | None = None
 
 
-class KnownTask(msgspec.Struct, frozen=True):
+class KnownTask(msgspec.Struct):
     """A task without its code."""
 
     settings: TaskSettings
     signature: None = None
+    last_made: Any = None
 
     @property
     def name(self) -> str:
