@@ -240,3 +240,26 @@ def test_bad_settings_are_named(toml: str, advice: str, shell: Shell) -> None:
     assert answer.code == 2
     assert advice in answer.err
     assert "pyproject.toml" in answer.err
+
+
+async def test_doctor_finds_nothing_wrong_or_says_what_is(shell: Shell) -> None:
+    assert shell.perdure("migrate").code == 0
+    well = shell.perdure("doctor")
+    assert (well.code, well.out.splitlines()[-1]) == (0, "No problems.")
+    async with App(shell.url) as app:
+        await stored(app.storage, new_run(queue="mail"))
+
+    ill, as_json = shell.perdure("doctor"), shell.perdure("doctor", "--json")
+
+    assert ill.code == as_json.code == 1
+    assert "problem: Runs are due in queues that no live worker serves: mail." in ill.out
+    assert as_json.json["healthy"] is False
+    assert as_json.json["findings"][0]["code"] == "unserved_queues"
+    assert as_json.json["vitals"]["bytes"] > 0
+
+
+def test_doctor_of_a_file_that_is_not_there_makes_none(shell: Shell) -> None:
+    answer = shell.perdure("doctor")
+
+    assert answer.code != 0
+    assert not (shell.directory / "runs.db").exists()

@@ -15,7 +15,8 @@ from perdure import App, Context, Retry
 from perdure.core.commit import Commit
 from perdure.core.failure import FailureKind
 from perdure.core.lifecycle import EventType, Status
-from perdure.engine import threads
+from perdure.engine import hints, threads
+from perdure.engine.defaults import Defaults
 from perdure.engine.doubt import LONGEST_CLAIM
 from perdure.engine.worker_host import WorkerHost
 from perdure.errors import RunFailed, StorageRefused, StorageUnavailable
@@ -54,6 +55,59 @@ async def test_a_handler_that_cannot_be_begun_is_a_failure_of_its_own(
     [failure] = failures
     assert failure.kind is FailureKind.SYSTEM
     assert "can't start new thread" in failure.message
+
+
+async def test_one_hint_makes_one_claim_and_another_one_meanwhile_another(
+    storage_url: str,
+) -> None:
+    """Two claims for one run would keep each other waiting; see `Worker._idle`."""
+    app = App(storage_url, defaults=Defaults(poll=timedelta(hours=1)), hints=False)
+    async with app, app.worker(same_loop=True):
+        claims = Held(app)
+        await claims.are(begun=2)  # both loops look when they start
+        claims.let_go.set()
+        await claims.are(begun=2, ended=2)
+        claims.let_go.clear()
+        look = frozenset([hints.work(app.environment, "default")])
+
+        app.hub.tell(look)
+        await claims.are(begun=3, ended=2)
+        app.hub.tell(look)
+        await claims.are(begun=4, ended=2)
+        claims.let_go.set()
+
+
+class Held:
+    """Claims that wait to be let go."""
+
+    def __init__(self, app: App) -> None:
+        self.let_go = asyncio.Event()
+        self._counts = [0, 0]
+        self._news = asyncio.Event()
+        self._storage: Any = app.storage
+        self._claim = self._storage.claim
+        vars(self._storage)["claim"] = self.claim
+
+    async def are(self, begun: int, ended: int = 0) -> None:
+        """So many, and nobody is about to begin another one."""
+        async with asyncio.timeout(20):
+            while self._counts[0] < begun or self._counts[1] < ended:
+                self._news.clear()
+                await self._news.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert self._counts == [begun, ended]
+
+    async def claim(self, request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
+        self._count(0)
+        await self.let_go.wait()
+        claimed: Claimed = await self._claim(request, outcomes)
+        self._count(1)
+        return claimed
+
+    def _count(self, which: int) -> None:
+        self._counts[which] += 1
+        self._news.set()
 
 
 class Refusing:

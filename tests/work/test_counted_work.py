@@ -23,12 +23,12 @@ SINGLE, BULK, CLAIMS, WORKER = "single trigger", "bulk trigger", "batched claims
 
 # By adapter and deed, for one run. A claim and a bulk call concern 500 runs at once.
 LIMITS = {
-    ("postgres", SINGLE): Work(statements=5.5, commits=1.1, wal_bytes=1615, calls=3670),
-    ("postgres", BULK): Work(statements=0.011, commits=0.0022, wal_bytes=1890, calls=270),
+    ("postgres", SINGLE): Work(statements=2.2, commits=1.1, wal_bytes=1615, calls=2050),
+    ("postgres", BULK): Work(statements=0.0044, commits=0.0022, wal_bytes=1890, calls=148),
     ("postgres", CLAIMS): Work(statements=0.030, commits=0.0045, wal_bytes=3850),
     ("postgres", WORKER): Work(calls=423),
-    ("sqlite", SINGLE): Work(statements=4.4, commits=1.1, calls=730),
-    ("sqlite", BULK): Work(statements=0.0088, commits=0.0022, calls=261),
+    ("sqlite", SINGLE): Work(statements=4.4, commits=1.1, calls=607),
+    ("sqlite", BULK): Work(statements=0.0088, commits=0.0022, calls=142),
     ("sqlite", CLAIMS): Work(statements=0.027, commits=0.0028),
     ("sqlite", WORKER): Work(calls=374),
 }

@@ -6,6 +6,7 @@ import click
 
 from perdure.cli.database import audit, migrate, tick
 from perdure.cli.dead_letters import dead_letters, workers
+from perdure.cli.doctor import doctor
 from perdure.cli.runs import runs, why_run
 from perdure.cli.settings import config
 from perdure.cli.trigger import trigger
@@ -24,7 +25,7 @@ def main() -> None:
 
 COMMANDS: tuple[click.Command, ...] = (
     *(worker, trigger, runs, why_run, dead_letters, workers),
-    *(tick, migrate, audit, config),
+    *(tick, migrate, audit, doctor, config),
 )
 
 for command in COMMANDS:

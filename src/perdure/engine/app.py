@@ -1,66 +1,49 @@
-"""The app: tasks are defined on it, runs are asked for through it, services run inside it."""
+"""The app: runs are asked for through it, services run inside it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self
 
-from perdure.core.rates import Rate, make_rate
 from perdure.core.run import Actor
-from perdure.core.settings import Values
 from perdure.core.values import check_label
 from perdure.engine import forks
 from perdure.engine.clock import SystemClock
 from perdure.engine.configuration import configured
-from perdure.engine.context import Context
+from perdure.engine.declarations import Declarations
 from perdure.engine.defaults import Defaults
-from perdure.engine.definition import TaskDecorator, check_function, keywords_of, task_settings
+from perdure.engine.definition import keywords_of
 from perdure.engine.door import Duration, client_of, duration, only_known
 from perdure.engine.facade import SyncFacade
 from perdure.engine.hints import Hints, Hub
 from perdure.engine.ids import Ids
-from perdure.engine.importable import locate
 from perdure.engine.metered import metered
 from perdure.engine.metrics import Metrics
-from perdure.engine.options import Executor, TargetKeywords, TaskKeywords
 from perdure.engine.redaction import Redact, Redaction
-from perdure.engine.signature import Signature
-from perdure.engine.task import Task
 from perdure.engine.threshold import Door, to_the_end
 from perdure.engine.tracing import tracing_of
-from perdure.errors import AppNotOpen, InvalidInput, InvalidTask
+from perdure.errors import AppNotOpen
 from perdure.storage import Storage, check_url, open_storage, options_of
 from perdure.storage.protocol import Clock
 
 if TYPE_CHECKING:
     # Imported when first used: whoever only defines tasks must not wait for it.
-    from perdure.core.schedule import Cadence, Stated
     from perdure.engine.client import Client
-    from perdure.engine.executors.secret import Secret
-    from perdure.engine.executors.target import Stdout, Text
+    from perdure.engine.doctor import Examination
     from perdure.engine.limits import Limits, Queues
     from perdure.engine.maintenance import Maintenance
     from perdure.engine.opened import Opened
     from perdure.engine.operators import DeadLetters, Runs, Workers
     from perdure.engine.results import Results
-    from perdure.engine.schedule_options import ScheduleKeywords
     from perdure.engine.scheduler import Scheduler
     from perdure.engine.schedules import Schedules
-    from perdure.engine.task import AsyncContextTask, AsyncTask, ContextTask, PlainTask
     from perdure.engine.worker_host import WorkerHost
 
-P = ParamSpec("P")
-R = TypeVar("R")
-TaskT = TypeVar("TaskT", bound=Task[..., Any])
 
-
-_NOTHING: Any = object()
-
-
-class App:
+class App(Declarations):
     """Opens the storage behind `url` (default: `PERDURE_URL`, else `sqlite:///perdure.db`).
 
     Without `defaults`, what `PERDURE_*` and `[tool.perdure]` say holds; see `perdure config`.
@@ -79,7 +62,7 @@ class App:
         tracing: Any = None,
         **storage_options: Any,
     ) -> None:
-        self.defaults = configured().defaults if defaults is None else defaults
+        super().__init__(configured().defaults if defaults is None else defaults)
         self.url = check_url(url or os.environ.get("PERDURE_URL") or self.defaults.url)
         only_known(storage_options, (*_OPTIONS, *options_of(self.url)), "option of an App here")
         named = self.defaults.environment if environment is None else environment
@@ -88,125 +71,16 @@ class App:
         self.ids = ids or Ids()
         self.actor = client_of(actor)
         self.storage_options = storage_options
-        self.tasks: dict[str, Task[..., Any]] = {}
         self.redact = redact or Redaction()
         self.tracing = tracing_of(tracing)
         self.metrics = Metrics(self)
         self.hub: Hub = Hub(self.ids.token(), self.metrics.registry)
         self.original: App = self
         self.sync = SyncFacade(self)
-        self.queue_settings: dict[str, Values] = {}
-        self.stated_schedules: dict[str, Stated] = {}
         self._door = Door()
         self._opened: Opened | None = None
         self._times_opened = 0
         forks.forgets_its_parent(self)
-
-    # Defining
-
-    @overload
-    def task(  # type: ignore[overload-overlap]  # the narrower one comes first
-        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
-    ) -> AsyncContextTask[P, R]: ...
-    @overload
-    def task(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
-    @overload
-    def task(  # type: ignore[overload-overlap]  # the narrower one comes first
-        self, function: Callable[P, Coroutine[Any, Any, R]], /
-    ) -> AsyncTask[P, R]: ...
-    @overload
-    def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
-    @overload
-    def task(self, /, **settings: Unpack[TaskKeywords]) -> TaskDecorator: ...
-
-    def task(self, function: Any = _NOTHING, /, **settings: Unpack[TaskKeywords]) -> Any:
-        """Make a function a task: `@app.task`, or `@app.task(queue="mail", retry=Retry(5))`.
-
-        `name`, `queue`, `retry`, `timeout`, `priority`, `ttl`, `lease_ttl`, `on_lease_expired`,
-        `executor`, `version`, `concurrency`, `concurrency_per_key`, `rate`, `rate_per_key`,
-        `record_heartbeats`.
-        """
-        only_known(settings, _KEYWORDS, "setting of a task")
-        if function is _NOTHING:
-            return TaskDecorator(lambda function: self._define(function, settings))
-        return self._define(function, settings)
-
-    def _define(self, function: Callable[..., Any], settings: TaskKeywords) -> Task[..., Any]:
-        check_function(function, settings.get("name"))
-        made = task_settings(function, self.defaults, **settings)
-        if made.executor is Executor.PROCESS:
-            locate(function)
-        return self._add(Task(self, function, made, Signature(function, Context)))
-
-    def _add(self, task: Task[..., Any]) -> Task[..., Any]:
-        if task.name in self.tasks:
-            raise InvalidTask("name", f"there is a task {task.name!r} already; give it another")
-        self.tasks[task.name] = task
-        return task
-
-    def http_task(
-        self,
-        name: str,
-        *,
-        url: str,
-        method: str = "POST",
-        headers: Mapping[str, Text] | None = None,
-        signing_secret: Secret | Sequence[Secret] | None = None,
-        response_limit: int | None = None,
-        **settings: Unpack[TargetKeywords],
-    ) -> Task[..., Any]:
-        """A task that is a request: its payload is posted to `url`, the answer is its result.
-        `settings` are those of `task`; `timeout` is 300 s unless it says otherwise."""
-        from perdure.engine.executors.define import http_target, target_task
-
-        only_known(settings, TargetKeywords.__annotations__, "setting of an http task")
-        target = http_target(url, method, headers, signing_secret, response_limit)
-        return self._add(target_task(self, name, target, settings))
-
-    def shell_task(
-        self,
-        name: str,
-        *,
-        argv: Sequence[str],
-        env: Mapping[str, Text] | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        permanent: Sequence[int] = (),
-        stdout: Stdout | str = "text",
-        output_limit: int | None = None,
-        **settings: Unpack[TargetKeywords],
-    ) -> Task[..., Any]:
-        """A task that is a command: it reads its payload from standard input, and what it writes
-        to standard output is its result. `settings` as for `http_task`."""
-        from perdure.engine.executors.define import shell_target, target_task
-
-        only_known(settings, TargetKeywords.__annotations__, "setting of a shell task")
-        target = shell_target(argv, env, cwd, permanent, stdout, output_limit)
-        return self._add(target_task(self, name, target, settings))
-
-    def queue(
-        self,
-        name: str,
-        *,
-        concurrency: int | None = None,
-        rate: Rate | str | None = None,
-        fair: bool = False,
-    ) -> None:
-        """Say all about a queue: at most so many leases at once, so many starts in a time, and
-        whether its keys take turns. What operators say wins; see `app.queues`."""
-        if check_label(name, "queue") in self.queue_settings:
-            raise InvalidInput("queue", f"{name!r} was spoken of already; say all of it at once")
-        if type(fair) is not bool:
-            raise InvalidInput("fair", f"must be True or False, not {fair!r}")
-        self.queue_settings[name] = Values(concurrency=concurrency, rate=make_rate(rate), fair=fair)
-
-    def schedule(
-        self, cadence: Cadence, *, name: str | None = None, **settings: Unpack[ScheduleKeywords]
-    ) -> Callable[[TaskT], TaskT]:
-        """Run a task again and again: `@app.schedule(cron("0 9 * * *"))` above `@app.task`. It is
-        named like the task unless `name` says otherwise; the name is its identity."""
-        from perdure.engine.schedules import state
-
-        return lambda task: state(self, task, cadence, name, settings)
 
     # Opening
 
@@ -393,6 +267,13 @@ class App:
             await stack.enter_async_context(worker)
             yield self
 
+    async def doctor(self) -> Examination:
+        """Look at the database and at who works on it: what is wrong, and what to do. The app
+        need not be open."""
+        from perdure.engine.doctor import examine_app
+
+        return await examine_app(self)
+
     async def tick(self, *, grace: Duration | None = None) -> None:
         """One pass of scheduler and maintenance. If it finds expired leases it stays until it may
         take them: for `grace`, by default the renewal interval, during which the storage must have
@@ -405,4 +286,4 @@ class App:
         await Maintenance(self, grace=chosen).tick()
 
 
-_KEYWORDS, _OPTIONS = keywords_of(task_settings), keywords_of(App.__init__)
+_OPTIONS = keywords_of(App.__init__)

@@ -84,19 +84,18 @@ class Worker:
         self._logs = RunLogs(storage, hint, app.clock, self._time.now, app.redact, registry)
         self._services: list[Service] = [self._leases, self._doubt, Heartbeat(app, self._beat)]
         self._claimers: list[asyncio.Task[None]] = []
-        self._wake = asyncio.Event()
+        self._wake, self._watch = asyncio.Event(), asyncio.Lock()
         self._changed = asyncio.Event()
         self._next_look: datetime | None = None
         self._is_hinted = self._renew_after_claim = False
         self._is_stopping = self._is_in_a_hurry = False
         self._drain: asyncio.Timeout | None = None
-        self._stop_listening: Callable[[], None] = lambda: None
-        self._stop_watching: Callable[[], None] = lambda: None
+        self._farewells: list[Callable[[], None]] = []
 
     async def start(self) -> None:
         self._handlers.connect(asyncio.get_running_loop(), self._on_reports, self._logs)
-        self._stop_watching = self._app.metrics.registry.watch(self._gauges)
-        self._stop_listening = self._hints.hub.listen(self._on_hint)
+        self._farewells.append(self._app.metrics.registry.watch(self._gauges))
+        self._farewells.append(self._hints.hub.listen(self._on_hint))
         self._claimers = [asyncio.create_task(self._claim_for_ever()) for _ in range(LOOPS)]
         for service in self._services:
             service.start()
@@ -111,8 +110,8 @@ class Worker:
                 self._handlers.give_up_all()
                 await self._empty(asyncio.timeout(TO_RECORD))
         await self._logs.close()
-        self._stop_listening()
-        self._stop_watching()
+        for farewell in self._farewells:
+            farewell()
         for claimer in self._claimers:
             claimer.cancel()
         await asyncio.gather(*self._claimers, return_exceptions=True)
@@ -193,16 +192,21 @@ class Worker:
         return kind == "work" and environment == self._app.environment and mine
 
     async def _idle(self) -> None:
-        """Until there is something to do: a hint, a report, the next due time, or the poll."""
+        """Until there is something to do: a hint, a report, the next due time, or the poll. One
+        loop at a time keeps watch: two that claim the same run would keep each other waiting."""
+        async with self._watch:
+            try:
+                async with asyncio.timeout(self._patience().total_seconds()):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            self._wake.clear()
+
+    def _patience(self) -> timedelta:
         wait = self._app.defaults.poll
         if self._next_look is not None and self._free and not self._is_stopping:
             wait = min(wait, max(self._next_look - self._time.now(), timedelta(milliseconds=1)))
-        try:
-            async with asyncio.timeout(wait.total_seconds()):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
-        self._wake.clear()
+        return wait
 
     async def _claim_for_ever(self) -> None:
         while True:
@@ -222,9 +226,11 @@ class Worker:
         if not places and not finished:
             return False
         runs = await self._record_and_claim(finished, places)
+        is_full = len(runs) == places > 0
+        if is_full:
+            self._wake.set()  # there may be enough for both loops
         # What a hint during the claim spoke of, the claim may have missed.
-        more = bool(self._recorder.finished) or len(runs) == places > 0
-        return more or (places > 0 and self._is_hinted)
+        return is_full or bool(self._recorder.finished) or (places > 0 and self._is_hinted)
 
     async def _record_and_claim(self, finished: list[Finished], places: int) -> Sequence[Run]:
         """The runs that were claimed, and begun. If the storage does not answer, what has ended

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from perdure.core.doctor import Neglect
 from perdure.core.limits import Gate, LimitScope
 from perdure.core.run import Run
+from perdure.storage.gating import NO_LIMITS
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Operation, Step, last_trip
 
@@ -34,6 +36,19 @@ def count_parked(environment: str, gate: Gate, limit: int) -> Operation[int]:
     wanted = {"environment": environment, "gate": str(gate), "most": limit}
     [[[count]]] = yield last_trip(Step("count_parked", wanted))
     return int(count)
+
+
+def read_neglect(environment: str, limit: int, dialect: Dialect) -> Operation[Neglect]:
+    wanted = {"environment": environment, "most": limit}
+    [[[unreadable, attention_at]]] = yield last_trip(Step("read_neglect", wanted))
+    return Neglect(int(unreadable), dialect.moment(attention_at))
+
+
+def find_gates(environment: str, limit: int) -> Operation[list[Gate]]:
+    """Gates that somebody is parked behind, up to so many."""
+    page = {"after_environment": environment, "after_gate": "", "limit": limit}
+    [found] = yield last_trip(Step("read_gates", page))
+    return [Gate.parse(gate) for its, gate in found if its == environment and gate not in NO_LIMITS]
 
 
 def count_ahead(run: Run, is_fair: bool, limit: int, dialect: Dialect) -> Operation[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from perdure.core.doctor import Neglect, Vitals
 from perdure.core.limits import Gate
 from perdure.core.run import Run
 
@@ -14,6 +15,18 @@ class Questions(Protocol):
 
     async def ended(self, run_ids: Sequence[str]) -> dict[str, Run]:
         """The runs among these that have ended."""
+        ...
+
+    async def vitals(self) -> Vitals:
+        """How the database itself is."""
+        ...
+
+    async def neglect(self, environment: str, *, limit: int) -> Neglect:
+        """What nobody has looked after."""
+        ...
+
+    async def parking(self, environment: str, *, limit: int) -> list[Gate]:
+        """Gates that runs are parked behind, up to so many."""
         ...
 
     async def holders(self, environment: str, gate: Gate, *, limit: int) -> list[str]:

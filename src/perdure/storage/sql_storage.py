@@ -13,6 +13,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from perdure.core.commit import Commit
+from perdure.core.doctor import Neglect, Vitals
 from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus, KeyFreed
 from perdure.core.lifecycle import Status
 from perdure.core.limits import Gate, Standing
@@ -200,6 +201,16 @@ class SqlStorage(ABC):
 
     async def parked(self, environment: str, gate: Gate, *, limit: int) -> int:
         return await self._read(lambda: explaining.count_parked(environment, gate, limit))
+
+    async def vitals(self) -> Vitals:
+        """Nothing, unless the adapter knows more."""
+        return Vitals(database=type(self).__name__, bytes=0)
+
+    async def neglect(self, environment: str, *, limit: int) -> Neglect:
+        return await self._read(lambda: explaining.read_neglect(environment, limit, self.dialect))
+
+    async def parking(self, environment: str, *, limit: int) -> list[Gate]:
+        return await self._read(lambda: explaining.find_gates(environment, limit))
 
     async def ahead(self, run: Run, *, is_fair: bool, limit: int) -> int:
         return await self._read(lambda: explaining.count_ahead(run, is_fair, limit, self.dialect))

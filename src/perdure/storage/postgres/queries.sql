@@ -1469,3 +1469,11 @@ DELETE FROM perdure_skipped_spans
         ORDER BY recorded_at
         LIMIT :limit)
 RETURNING schedule_id;
+
+-- name: read_neglect
+-- What was put aside, counted only so far, and since when maintenance should have looked.
+SELECT (SELECT count(*)
+          FROM (SELECT 1 FROM perdure_runs
+                 WHERE environment = :environment AND gate = 'unreadable'
+                 LIMIT :most) AS aside),
+       (SELECT min(attention_at) FROM perdure_runs WHERE attention_at IS NOT NULL);

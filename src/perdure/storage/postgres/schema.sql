@@ -83,7 +83,7 @@ CREATE TABLE perdure_outbox (
     available_at timestamp with time zone NOT NULL,
     delivery text NOT NULL,
     CONSTRAINT perdure_outbox_pkey PRIMARY KEY ("position")
-);
+) WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000);
 
 CREATE TABLE perdure_records (
     environment text COLLATE "C" NOT NULL,
@@ -158,7 +158,7 @@ CREATE TABLE perdure_runs (
     CONSTRAINT lease_is_whole CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL) AND (lease_token IS NULL) = (lease_worker IS NULL)),
     CONSTRAINT leased_is_not_claimable CHECK (lease_token IS NULL OR claimable_at IS NULL),
     CONSTRAINT perdure_runs_sequence_check CHECK (sequence >= 1)
-) WITH (fillfactor=80);
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_limit=2000);
 CREATE INDEX perdure_runs_attention ON perdure_runs USING btree (attention_at) WHERE (attention_at IS NOT NULL);
 CREATE INDEX perdure_runs_batch ON perdure_runs USING btree (batch_id) WHERE (batch_id IS NOT NULL);
 CREATE INDEX perdure_runs_by_key ON perdure_runs USING btree (environment, queue, concurrency_key, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL) AND (concurrency_key IS NOT NULL));

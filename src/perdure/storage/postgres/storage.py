@@ -14,12 +14,14 @@ import msgspec
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
+from perdure.core.doctor import Vitals
 from perdure.errors import StorageUnavailable
 from perdure.storage.migrate import check_version, load_migrations, pending
 from perdure.storage.postgres.dialect import PostgresDialect
 from perdure.storage.postgres.driver import QUERIES, register, translation
 from perdure.storage.postgres.hints import PostgresHints
 from perdure.storage.postgres.transactions import MOST, PostgresTransactions
+from perdure.storage.postgres.vitals import read_vitals
 from perdure.storage.protocol import Clock, HintTransport
 from perdure.storage.sql_storage import Make, SqlStorage
 from perdure.storage.steps import Many, Operation, Rows, Step, Trip, drive
@@ -112,6 +114,10 @@ class PostgresStorage(SqlStorage):
         """Raises SchemaMismatch unless the database has the schema of this code."""
         async with self._connection() as connection:
             check_version(MIGRATIONS, await self._version(connection))
+
+    async def vitals(self) -> Vitals:
+        async with self._connection() as connection:
+            return await read_vitals(connection)
 
     def transactions(self) -> PostgresTransactions:
         return self._transactions(say=self._on_statement or (lambda name: None))

@@ -9,6 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
+from perdure.core.doctor import Vitals
 from perdure.errors import InvalidInput
 from perdure.storage.migrate import check_version, load_migrations, pending
 from perdure.storage.protocol import Clock, HintTransport
@@ -18,6 +19,7 @@ from perdure.storage.sqlite.connection import Connection, OnStatement, SqliteDia
 from perdure.storage.sqlite.hints import NewestCommit, SocketHints, WatchHints, socket_directory
 from perdure.storage.sqlite.inline_transactions import InlineTransactions
 from perdure.storage.sqlite.transactions import SqliteTransactions, refuse_to_wait_for_oneself
+from perdure.storage.sqlite.vitals import read_vitals
 from perdure.storage.sqlite.writer import Job, Writer, WriterThread
 from perdure.storage.transacting import Transactions
 
@@ -89,6 +91,9 @@ class SqliteStorage(SqlStorage):
     async def check_schema(self) -> None:
         """Raises SchemaMismatch unless the file has the schema of this code."""
         check_version(MIGRATIONS, await self._call(self._version))
+
+    async def vitals(self) -> Vitals:
+        return await self._call(lambda: read_vitals(self.path))
 
     def transactions(self) -> Transactions:
         if self._threads is None:

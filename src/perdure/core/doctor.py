@@ -1,0 +1,223 @@
+"""What is wrong with a database, judged from what was seen there. Each finding says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+import msgspec
+
+from perdure.errors import PerdureError
+
+LONG_TRANSACTION = timedelta(minutes=5)
+LONG_IDLE = timedelta(minutes=1)
+"""For a session that does nothing while its transaction is open."""
+MAINTENANCE_LATE = timedelta(minutes=1)
+CLOCK_OFFSET = timedelta(seconds=5)
+MANY_DEAD = 50_000
+LONG_LOG = 256 * 2**20
+LITTLE_SPACE = 2**30
+MOST_NAMED = 5
+
+
+class Code(StrEnum):
+    """What was found."""
+
+    UNREACHABLE = "unreachable"
+    SCHEMA = "schema"
+    WAL_RESET_FAULT = "wal_reset_fault"
+    LONG_LOG = "long_log"
+    LITTLE_SPACE = "little_space"
+    AUTOVACUUM_OFF = "autovacuum_off"
+    DEAD_ROWS = "dead_rows"
+    LONG_TRANSACTION = "long_transaction"
+    IDLE_TRANSACTION = "idle_transaction"
+    CLOCK_OFFSET = "clock_offset"
+    UNREADABLE_RUNS = "unreadable_runs"
+    MAINTENANCE_LATE = "maintenance_late"
+    STUCK_GATES = "stuck_gates"
+    SILENT_WORKERS = "silent_workers"
+    UNSERVED_QUEUES = "unserved_queues"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """`is_problem`: something must be done; else it is good to know."""
+
+    code: Code
+    is_problem: bool
+    sentence: str
+    advice: str
+
+
+class Table(msgspec.Struct, frozen=True):
+    """Rows as the server estimates them, and whether it cleans up after them by itself."""
+
+    name: str
+    live: int
+    dead: int
+    is_vacuumed: bool = True
+
+
+class Session(msgspec.Struct, frozen=True):
+    """Somebody's open transaction."""
+
+    who: str
+    age: timedelta
+    is_idle: bool = False
+    is_writing: bool = False
+
+
+class Vitals(msgspec.Struct, frozen=True, kw_only=True):
+    """What a database says of itself; none: that one does not say."""
+
+    database: str
+    bytes: int
+    has_wal_reset_fault: bool = False
+    log_bytes: int | None = None
+    free_bytes: int | None = None
+    is_vacuumed: bool = True
+    tables: tuple[Table, ...] = ()
+    sessions: tuple[Session, ...] = ()
+
+
+class Neglect(msgspec.Struct, frozen=True):
+    """Runs put aside because this code cannot read them, counted only so far; and since when
+    maintenance should have looked at some run."""
+
+    unreadable: int = 0
+    attention_at: datetime | None = None
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was seen. `stuck`: gates with room that others wait behind all the same."""
+
+    now: datetime
+    vitals: Vitals
+    clock_ahead: timedelta = timedelta(0)
+    neglect: Neglect = Neglect()
+    stuck: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+    unserved: tuple[str, ...] = ()
+
+
+Findings = Iterator[Finding]
+
+
+def examine(facts: Facts) -> list[Finding]:
+    """All that is worth knowing; what must be mended first."""
+    found = [finding for look in _LOOKS for finding in look(facts)]
+    return sorted(found, key=lambda finding: not finding.is_problem)
+
+
+def unusable(error: PerdureError, code: Code) -> Finding:
+    """Where nothing else could be looked at."""
+    advice = {
+        Code.SCHEMA: "Run `perdure migrate`, or upgrade Perdure if the schema is the newer one.",
+        Code.UNREACHABLE: "See that the database is up and that its URL is right.",
+    }
+    return Finding(code, True, f"{error}.", advice[code])
+
+
+def _log(facts: Facts) -> Findings:
+    vitals = facts.vitals
+    if vitals.has_wal_reset_fault:
+        words = f"{vitals.database} can damage its file when a checkpoint meets a commit."
+        advice = (
+            "Perdure checkpoints in a way that avoids it; so must every other program that opens "
+            "the file. Better use a Python with SQLite 3.51.3 or newer."
+        )
+        yield Finding(Code.WAL_RESET_FAULT, False, words, advice)
+    if vitals.log_bytes is not None and vitals.log_bytes > LONG_LOG:
+        words = f"The write-ahead log has {_size(vitals.log_bytes)} and is not moved over."
+        advice = "Look for a process that keeps a read transaction open, and end it."
+        yield Finding(Code.LONG_LOG, True, words, advice)
+
+
+def _space(facts: Facts) -> Findings:
+    free = facts.vitals.free_bytes
+    if free is not None and free < max(LITTLE_SPACE, facts.vitals.bytes // 10):
+        words = f"Only {_size(free)} are free where the database is."
+        advice = "Make room, or shorten `retention`: a full disk refuses every write."
+        yield Finding(Code.LITTLE_SPACE, True, words, advice)
+
+
+def _vacuum(facts: Facts) -> Findings:
+    vitals = facts.vitals
+    off = [table.name for table in vitals.tables if not table.is_vacuumed]
+    if not vitals.is_vacuumed or off:
+        where = "on this server" if not vitals.is_vacuumed else f"for {_some(off)}"
+        advice = "Switch it on: without it tables grow and every claim gets slower."
+        yield Finding(Code.AUTOVACUUM_OFF, True, f"Autovacuum is off {where}.", advice)
+    for table in vitals.tables:
+        if table.dead > max(MANY_DEAD, table.live):
+            words = f"{table.name} has {table.dead} dead rows beside {table.live} live ones."
+            advice = (
+                f"End transactions that are open for long, then run VACUUM {table.name}. If it "
+                "comes again, give autovacuum more workers or a higher cost limit."
+            )
+            yield Finding(Code.DEAD_ROWS, True, words, advice)
+
+
+def _transactions(facts: Facts) -> Findings:
+    for session in facts.vitals.sessions[:MOST_NAMED]:
+        kind = "An idle transaction" if session.is_idle else "A transaction"
+        words = f"{kind} of {session.who} has been open for {session.age}."
+        effect = "The change feed waits for it, and" if session.is_writing else "Meanwhile"
+        advice = f"{effect} dead rows cannot be removed. End it, and find out why it stays open."
+        if session.is_idle and session.age > LONG_IDLE:
+            yield Finding(Code.IDLE_TRANSACTION, True, words, advice)
+        elif session.age > LONG_TRANSACTION:
+            yield Finding(Code.LONG_TRANSACTION, True, words, advice)
+
+
+def _clock(facts: Facts) -> Findings:
+    if abs(facts.clock_ahead) > CLOCK_OFFSET:
+        side = "ahead of" if facts.clock_ahead > timedelta(0) else "behind"
+        words = f"This machine's clock is {abs(facts.clock_ahead)} {side} the database's."
+        advice = "Leases do not depend on it, but log lines and `run_at` do: synchronise clocks."
+        yield Finding(Code.CLOCK_OFFSET, True, words, advice)
+
+
+def _maintenance(facts: Facts) -> Findings:
+    neglect = facts.neglect
+    if neglect.attention_at is not None and facts.now - neglect.attention_at > MAINTENANCE_LATE:
+        words = f"Maintenance should have looked at a run {facts.now - neglect.attention_at} ago."
+        advice = (
+            "Start it: `app.run_all()`, `async with app.maintenance()`, or `perdure tick` by cron. "
+            "Without it leases of dead workers are never taken back."
+        )
+        yield Finding(Code.MAINTENANCE_LATE, True, words, advice)
+    if facts.stuck:
+        words = f"Runs wait behind limits that have room: {_some(facts.stuck)}."
+        advice = "Maintenance opens them: see that it runs, and what its log says."
+        yield Finding(Code.STUCK_GATES, True, words, advice)
+    if neglect.unreadable:
+        words = f"{neglect.unreadable} runs were put aside, since this code cannot read them."
+        advice = "Upgrade Perdure, then run `perdure migrate`; `perdure audit` names them."
+        yield Finding(Code.UNREADABLE_RUNS, True, words, advice)
+
+
+def _workers(facts: Facts) -> Findings:
+    if facts.silent:
+        words = f"Workers have not been heard of for a lease's length: {_some(facts.silent)}."
+        advice = "If they are dead, their runs are recovered, and after an hour they are forgotten."
+        yield Finding(Code.SILENT_WORKERS, False, words, advice)
+    if facts.unserved:
+        words = f"Runs are due in queues that no live worker serves: {_some(facts.unserved)}."
+        advice = "Start a worker for them: `perdure worker APP --queues …`."
+        yield Finding(Code.UNSERVED_QUEUES, True, words, advice)
+
+
+_LOOKS: tuple[Callable[[Facts], Findings], ...] = (
+    *(_space, _log, _vacuum, _transactions, _clock, _maintenance, _workers),
+)
+
+
+def _some(names: tuple[str, ...] | list[str]) -> str:
+    rest = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + rest
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.0f} MiB"

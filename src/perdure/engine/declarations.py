@@ -1,0 +1,155 @@
+"""What an app declares before it is opened: tasks, queues and schedules."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
+
+from perdure.core.rates import Rate, make_rate
+from perdure.core.settings import Values
+from perdure.core.values import check_label
+from perdure.engine.context import Context
+from perdure.engine.defaults import Defaults
+from perdure.engine.definition import TaskDecorator, check_function, keywords_of, task_settings
+from perdure.engine.door import only_known
+from perdure.engine.importable import locate
+from perdure.engine.options import Executor, TargetKeywords, TaskKeywords
+from perdure.engine.signature import Signature
+from perdure.engine.task import Task
+from perdure.errors import InvalidInput, InvalidTask
+
+if TYPE_CHECKING:
+    # Imported when first used: whoever only defines tasks must not wait for it.
+    from perdure.core.schedule import Cadence, Stated
+    from perdure.engine.app import App
+    from perdure.engine.executors.secret import Secret
+    from perdure.engine.executors.target import Stdout, Text
+    from perdure.engine.schedule_options import ScheduleKeywords
+    from perdure.engine.task import AsyncContextTask, AsyncTask, ContextTask, PlainTask
+
+P = ParamSpec("P")
+R = TypeVar("R")
+TaskT = TypeVar("TaskT", bound=Task[..., Any])
+
+
+_NOTHING: Any = object()
+_KEYWORDS = keywords_of(task_settings)
+
+
+class Declarations:
+    """The part of an app that is spoken to at import time."""
+
+    def __init__(self, defaults: Defaults) -> None:
+        self.defaults = defaults
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self.queue_settings: dict[str, Values] = {}
+        self.stated_schedules: dict[str, Stated] = {}
+
+    @property
+    def _app(self) -> App:
+        return cast("App", self)
+
+    @overload
+    def task(  # type: ignore[overload-overlap]  # the narrower one comes first
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncContextTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> ContextTask[P, R]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]  # the narrower one comes first
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+    @overload
+    def task(self, /, **settings: Unpack[TaskKeywords]) -> TaskDecorator: ...
+
+    def task(self, function: Any = _NOTHING, /, **settings: Unpack[TaskKeywords]) -> Any:
+        """Make a function a task: `@app.task`, or `@app.task(queue="mail", retry=Retry(5))`.
+
+        `name`, `queue`, `retry`, `timeout`, `priority`, `ttl`, `lease_ttl`, `on_lease_expired`,
+        `executor`, `version`, `concurrency`, `concurrency_per_key`, `rate`, `rate_per_key`,
+        `record_heartbeats`.
+        """
+        only_known(settings, _KEYWORDS, "setting of a task")
+        if function is _NOTHING:
+            return TaskDecorator(lambda function: self._define(function, settings))
+        return self._define(function, settings)
+
+    def _define(self, function: Callable[..., Any], settings: TaskKeywords) -> Task[..., Any]:
+        check_function(function, settings.get("name"))
+        made = task_settings(function, self.defaults, **settings)
+        if made.executor is Executor.PROCESS:
+            locate(function)
+        return self._add(Task(self._app, function, made, Signature(function, Context)))
+
+    def _add(self, task: Task[..., Any]) -> Task[..., Any]:
+        if task.name in self.tasks:
+            raise InvalidTask("name", f"there is a task {task.name!r} already; give it another")
+        self.tasks[task.name] = task
+        return task
+
+    def http_task(
+        self,
+        name: str,
+        *,
+        url: str,
+        method: str = "POST",
+        headers: Mapping[str, Text] | None = None,
+        signing_secret: Secret | Sequence[Secret] | None = None,
+        response_limit: int | None = None,
+        **settings: Unpack[TargetKeywords],
+    ) -> Task[..., Any]:
+        """A task that is a request: its payload is posted to `url`, the answer is its result.
+        `settings` are those of `task`; `timeout` is 300 s unless it says otherwise."""
+        from perdure.engine.executors.define import http_target, target_task
+
+        only_known(settings, TargetKeywords.__annotations__, "setting of an http task")
+        target = http_target(url, method, headers, signing_secret, response_limit)
+        return self._add(target_task(self._app, name, target, settings))
+
+    def shell_task(
+        self,
+        name: str,
+        *,
+        argv: Sequence[str],
+        env: Mapping[str, Text] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        permanent: Sequence[int] = (),
+        stdout: Stdout | str = "text",
+        output_limit: int | None = None,
+        **settings: Unpack[TargetKeywords],
+    ) -> Task[..., Any]:
+        """A task that is a command: it reads its payload from standard input, and what it writes
+        to standard output is its result. `settings` as for `http_task`."""
+        from perdure.engine.executors.define import shell_target, target_task
+
+        only_known(settings, TargetKeywords.__annotations__, "setting of a shell task")
+        target = shell_target(argv, env, cwd, permanent, stdout, output_limit)
+        return self._add(target_task(self._app, name, target, settings))
+
+    def queue(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        rate: Rate | str | None = None,
+        fair: bool = False,
+    ) -> None:
+        """Say all about a queue: at most so many leases at once, so many starts in a time, and
+        whether its keys take turns. What operators say wins; see `app.queues`."""
+        if check_label(name, "queue") in self.queue_settings:
+            raise InvalidInput("queue", f"{name!r} was spoken of already; say all of it at once")
+        if type(fair) is not bool:
+            raise InvalidInput("fair", f"must be True or False, not {fair!r}")
+        self.queue_settings[name] = Values(concurrency=concurrency, rate=make_rate(rate), fair=fair)
+
+    def schedule(
+        self, cadence: Cadence, *, name: str | None = None, **settings: Unpack[ScheduleKeywords]
+    ) -> Callable[[TaskT], TaskT]:
+        """Run a task again and again: `@app.schedule(cron("0 9 * * *"))` above `@app.task`. It is
+        named like the task unless `name` says otherwise; the name is its identity."""
+        from perdure.engine.schedules import state
+
+        return lambda task: state(self._app, task, cadence, name, settings)

@@ -1,0 +1,95 @@
+"""`app.doctor()`: looks at an app's database, and at who works on it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perdure.core.doctor import Code, Facts, Finding, Vitals, examine, unusable
+from perdure.core.limits import Gate
+from perdure.engine.catalogue import WorkerEntry, known_workers
+from perdure.errors import SchemaMismatch, StorageError
+from perdure.storage.protocol import Storage
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+
+MOST_GATES = 1_000
+MOST_COUNTED = 1_000
+TICKS = 5
+"""So many ticks of maintenance a gate may have room before it is stuck."""
+
+
+class Examination(msgspec.Struct, frozen=True):
+    """What was found, problems first; and how the database is, if it could be asked."""
+
+    findings: tuple[Finding, ...]
+    vitals: Vitals | None = None
+
+    @property
+    def is_healthy(self) -> bool:
+        return not any(finding.is_problem for finding in self.findings)
+
+
+async def examine_app(app: App) -> Examination:
+    """Needs no open app: one that cannot be opened is what it is for."""
+    storage = app.open_storage()
+    try:
+        await storage.check_schema()
+        facts = await _facts(app, storage)
+    except SchemaMismatch as error:
+        return Examination((unusable(error, Code.SCHEMA),))
+    except StorageError as error:
+        return Examination((unusable(error, Code.UNREACHABLE),))
+    finally:
+        await storage.close()
+    return Examination(tuple(examine(facts)), facts.vitals)
+
+
+async def _facts(app: App, storage: Storage) -> Facts:
+    before = app.clock.now()
+    now = await storage.now()
+    local = before + (app.clock.now() - before) / 2
+    workers = await known_workers(storage, app.environment)
+    live = [worker for worker in workers if _is_live(worker, now - app.defaults.lease_ttl)]
+    return Facts(
+        now=now,
+        vitals=await storage.vitals(),
+        clock_ahead=timedelta(0) if storage.local_clock is not None else local - now,
+        neglect=await storage.neglect(app.environment, limit=MOST_COUNTED),
+        stuck=await _stuck_gates(app, storage),
+        silent=tuple(f"{it.id} on {it.host}" for it in workers if it not in live),
+        unserved=await _unserved(app, storage, live),
+    )
+
+
+def _is_live(worker: WorkerEntry, since: datetime) -> bool:
+    return worker.seen_at is not None and worker.seen_at > since
+
+
+async def _unserved(app: App, storage: Storage, live: list[WorkerEntry]) -> tuple[str, ...]:
+    backlogs = await storage.backlog(app.environment)
+    due = [backlog.queue for backlog in backlogs if backlog.due]
+    return tuple(
+        queue
+        for queue in due
+        if not any(worker.queues is None or queue in worker.queues for worker in live)
+    )
+
+
+async def _stuck_gates(app: App, storage: Storage) -> tuple[str, ...]:
+    """Looked at twice: room that was just made is found by the next tick."""
+    first = await _gates_with_room(app, storage)
+    if not first:
+        return ()
+    await app.clock.sleep(TICKS * app.defaults.maintenance_tick)
+    both = sorted(first & await _gates_with_room(app, storage))
+    return tuple(" ".join(filter(None, (it.scope.value, it.name, it.key))) for it in both)
+
+
+async def _gates_with_room(app: App, storage: Storage) -> set[Gate]:
+    gates = await storage.parking(app.environment, limit=MOST_GATES)
+    standing = await storage.standing(app.environment, gates)
+    return {gate for gate in gates if standing.room(gate, 1) > 0}

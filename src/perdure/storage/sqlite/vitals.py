@@ -1,0 +1,25 @@
+"""How a SQLite file is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+
+from perdure.core.doctor import Vitals
+from perdure.storage.sqlite.checkpoint import has_wal_reset_fault
+
+
+def read_vitals(path: str) -> Vitals:
+    log = f"{path}-wal"
+    return Vitals(
+        database=f"SQLite {sqlite3.sqlite_version}",
+        bytes=_size(path),
+        has_wal_reset_fault=has_wal_reset_fault(),
+        log_bytes=_size(log),
+        free_bytes=shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free,
+    )
+
+
+def _size(path: str) -> int:
+    return os.path.getsize(path) if os.path.exists(path) else 0

@@ -1,0 +1,130 @@
+"""Every finding has its condition, its sentence and its advice; a healthy database has none."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from builders import T0
+from perdure.core.doctor import (
+    LITTLE_SPACE,
+    LONG_IDLE,
+    LONG_LOG,
+    LONG_TRANSACTION,
+    MANY_DEAD,
+    Code,
+    Facts,
+    Neglect,
+    Session,
+    Table,
+    Vitals,
+    examine,
+    unusable,
+)
+from perdure.errors import StorageUnavailable
+
+SECOND = timedelta(seconds=1)
+VITALS = Vitals(
+    database="PostgreSQL 16.1",
+    bytes=2**20,
+    log_bytes=LONG_LOG,
+    free_bytes=LITTLE_SPACE,
+    tables=(Table("perdure_runs", live=10, dead=MANY_DEAD),),
+    sessions=(Session("process 1", LONG_TRANSACTION), Session("process 2", LONG_IDLE, True)),
+)
+HEALTHY = Facts(
+    now=T0, vitals=VITALS, neglect=Neglect(attention_at=T0 - 30 * SECOND), clock_ahead=4 * SECOND
+)
+
+LATE = Neglect(attention_at=T0 - timedelta(minutes=2))
+QUEUES = tuple(f"queue{n}" for n in range(7))
+
+
+def seen(**changes: Any) -> Facts:
+    """Healthy, but for some of the vitals."""
+    return replace(HEALTHY, vitals=replace(VITALS, **changes))
+
+
+def tables(*found: Table) -> Facts:
+    return seen(tables=found)
+
+
+def sessions(*found: Session) -> Facts:
+    return seen(sessions=found)
+
+
+def test_nothing_is_found_where_all_is_well() -> None:
+    assert examine(HEALTHY) == []
+    assert examine(Facts(now=T0, vitals=Vitals(database="SQLite 3.51.3", bytes=0))) == []
+
+
+@pytest.mark.parametrize(
+    ("facts", "code", "words"),
+    [
+        (seen(log_bytes=LONG_LOG + 1), Code.LONG_LOG, "256 MiB"),
+        (seen(free_bytes=LITTLE_SPACE - 1), Code.LITTLE_SPACE, "1024 MiB are free"),
+        (seen(free_bytes=3 * 2**30, bytes=2**35), Code.LITTLE_SPACE, "3072 MiB are free"),
+        (seen(is_vacuumed=False), Code.AUTOVACUUM_OFF, "off on this server"),
+        (tables(Table("t", 1, 1, False)), Code.AUTOVACUUM_OFF, "off for t"),
+        (tables(Table("t", 1, MANY_DEAD + 1)), Code.DEAD_ROWS, "t has 50001 dead rows beside 1"),
+        (sessions(Session("me", 6 * 60 * SECOND)), Code.LONG_TRANSACTION, "of me has been open"),
+        (sessions(Session("me", 61 * SECOND, True)), Code.IDLE_TRANSACTION, "An idle trans"),
+        (replace(HEALTHY, clock_ahead=6 * SECOND), Code.CLOCK_OFFSET, "0:00:06 ahead of"),
+        (replace(HEALTHY, clock_ahead=-6 * SECOND), Code.CLOCK_OFFSET, "0:00:06 behind"),
+        (replace(HEALTHY, neglect=LATE), Code.MAINTENANCE_LATE, "0:02:00 ago"),
+        (replace(HEALTHY, neglect=Neglect(3)), Code.UNREADABLE_RUNS, "3 runs were put aside"),
+        (replace(HEALTHY, stuck=("queue:mail",)), Code.STUCK_GATES, "queue:mail"),
+        (replace(HEALTHY, unserved=QUEUES), Code.UNSERVED_QUEUES, "queue4 and 2 more"),
+    ],
+)
+def test_a_problem_is_found_and_says_what_to_do(facts: Facts, code: Code, words: str) -> None:
+    [finding] = examine(facts)
+
+    assert (finding.code, finding.is_problem) == (code, True)
+    assert words in finding.sentence
+    assert finding.sentence.endswith(".")
+    assert finding.advice.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        (seen(has_wal_reset_fault=True), Code.WAL_RESET_FAULT),
+        (replace(HEALTHY, silent=("worker_1 on host",)), Code.SILENT_WORKERS),
+    ],
+)
+def test_what_is_only_good_to_know_is_no_problem(facts: Facts, code: Code) -> None:
+    [finding] = examine(facts)
+
+    assert (finding.code, finding.is_problem) == (code, False)
+
+
+def test_only_a_writing_transaction_holds_up_the_change_feed() -> None:
+    age = LONG_TRANSACTION + SECOND
+    advices = [f.advice for f in examine(sessions(Session("a", age, False, True)))]
+    advices += [f.advice for f in examine(sessions(Session("a", age)))]
+
+    assert ["change feed" in advice for advice in advices] == [True, False]
+
+
+def test_problems_come_first() -> None:
+    facts = replace(seen(has_wal_reset_fault=True), unserved=QUEUES)
+
+    assert [f.code for f in examine(facts)] == [Code.UNSERVED_QUEUES, Code.WAL_RESET_FAULT]
+
+
+def test_a_database_that_cannot_be_used_is_a_problem() -> None:
+    finding = unusable(StorageUnavailable("PostgreSQL: no answer"), Code.UNREACHABLE)
+
+    assert finding.is_problem
+    assert finding.sentence == "PostgreSQL: no answer."
+
+
+def test_every_finding_is_in_the_manual() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+
+    assert [code for code in Code if f"| `{code}` |" not in page] == []
