@@ -15,6 +15,7 @@ from perdure.core.limits import LimitScope
 from perdure.core.schedule import (
     Change,
     Making,
+    Misfire,
     Overlap,
     Place,
     ScheduleStep,
@@ -174,3 +175,16 @@ def test_a_schedule_survives_being_stored() -> None:
 def test_what_this_code_cannot_read_is_said(body: str) -> None:
     with pytest.raises(UnreadableHistory, match="schedule digest"):
         decode_schedule("digest", body, Place(1, NINE))
+
+
+def test_spans_lie_between_the_cursors_too() -> None:
+    schedule = a_schedule(misfire=Misfire.SKIP)
+    plan = decide_occurrences(schedule, NINE + 200 * HOUR)
+    assert plan is not None
+    step = advancing(schedule, plan, making())
+    [span] = step.spans
+
+    assert step.misplaced is None
+    assert replace(step, spans=(replace(span, first=NINE),)).misplaced == (
+        "2026-03-02T09:00:00Z is not between its cursors"
+    )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
+from datetime import datetime
 
 import msgspec
 import pytest
 
 from perdure.testing.simulation import replay
-from simulation.bugs import BANK
+from perdure.testing.simulation.marathons import minutes, years
+from perdure.testing.simulation.world import World
+from simulation.schedule_bugs import BANK
 
 PROCESSES = 2
 
@@ -41,6 +45,38 @@ def sweep_with_bug(name: str, last: int) -> Sweep:
     with pytest.MonkeyPatch.context() as patch:
         bug.apply(patch.setattr)
         return sweep(1, last)
+
+
+class Marathon(msgspec.Struct):
+    """What a long story came to: the times that were made, by schedule."""
+
+    problem: str | None
+    seen: Counter[str]
+    crashes: int
+    times: dict[str, set[datetime]]
+
+
+def run_minutes(seed: int) -> Marathon:
+    return _marathon(minutes(seed))
+
+
+def run_years(seed: int) -> Marathon:
+    return _marathon(years(seed))
+
+
+def _marathon(world: World) -> Marathon:
+    logging.disable(logging.CRITICAL)
+    try:
+        notes = world.run()
+    finally:
+        logging.disable(logging.NOTSET)
+    names = world.scenario.schedules
+    return Marathon(
+        problem=notes.problem,
+        seen=notes.seen,
+        crashes=sum(line.endswith("CRASHES") for line in notes.lines),
+        times={name: world.oracle.schedules.times(name) for name in names},
+    )
 
 
 def fleet() -> Iterator[Executor]:

@@ -6,7 +6,7 @@ from concurrent.futures import Executor, Future
 
 import pytest
 
-from simulation.bugs import BANK, Bug
+from simulation.schedule_bugs import BANK, Bug
 from simulation.sweeps import Sweep, sweep_with_bug
 
 MOST_SEEDS = 400

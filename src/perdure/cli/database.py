@@ -91,7 +91,7 @@ async def _audit(url: str, environment: str, as_json: bool) -> None:
 def tick(
     app_spec: str | None, now: bool, url: str | None, environment: str | None, as_json: bool
 ) -> None:
-    """One pass of maintenance. For cron and the like.
+    """One pass of scheduler and maintenance. For cron and the like.
 
     It needs nobody's code; with APP (module:attribute) the database and the settings are its. If
     there are expired leases it stays for a third of their length and watches the database before
@@ -99,7 +99,7 @@ def tick(
     """
     app = database_app(url, environment) if app_spec is None else load_app(app_spec, url)
     run(_tick(app, 0 if now else None))
-    answer(as_json, {"ticked": True}, "One pass of maintenance is done.")
+    answer(as_json, {"ticked": True}, "One pass of scheduler and maintenance is done.")
 
 
 async def _tick(app: App, grace: float | None) -> None:

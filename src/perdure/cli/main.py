@@ -8,6 +8,7 @@ from perdure.cli.database import audit, migrate, tick
 from perdure.cli.dead_letters import dead_letters, workers
 from perdure.cli.doctor import doctor
 from perdure.cli.runs import runs, why_run
+from perdure.cli.scheduler import scheduler
 from perdure.cli.settings import config
 from perdure.cli.trigger import trigger
 from perdure.cli.worker import worker
@@ -24,7 +25,7 @@ def main() -> None:
 
 
 COMMANDS: tuple[click.Command, ...] = (
-    *(worker, trigger, runs, why_run, dead_letters, workers),
+    *(worker, scheduler, trigger, runs, why_run, dead_letters, workers),
     *(tick, migrate, audit, doctor, config),
 )
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--drain", type=click.FloatRange(min=0), help="Seconds to end runs when stopped.")
 @click.option("--maintenance/--no-maintenance", default=True, help="Recover and prune, too.")
+@click.option("--scheduler/--no-scheduler", default=True, help="Make what is scheduled, too.")
 @click.option("--supervised", is_flag=True, hidden=True)
 @json_option
 @explained
@@ -38,6 +39,7 @@ def worker(
     processes: int,
     drain: float | None,
     maintenance: bool,
+    scheduler: bool,
     supervised: bool,
     as_json: bool,
 ) -> None:
@@ -64,6 +66,7 @@ def worker(
         targets=_names(targets, "kind of target", "--targets") or (),
         drain=None if drain is None else timedelta(seconds=drain),
         maintenance=maintenance,
+        scheduler=scheduler,
         supervised=supervised,
     )
     _work(_app(app_spec, url, environment, options), options)

@@ -19,7 +19,17 @@ from perdure.core.commit import rests_on_expiry
 from perdure.core.lifecycle import Status
 from perdure.core.reducer import replay
 from perdure.core.run import Run
+from perdure.core.schedule.record import check_occurrences
 from perdure.errors import InvariantViolation
+
+__all__ = [
+    "CommittedStep",
+    "check_history",
+    "check_occurrences",
+    "check_run",
+    "check_step",
+    "differences",
+]
 
 
 def check_run(run: Run) -> list[str]:

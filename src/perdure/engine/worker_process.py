@@ -1,7 +1,7 @@
 """One worker process, from its start to the end of its drain.
 
-Handlers run on the main thread's loop, the worker's storage and renewals on a thread, and
-maintenance on another: a handler that blocks holds up neither, nor the way out.
+Handlers run on the main thread's loop, the worker's storage and renewals on a thread, maintenance
+and scheduler on another: a handler that blocks holds up none of these, nor the way out.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
+    from perdure.engine.service import AppService
     from perdure.engine.worker_host import WorkerHost
 
 LINGER = timedelta(seconds=1)
@@ -38,6 +39,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     targets: Sequence[str] = ()
     drain: timedelta | None = None
     maintenance: bool = True
+    scheduler: bool = True
     supervised: bool = False
 
 
@@ -49,8 +51,7 @@ async def run_worker(app: App, options: WorkerOptions) -> None:
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(app)
         exit_.nothing_held = False
-        if options.maintenance:
-            await stack.enter_async_context(_maintenance(app))
+        await stack.enter_async_context(_services(app.twin(), options))
         host = app.worker(
             concurrency=options.concurrency,
             queues=options.queues,
@@ -85,17 +86,21 @@ class _Exit:
 
 
 @asynccontextmanager
-async def _maintenance(app: App) -> AsyncIterator[None]:
-    thread = IoThread("perdure-maintenance")
-    try:
-        service = app.twin().maintenance()
-        await thread.call(service.__aenter__())
-        try:
-            yield
-        finally:
-            await thread.call(service.__aexit__())
-    finally:
-        await thread.close()
+async def _services(app: App, options: WorkerOptions) -> AsyncIterator[None]:
+    """What a worker does besides, all on one thread."""
+    wanted = ((options.maintenance, app.maintenance), (options.scheduler, app.scheduler))
+    made: list[AppService] = [make() for is_wanted, make in wanted if is_wanted]
+    thread = IoThread("perdure-services")
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(thread.close)
+        for service in made:
+            await thread.call(service.__aenter__())
+            stack.push_async_callback(_leave, thread, service)
+        yield
+
+
+async def _leave(thread: IoThread, service: AppService) -> None:
+    await thread.call(service.__aexit__())
 
 
 def _leave_soon(_: Future[None]) -> None:

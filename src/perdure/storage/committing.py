@@ -188,7 +188,7 @@ def _refuse_recorded(
             "at": dialect.instant(item.run.source.nominal_time),
         }
         for index, item in enumerate(batch)
-        if index not in outcomes and _is_occurrence(item)
+        if item.run.occurrence_key is not None and index not in outcomes and _is_occurrence(item)
     ]
     if not wanted:
         return
@@ -203,7 +203,7 @@ def _refuse_recorded(
 def _is_occurrence(item: Commit) -> bool:
     """Whether it takes the key of a nominal time: its own, not one made up for it."""
     run = item.run
-    own = run.occurrence_key is not None and not run.occurrence_key.startswith("manual:")
+    own = not (run.occurrence_key or "").startswith("manual:")
     return own and item.expected_sequence == 0 and run.source.nominal_time is not None
 
 

@@ -51,6 +51,7 @@ class Dialect(Protocol):
 def run_fields(commit: Commit, dialect: Dialect) -> Fields:
     """A run's row, with the sequence it must have had for an update."""
     run, lease, failure = commit.run, commit.run.lease, commit.run.failure
+    nominal = run.source.nominal_time
     return {
         "id": dialect.key(run.id),
         "expected": commit.expected_sequence,
@@ -71,7 +72,7 @@ def run_fields(commit: Commit, dialect: Dialect) -> Fields:
         "finished_at": dialect.instant(run.finished_at),
         "concurrency_key": run.concurrency_key,
         "schedule_id": run.schedule_id,
-        "nominal_at": dialect.instant(run.source.nominal_time),
+        "nominal_at": None if nominal is None else dialect.instant(nominal),
         "batch_id": run.batch_id,
         "parent_id": dialect.key(run.parent_id),
         "failure_kind": None if failure is None else failure.kind.value,

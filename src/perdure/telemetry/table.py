@@ -109,6 +109,12 @@ WORKER_STOPS = Record("perdure.process", INFO, "worker stops", ("worker_id", "pi
 WORKER_STOPPED = Record(
     "perdure.process", INFO, "worker stopped", ("worker_id", "pid"), "It holds nothing any more."
 )
+SCHEDULER_READY = Record(
+    "perdure.process", INFO, "scheduler ready", ("pid",), "It makes what is due from now on."
+)
+SCHEDULER_STOPPED = Record(
+    "perdure.process", INFO, "scheduler stopped", ("pid",), "Others go on, or a later one does."
+)
 PROCESS_STARTED = Record(
     "perdure.pool", INFO, "worker process started", ("pid",), "One of `--processes`."
 )

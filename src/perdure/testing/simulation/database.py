@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from perdure.core.schedule import Schedule, SkippedSpan
 from perdure.testing.inline import HistoryRow, InlineDatabase, finish
+from perdure.testing.virtual import EPOCH
 
 __all__ = ["Database", "HistoryRow", "RunRow", "finish"]
 
@@ -23,6 +25,8 @@ class RunRow(msgspec.Struct, frozen=True):
     lease_worker: str | None
     lease_expires_at: int | None
     gate: str | None
+    schedule_id: str | None
+    holds_slot: int
 
 
 class LimitRow(msgspec.Struct, frozen=True):
@@ -60,6 +64,16 @@ class Database(InlineDatabase):
         fields = ", ".join(LimitRow.__struct_fields__)
         query = f"SELECT {fields} FROM perdure_limits ORDER BY scope, name"
         return {(row[0], row[1]): LimitRow(*row) for row in self._raw.execute(query).fetchall()}
+
+    def schedules(self) -> list[Schedule]:
+        return finish(self.storage.list_schedules("default", limit=1000))
+
+    def spans(self) -> list[SkippedSpan]:
+        query = "SELECT DISTINCT schedule_id FROM perdure_skipped_spans"
+        names = [name for (name,) in self._raw.execute(query).fetchall()]
+        far = EPOCH.replace(year=9000)
+        found = [self.storage.spans("default", name, EPOCH, far, limit=1000) for name in names]
+        return [span for spans in found for span in finish(spans)]
 
     def open_letters(self) -> set[str]:
         query = "SELECT run_id FROM perdure_dead_letters WHERE closed_at IS NULL"

@@ -15,8 +15,15 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.commit import Commit
-from perdure.errors import PerdureError, SequenceConflict, StorageUnavailable
+from perdure.core.schedule import ScheduleStep
+from perdure.errors import (
+    PerdureError,
+    ScheduleConflict,
+    SequenceConflict,
+    StorageUnavailable,
+)
 from perdure.storage.protocol import Claimed, ClaimRequest, Committed, HintTransport, Outcome
+from perdure.storage.schedule_protocol import StepOutcome, Stepped
 from perdure.storage.sql_storage import Make, SqlStorage
 from perdure.testing.simulation.database import Database, finish
 from perdure.testing.simulation.loop import Process, SimulationLoop
@@ -294,6 +301,15 @@ class FaultyStorage(SqlStorage):
             raise
         self._watch(outcomes, claimed.outcomes)
         return claimed
+
+    async def put_schedules(self, steps: Sequence[ScheduleStep]) -> list[StepOutcome]:
+        outcomes = await super().put_schedules(steps)
+        for step, outcome in zip(steps, outcomes, strict=True):
+            if isinstance(outcome, Stepped):
+                self._watch(step.commits, outcome.outcomes)
+            elif isinstance(outcome, ScheduleConflict):
+                self._server.notes.sometimes("schedulers met")
+        return outcomes
 
     def _watch(self, batch: Sequence[Commit], outcomes: Sequence[Outcome]) -> None:
         for item, outcome in zip(batch, outcomes, strict=True):

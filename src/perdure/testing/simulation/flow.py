@@ -146,6 +146,9 @@ class FlowWatch:
                 self._notes.fail(f"run {row.id}: stranded behind {row.gate}, which is open")
 
     def _is_shut(self, row: RunRow, held: Counter[Place], now: int) -> bool:
+        slot = None if row.holds_slot else _slot(row)
+        if slot is not None and self._is_full(slot, held):
+            return True
         return any(self._is_full(gate, held) or self._is_dry(gate, now) for gate in _gates(row))
 
     def _is_full(self, gate: Place, held: Counter[Place]) -> bool:
@@ -168,6 +171,10 @@ def _rate(row: LimitRow) -> tuple[int | None, int | None]:
     return row.rate_interval, row.rate_burst
 
 
+def _slot(row: RunRow) -> Place | None:
+    return None if row.schedule_id is None else (LimitScope.SCHEDULE, row.schedule_id, "")
+
+
 def _gates(row: RunRow) -> Iterator[Place]:
     yield LimitScope.QUEUE, row.queue, ""
     yield LimitScope.TASK, row.task, ""
@@ -176,12 +183,13 @@ def _gates(row: RunRow) -> Iterator[Place]:
 
 
 def _holders(rows: Rows) -> Counter[Place]:
-    return Counter(
+    held = Counter(
         gate
         for row in rows.values()
         if row.lease_token is not None or row.gate == "reserved"
         for gate in _gates(row)
     )
+    return held + Counter(slot for row in rows.values() if row.holds_slot and (slot := _slot(row)))
 
 
 def _waits(row: RunRow, now: int) -> bool:

@@ -39,7 +39,8 @@ class Nemesis:
             self._world.loop.call_later(chance.uniform(0.0, span / 2), self._outage)
         if "crash" in troubles:
             # At a step, not at a time: between any two awaits.
-            self._crashes = {chance.randint(1, 1500) for _ in range(chance.randint(1, 4))}
+            most, within = self._world.scenario.crashes
+            self._crashes = {chance.randint(1, within) for _ in range(chance.randint(1, most))}
             self._also_crash()
 
     def _also_crash(self) -> None:
@@ -47,7 +48,7 @@ class Nemesis:
 
         def on_step(step: int) -> None:
             if step in self._crashes and not self._world.is_healed:
-                self._world.crash(self._victim("worker", "keeper", "worker", "client"))
+                self._world.crash(self._victim("worker", "keeper", "worker", "client", "scheduler"))
             watch(step)
 
         self._world.loop.on_step = on_step
@@ -58,14 +59,15 @@ class Nemesis:
 
     def _victim(self, *kinds: str) -> Node:
         """One of a kind; of workers rather one that has something to lose."""
-        kind = self._chance.choice(kinds)
+        there = {node.name.rstrip("0123456789") for node in self._world.nodes}
+        kind = self._chance.choice([kind for kind in kinds if kind in there])
         nodes = [node for node in self._world.nodes if node.name.startswith(kind)]
         active = self._world.ledger.active
         busy = [node for node in nodes if node.process is not None and active(node.process)]
         return self._chance.choice(busy or nodes)
 
     def _pause(self) -> None:
-        node = self._victim("worker", "worker", "worker", "keeper", "client")
+        node = self._victim("worker", "worker", "worker", "keeper", "client", "scheduler")
         process = node.process
         if process is None or process.is_paused:
             return

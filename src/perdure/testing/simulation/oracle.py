@@ -33,6 +33,7 @@ from perdure.testing.simulation.flow import FlowWatch
 from perdure.testing.simulation.ledger import Ledger
 from perdure.testing.simulation.loop import EPOCH, Process
 from perdure.testing.simulation.notes import Notes
+from perdure.testing.simulation.schedules import ScheduleWatch
 from perdure.testing.simulation.sightings import sighted
 from perdure.testing.simulation.transactions import effect_problems
 
@@ -56,6 +57,7 @@ class Oracle:
         self._freed: set[str] = set()
         self._outlived: set[str] = set()
         self.flow = FlowWatch(notes)
+        self.schedules = ScheduleWatch(database, notes)
         self.runs: dict[str, Run] = {}
         self.pruned: set[str] = set()
         self.workers: dict[str, Process] = {}
@@ -79,7 +81,13 @@ class Oracle:
         self._compare([run_id for run_id in self.runs if run_id in touched], rows)
         self._check_leases(before, rows)
         self._check_effects(touched)
-        self.flow.look(before, rows, self._database.limits(), _instant(self.now) or 0)
+        limits = self._database.limits()
+        self.flow.look(before, rows, limits, _instant(self.now) or 0)
+        self.schedules.look()
+        slots = {
+            name: row.max_leases for (scope, name), row in limits.items() if scope == "schedule"
+        }
+        self.schedules.check_slots((self.runs[run_id] for run_id in rows), slots)
         self._rows = rows
 
     def _take(self, row: HistoryRow, before_row: RunRow | None) -> None:
@@ -97,8 +105,10 @@ class Oracle:
         self.runs[row.run_id] = after
         if before is None:
             self._check_keys(after)
+            self.schedules.created(after, self.now)
         else:
             self._check(before, events, after)
+            self.schedules.superseded(before, after)
 
     def _check(self, before: Run, events: Sequence[Event], after: Run) -> None:
         step = CommittedStep(before=before, events=events, after=after, now=self.now)
@@ -160,6 +170,8 @@ class Oracle:
             ]
             if row.claimable_at != _instant(run.claimable_at):
                 problems.append("its claimable_at column is wrong")
+            if bool(row.holds_slot) is not expected.holds_schedule_slot:
+                problems.append("its column for the schedule's slot is wrong")
             due = _instant(run.attention_at)
             if due is not None and (row.attention_at is None or row.attention_at > due):
                 problems.append("maintenance will look too late")
@@ -262,6 +274,7 @@ class Oracle:
         runs = finish(self._database.storage.get(list(self.runs)))
         letters = self._database.open_letters()
         self._check_effects(set(self.runs))
+        self.schedules.check()
         for run_id, expected in self.runs.items():
             run = runs.get(run_id)
             if run is None or run_id not in rows:

@@ -9,6 +9,7 @@ import msgspec
 
 from perdure.core.rates import Rate
 from perdure.testing.simulation.faults import FaultPlan
+from perdure.testing.simulation.schedules import Planned, plan_schedules
 from perdure.testing.simulation.workload import FEATURES, Item, make_items, with_transactions
 
 TROUBLES = (
@@ -51,12 +52,21 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     queues: dict[str, dict[str, Any]]
     haste: float
     calm: float
+    schedulers: int = 0
+    schedules: dict[str, Planned] = {}
+    meddles_with_schedules: bool = False
+    crashes: tuple[int, int] = (4, 1500)
+    """At most so many, within so many steps."""
+    most_steps: int = 60_000
+    patient: bool = False
+    """Nobody polls: for stories of years."""
 
     def __str__(self) -> str:
         items = sum(len(items) for items in self.clients)
         return (
             f"seed {self.seed}: {self.mode}, {self.workers} workers of {self.places} places, "
             f"{self.keepers} keepers, {items} triggers, {self.span:.0f} s; "
+            f"{self.schedulers} schedulers of {len(self.schedules)} schedules; "
             f"troubles: {', '.join(sorted(self.troubles)) or 'none'}; "
             f"features: {', '.join(sorted(self.features)) or 'none'}"
         )
@@ -81,6 +91,7 @@ def make_scenario(seed: int) -> Scenario:
     if separate.random() < 0.6:
         clients = tuple(tuple(with_transactions(items, separate)) for items in clients)
     return Scenario(
+        **_scheduling(seed, span),
         seed=seed,
         mode="safety" if chance.random() < 0.25 else "liveness",
         troubles=frozenset(troubles),
@@ -93,13 +104,25 @@ def make_scenario(seed: int) -> Scenario:
         clients=clients,
         meddles="meddle" in features,
         prunes="prune" in features,
-        clocks=_clocks(chance, troubles),
+        clocks=_clocks(seed, chance, troubles),
         steers="steer" in features,
         pushes="push" in features,
         queues=_queues(chance, features),
         haste=chance.choice((0.0, 0.01, 0.1)),
         calm=chance.choice((0.0, 0.0, 0.0, 4.0)),
     )
+
+
+def _scheduling(seed: int, span: float) -> dict[str, Any]:
+    """Schedules, in some scenarios. By a chance of its own: the others stay as they were."""
+    chance = Random(f"{seed} schedules")
+    if chance.random() > 0.35:
+        return {}
+    return {
+        "schedulers": chance.randint(1, 3),
+        "schedules": plan_schedules(chance, span),
+        "meddles_with_schedules": chance.random() < 0.4,
+    }
 
 
 def _queues(chance: Random, features: set[str]) -> dict[str, dict[str, Any]]:
@@ -137,11 +160,18 @@ def _plan(chance: Random, troubles: set[str]) -> FaultPlan:
     )
 
 
-def _clocks(chance: Random, troubles: set[str]) -> dict[str, tuple[float, float]]:
+def _clocks(seed: int, chance: Random, troubles: set[str]) -> dict[str, tuple[float, float]]:
     if "skew" not in troubles:
         return {}
     names = [f"{kind}{i}" for kind in ("worker", "keeper", "client") for i in range(3)]
-    return {
-        name: (chance.uniform(-120.0, 120.0), chance.uniform(-0.01, 0.01))
-        for name in [*names, "operator", "pusher"]
-    }
+    clocks = {name: wrong_clock(chance) for name in [*names, "operator", "pusher"]}
+    other = Random(f"{seed} schedulers' clocks")
+    return clocks | {name: wrong_clock(other) for name in [*SCHEDULERS, "meddler"]}
+
+
+SCHEDULERS = tuple(f"scheduler{i}" for i in range(5))
+
+
+def wrong_clock(chance: Random) -> tuple[float, float]:
+    """How wrong, and by how much more with every second."""
+    return chance.uniform(-120.0, 120.0), chance.uniform(-0.01, 0.01)

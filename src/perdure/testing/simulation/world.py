@@ -27,6 +27,7 @@ from perdure.testing.simulation.nemesis import Nemesis
 from perdure.testing.simulation.notes import Notes
 from perdure.testing.simulation.oracle import Oracle
 from perdure.testing.simulation.scenario import Scenario
+from perdure.testing.simulation.schedules import ScheduleMeddler
 from perdure.testing.simulation.steering import Operator, Pusher, Steerer
 from perdure.testing.simulation.workload import (
     DEFAULTS,
@@ -36,8 +37,9 @@ from perdure.testing.simulation.workload import (
     tasks_of,
 )
 
-MOST_STEPS = 60_000
 MOST_STEPS_AT_ONCE = 5_000
+UNKILLED = ("operator", "pusher", "meddler")
+"""What they were told is checked: they must live to be told."""
 SETTLING = 240.0
 """Within how many seconds after the last fault everything must have ended."""
 IDLING = 20.0
@@ -89,7 +91,7 @@ class World:
             heed=heed,
             is_brisk=not scenario.haste and "pause" not in scenario.troubles,
         )
-        self.oracle = Oracle(database, self.ledger, self.notes)
+        self.oracle = self.make_oracle(database)
         self.faults = Faults(scenario.faults, Random(f"{scenario.seed} faults"))
         self.server = Server(self.loop, database, self.faults, self.notes)
         self.server.oracle = self.oracle
@@ -101,9 +103,13 @@ class World:
         self._hosts: dict[Process, Any] = {}
         self._moving = (0, 0)
         self._clients_left = {f"client{i}" for i in range(len(scenario.clients))}
+        self._clients_left |= {"meddler"} if scenario.meddles_with_schedules else set()
         self._healed_at: float | None = None
         self._idle_since: float | None = None
         self.nodes = self._make_nodes()
+
+    def make_oracle(self, database: Database) -> Oracle:
+        return Oracle(database, self.ledger, self.notes)
 
     def run(self) -> Notes:
         """Until everything has ended, or nothing more can be expected, or something is wrong."""
@@ -134,6 +140,9 @@ class World:
             nodes.append(self._node(f"client{index}", ask))
         if scenario.meddles or scenario.steers:
             nodes.append(self._node("operator", self._meddle))
+        nodes += [self._node(f"scheduler{i}", self._schedule) for i in range(scenario.schedulers)]
+        if scenario.meddles_with_schedules:
+            nodes.append(self._node("meddler", self._meddle_with_schedules))
         if scenario.pushes:
             nodes.append(self._node("pusher", self._push))
         return nodes
@@ -169,10 +178,14 @@ class World:
         )
         for name, values in self.scenario.queues.items():
             app.queue(name, **values)
+        for name, planned in self.scenario.schedules.items():
+            app.schedule(planned.cadence, name=name, **planned.settings)(app.tasks[planned.task])
         self.notes.say(process.name, "starts")
         process.spawn(self._live(node, process, app))
 
     def _defaults(self) -> Defaults:
+        if self.scenario.patient:
+            return replace(DEFAULTS, poll=timedelta(days=30))
         if not self.scenario.prunes:
             return DEFAULTS
         kept = timedelta(seconds=4)
@@ -186,7 +199,7 @@ class World:
             self.notes.say(process.name, "could not start")
         else:
             self.notes.say(process.name, "has ended")
-            if node.main not in (self._work, self._keep):
+            if node.main not in (self._work, self._keep, self._schedule):
                 return
         process.is_dead = True
         node.process = None
@@ -212,6 +225,16 @@ class World:
         async with app.maintenance():
             await asyncio.Event().wait()
 
+    async def _schedule(self, process: Process, app: SimulatedApp) -> None:
+        async with app.scheduler():
+            await asyncio.Event().wait()
+
+    async def _meddle_with_schedules(self, process: Process, app: SimulatedApp) -> None:
+        chance = Random(f"{self.scenario.seed} meddler")
+        async with app:
+            await ScheduleMeddler(self, app, chance, self.scenario.span / 15).run()
+        self._clients_left.discard("meddler")
+
     async def _meddle(self, process: Process, app: SimulatedApp) -> None:
         chance = Random(f"{self.scenario.seed} operator")
         pace, scenario = self.scenario.span / 15, self.scenario
@@ -231,7 +254,7 @@ class World:
                 self.crash(node)
 
     def crash(self, node: Node) -> None:
-        if node.process is not None and not node.name.startswith(("operator", "pusher")):
+        if node.process is not None and not node.name.startswith(UNKILLED):
             self.notes.say(node.process.name, "CRASHES")
             node.process.die()
             node.process = None
@@ -260,7 +283,7 @@ class World:
             self.notes.fail("it runs in a circle: thousands of steps, and no time passes")
         if self.loop.jumps != self._moving[0]:
             self._moving = (self.loop.jumps, step)
-        if step > MOST_STEPS:
+        if step > self.scenario.most_steps:
             self.notes.fail("it never ends")
         self._look_for_the_end()
 
@@ -269,10 +292,11 @@ class World:
         if self._healed_at is not None:
             self.oracle.check_parked()
         open_runs = [run for run in self.oracle.runs.values() if not self._is_settled(run)]
-        if open_runs or self._clients_left:
+        due = self.oracle.schedules.due(self.oracle.now) if self.scenario.schedulers else []
+        if open_runs or due or self._clients_left or self._is_scheduling:
             self._idle_since = None
             if self._healed_at is not None and now > self._healed_at + SETTLING:
-                names = ", ".join(f"{run.id} {run.status}" for run in open_runs)
+                names = ", ".join([*due, *(f"{run.id} {run.status}" for run in open_runs)])
                 self.notes.fail(f"not ended {SETTLING:g} s after the last fault: {names}")
         elif self._idle_since is None:
             self._idle_since = now
@@ -282,6 +306,12 @@ class World:
                 self.loop.stop()
             elif now > self._idle_since + self.scenario.calm + IDLING:
                 self.notes.fail("; ".join(filter(None, problems)))
+
+    @property
+    def _is_scheduling(self) -> bool:
+        """Whether times of schedules are still to come."""
+        schedules = self.oracle.schedules.schedules.values()
+        return any(schedule.next_at is not None for schedule in schedules)
 
     def _is_settled(self, run: Run) -> bool:
         if run.status is Status.PAUSED:

@@ -1,0 +1,30 @@
+"""`perdure scheduler`: makes what is scheduled, until stopped."""
+
+from __future__ import annotations
+
+import click
+
+from perdure.cli.loading import database_app, environment_option, load_app, url_option
+from perdure.cli.output import explained, json_option, run
+
+
+@click.command()
+@click.argument("app_spec", metavar="[APP]", required=False)
+@url_option
+@environment_option
+@json_option
+@explained
+def scheduler(
+    app_spec: str | None, url: str | None, environment: str | None, as_json: bool
+) -> None:
+    """Make what is scheduled until stopped. Any number may run.
+
+    It needs nobody's code; with APP (module:attribute) the database and the settings are its, and
+    its schedules are stored first. SIGTERM or Ctrl-C stops it. With --json, log lines are JSON.
+    """
+    from perdure.cli.logs import log_to_stderr
+    from perdure.engine.scheduler_process import run_scheduler
+
+    log_to_stderr(as_json)
+    app = database_app(url, environment) if app_spec is None else load_app(app_spec, url)
+    run(run_scheduler(app))
