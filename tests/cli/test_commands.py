@@ -213,10 +213,10 @@ def test_config_says_what_holds_and_why(shell: Shell) -> None:
 
 
 def test_config_hides_passwords(shell: Shell) -> None:
-    answer = shell.perdure("config", PERDURE_URL="postgresql://me:secret@host/db")
+    answer = shell.perdure("config", PERDURE_URL="postgresql://me:hunter2@host/db")
 
     assert "postgresql://me:***@host/db" in answer.out
-    assert "secret" not in answer.out
+    assert "hunter2" not in answer.out
 
 
 @pytest.mark.parametrize(

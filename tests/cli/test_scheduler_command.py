@@ -69,9 +69,9 @@ async def test_a_worker_process_does_it_all(
 
 
 async def test_a_tick_needs_nobodys_code(shell: Shell) -> None:
-    async with App(shell.url) as app:
-        app.task(name="digest")(_nothing)
-        await app._introduce()
+    app = App(shell.url)
+    app.task(name="digest")(_nothing)
+    async with app:
         schedule = await _due(app)
 
         answer = await asyncio.to_thread(shell.perdure, "tick")
