@@ -12,14 +12,16 @@ import pytest
 from msgspec.structs import replace
 
 import raw
+from deadlocks import deadlocks
 from fix_app import QUICK
 from perdure import App, Context, at, cron, every
+from perdure.core.invariants import check_occurrences
 from perdure.core.lifecycle import Status
 from perdure.core.schedule import DefinedBy, SkipReason
 from perdure.errors import InvalidInput, InvalidTask, StorageRefused
 from schedule_kit import rewound, runs_of
 from scheduling import MINUTE, SECOND
-from storage_kit import claim, failure, stored, wait_until
+from storage_kit import claim, failure, stored, success, wait_until
 
 FAR = at(datetime(2100, 1, 1, tzinfo=UTC))
 PATIENT = replace(
@@ -366,3 +368,42 @@ def test_a_schedule_belongs_above_a_task_of_this_app() -> None:
     assert app.schedule(FAR)(task) is task
     with pytest.raises(InvalidInput, match="give each its own"):
         app.schedule(FAR)(task)
+
+
+NAMES = ("a", "b", "c")
+
+
+async def _schedule(app: App) -> None:
+    for _ in range(10):
+        await app.scheduler().run_once()
+
+
+async def _operate(app: App) -> None:
+    for n in range(10):
+        for name in NAMES[:: -1 if n % 2 else 1]:
+            await app.schedules.update(name, max_concurrency=1 + n % 3)
+            await app.schedules.trigger(name, "more")
+
+
+async def _work(app: App) -> None:
+    for _ in range(30):
+        for run in (await claim(app.storage, 5, tasks=("digest",))).runs:
+            await app.storage.commit([success(run)])
+
+
+async def test_schedulers_operators_and_workers_meet_without_a_deadlock(storage_url: str) -> None:
+    """All at once on the same few schedules: every lock there is, in every order they come."""
+    async with with_tasks(App(storage_url, defaults=PATIENT)) as app:
+        for name in NAMES:
+            await app.schedules.create(name, every(1), "digest", overlap="replace")
+            await rewound(app, name, timedelta(seconds=40))
+
+        await asyncio.gather(*(do(app) for do in (_schedule, _operate, _work) for _ in range(3)))
+
+        for name in NAMES:
+            found = await app.schedules.get(name)
+            runs = await runs_of(app.storage, found)
+            times = [it.source.nominal_time for it in runs if it.source.nominal_time]
+            assert check_occurrences(found, times, []) == []
+    if storage_url.startswith("postgres"):
+        assert deadlocks(storage_url) == 0

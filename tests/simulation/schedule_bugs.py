@@ -90,11 +90,6 @@ def _(patch: Patch) -> None:
     patch(Run, "holds_schedule_slot", kept)
 
 
-@bug("an occurrence that has begun is superseded")
-def _(patch: Patch) -> None:
-    patch(plan, "_has_not_begun", lambda run: run.status in ("queued", "scheduled"))
-
-
 @bug("what an operator asked for is superseded")
 def _(patch: Patch) -> None:
     patch(plan, "is_own_occurrence", lambda run: True)

@@ -145,8 +145,8 @@ def _give_back_keys(mine: _Steps, asked: Sequence[Commit], dialect: Dialect) -> 
     dropped = [it for it in asked if it.commit_id not in chosen and it.expected_sequence == 0]
     if not dropped:
         return
-    ids = rows.json_list(sorted(dialect.key(it.run.id) or "" for it in dropped))
-    [stored] = yield trip(Step("lock_runs", {"ids": ids}))
+    wanted = [{"run_id": dialect.key(it.run.id), "first_sequence": 1} for it in dropped]
+    [stored] = yield trip(Step("read_commit_ids", {"wanted": rows.json_list(wanted)}))
     made = {dialect.run_id(row[0]) for row in stored}
     keys = [
         row for it in dropped if it.run.id not in made for row in rows.taken_key_fields(it, dialect)
