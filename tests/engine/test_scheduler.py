@@ -134,8 +134,12 @@ async def test_a_schedule_whose_task_nobody_knows_keeps_no_other(
         await scheduler.run_once()
         await scheduler.run_once()
         fine = await runs_of(app.storage, await app.schedules.get("fine"))
-        lost = await runs_of(app.storage, await app.schedules.get("lost"))
+        schedule = await app.schedules.get("lost")
+        lost = await runs_of(app.storage, schedule)
+        assert schedule.next_at is not None
+        why = await app.schedules.why("lost", schedule.next_at)
 
+    assert (why.verdict, "no task 'other' is known" in why.sentence) == ("undecided", True)
     assert (len(fine) >= 1, lost) == (True, [])
     said = [r for r in caplog.records if r.getMessage() == "cannot decide a schedule"]
     assert [record.schedule_id for record in said] == ["lost"]  # type: ignore[attr-defined]

@@ -22,6 +22,7 @@ from perdure.core.schedule import (
     SkippedSpan,
     Stated,
     Touch,
+    Verdict,
     creating,
     decide_delete,
     decide_pause,
@@ -66,6 +67,7 @@ from perdure.errors import (
     ScheduleConflict,
     ScheduleExists,
     ScheduleNotFound,
+    TaskNotFound,
 )
 from perdure.storage.schedule_protocol import Stepped
 
@@ -132,6 +134,8 @@ class Schedules:
         found = await self.occurrences(name, instant, instant)
         now = await self._app.storage.now()
         explained = explain(schedule, instant, now, found.runs, found.spans)
+        if explained.verdict is Verdict.UNDECIDED:
+            return await self._blaming_its_task(schedule, explained)
         if explained.run is None or explained.run.is_terminal:
             return explained
         return with_why(explained, await explain_run(self._app, explained.run.id))
@@ -284,6 +288,14 @@ class Schedules:
             return own
         entry = await find_task(self._app.storage, self._app.environment, name)
         return target_of_entry(entry, self._app.defaults.payload_limit)
+
+    async def _blaming_its_task(self, schedule: Schedule, explained: Explanation) -> Explanation:
+        """Without its task no scheduler can decide a schedule."""
+        try:
+            await self._wish(schedule)
+        except TaskNotFound as error:
+            return replace(explained, sentence=f"{explained.sentence} None can: {error}.")
+        return explained
 
     async def _wish(self, schedule: Schedule) -> NewRun:
         app = self._app
