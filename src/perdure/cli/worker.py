@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
@@ -52,8 +53,6 @@ def worker(
     SIGTERM or Ctrl-C lets runs end until the drain is over, hands over the rest, and exits 0.
     A second one exits at once, with 1. With --json, log lines are JSON.
     """
-    from datetime import timedelta
-
     from perdure.cli.logs import log_to_stderr
     from perdure.engine.worker_process import WorkerOptions
 
@@ -64,7 +63,7 @@ def worker(
         concurrency=concurrency,
         queues=_names(queues, "queue", "--queues"),
         targets=_names(targets, "kind of target", "--targets") or (),
-        drain=None if drain is None else timedelta(seconds=drain),
+        drain=_length(drain),
         maintenance=maintenance,
         scheduler=scheduler,
         supervised=supervised,
@@ -92,15 +91,18 @@ def _work(app: App, options: WorkerOptions) -> None:
 
 def _supervise(processes: int, drain: float | None) -> int:
     import asyncio
-    from datetime import timedelta
 
     from perdure.engine.configuration import configured
     from perdure.engine.worker_pool import WorkerPool
 
-    longest = (
-        timedelta(seconds=drain) if drain is not None else configured().defaults.drain_deadline
-    )
+    longest = _length(drain)
+    if longest is None:
+        longest = configured().defaults.drain_deadline
     return asyncio.run(WorkerPool(_one_of_them(sys.argv[1:]), processes, longest).run())
+
+
+def _length(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
 
 
 def _one_of_them(arguments: list[str]) -> list[str]:
