@@ -71,7 +71,7 @@ async def test_a_worker_process_does_it_all(
 async def test_a_tick_needs_nobodys_code(shell: Shell) -> None:
     async with App(shell.url) as app:
         app.task(name="digest")(_nothing)
-        await app._introduce()
+        await app._open.introduce(app)
         schedule = await _due(app)
 
         answer = await asyncio.to_thread(shell.perdure, "tick")
