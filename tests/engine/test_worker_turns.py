@@ -77,6 +77,21 @@ async def test_one_hint_makes_one_claim_and_another_one_meanwhile_another(
         claims.let_go.set()
 
 
+async def test_the_loop_that_keeps_watch_learns_when_the_next_run_is_due(storage_url: str) -> None:
+    """Another one may have been told while it was claiming."""
+    app = App(storage_url, defaults=Defaults(poll=timedelta(hours=1)), hints=False)
+
+    @app.task
+    async def work(number: int) -> int:
+        return number
+
+    async with app, app.worker():
+        for number in range(3):
+            run = await work.options(delay=0.2).trigger(number)
+            ended = asyncio.create_task(app.results.ended(run.id))
+            assert (await asyncio.wait_for(ended, 20)).status is Status.SUCCEEDED
+
+
 class Held:
     """Claims that wait to be let go."""
 

@@ -51,6 +51,9 @@ TO_LEAVE = 0.5
 class Worker:
     """One process's worker. `start` and `stop` are called on the I/O loop."""
 
+    _watching: asyncio.Timeout | None = None
+    """How long the loop that keeps watch will wait."""
+
     def __init__(
         self,
         app: App,
@@ -196,17 +199,23 @@ class Worker:
         loop at a time keeps watch: two that claim the same run would keep each other waiting."""
         async with self._watch:
             try:
-                async with asyncio.timeout(self._patience().total_seconds()):
+                async with asyncio.timeout(None) as self._watching:
+                    self._be_patient()
                     await self._wake.wait()
             except TimeoutError:
                 pass
+            finally:
+                self._watching = None
             self._wake.clear()
 
-    def _patience(self) -> timedelta:
+    def _be_patient(self) -> None:
+        """Have whoever keeps watch wait for as long as may be, by what is known now."""
         wait = self._app.defaults.poll
         if self._next_look is not None and self._free and not self._is_stopping:
             wait = min(wait, max(self._next_look - self._time.now(), timedelta(milliseconds=1)))
-        return wait
+        if self._watching is not None and not self._watching.expired():
+            until = asyncio.get_running_loop().time() + wait.total_seconds()
+            self._watching.reschedule(until)
 
     async def _claim_for_ever(self) -> None:
         while True:
@@ -255,6 +264,7 @@ class Worker:
         finally:
             self._changed.set()
         self._plan_next_look(answer, finished, places)
+        self._be_patient()
         return answer.runs
 
     async def _ask(self, finished: Sequence[Finished], places: int) -> Claimed:
