@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
@@ -19,13 +19,14 @@ from perdure.engine.context import Context
 from perdure.engine.defaults import Defaults
 from perdure.engine.definition import TaskDecorator, check_function, keywords_of, task_settings
 from perdure.engine.door import Duration, client_of, duration, only_known
+from perdure.engine.executors.defining import TargetTasks
 from perdure.engine.facade import SyncFacade
 from perdure.engine.hints import Hints, Hub
 from perdure.engine.ids import Ids
 from perdure.engine.importable import locate
 from perdure.engine.metered import metered
 from perdure.engine.metrics import Metrics
-from perdure.engine.options import Executor, TargetKeywords, TaskKeywords
+from perdure.engine.options import Executor, TaskKeywords
 from perdure.engine.redaction import Redact, Redaction
 from perdure.engine.signature import Signature
 from perdure.engine.task import Task
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     # Imported when first used: whoever only defines tasks must not wait for it.
     from perdure.core.schedule import Cadence, Stated
     from perdure.engine.client import Client
-    from perdure.engine.executors.secret import Secret
-    from perdure.engine.executors.target import Stdout, Text
     from perdure.engine.limits import Limits, Queues
     from perdure.engine.maintenance import Maintenance
     from perdure.engine.opened import Opened
@@ -60,7 +59,7 @@ TaskT = TypeVar("TaskT", bound=Task[..., Any])
 _NOTHING: Any = object()
 
 
-class App:
+class App(TargetTasks):
     """Opens the storage behind `url` (default: `PERDURE_URL`, else `sqlite:///perdure.db`).
 
     Without `defaults`, what `PERDURE_*` and `[tool.perdure]` say holds; see `perdure config`.
@@ -143,45 +142,6 @@ class App:
             raise InvalidTask("name", f"there is a task {task.name!r} already; give it another")
         self.tasks[task.name] = task
         return task
-
-    def http_task(
-        self,
-        name: str,
-        *,
-        url: str,
-        method: str = "POST",
-        headers: Mapping[str, Text] | None = None,
-        signing_secret: Secret | Sequence[Secret] | None = None,
-        response_limit: int | None = None,
-        **settings: Unpack[TargetKeywords],
-    ) -> Task[..., Any]:
-        """A task that is a request: its payload is posted to `url`, the answer is its result.
-        `settings` are those of `task`; `timeout` is 300 s unless it says otherwise."""
-        from perdure.engine.executors.define import http_target, target_task
-
-        only_known(settings, TargetKeywords.__annotations__, "setting of an http task")
-        target = http_target(url, method, headers, signing_secret, response_limit)
-        return self._add(target_task(self, name, target, settings))
-
-    def shell_task(
-        self,
-        name: str,
-        *,
-        argv: Sequence[str],
-        env: Mapping[str, Text] | None = None,
-        cwd: str | os.PathLike[str] | None = None,
-        permanent: Sequence[int] = (),
-        stdout: Stdout | str = "text",
-        output_limit: int | None = None,
-        **settings: Unpack[TargetKeywords],
-    ) -> Task[..., Any]:
-        """A task that is a command: it reads its payload from standard input, and what it writes
-        to standard output is its result. `settings` as for `http_task`."""
-        from perdure.engine.executors.define import shell_target, target_task
-
-        only_known(settings, TargetKeywords.__annotations__, "setting of a shell task")
-        target = shell_target(argv, env, cwd, permanent, stdout, output_limit)
-        return self._add(target_task(self, name, target, settings))
 
     def queue(
         self,
