@@ -103,7 +103,7 @@ class Declarations:
     ) -> Task[..., Any]:
         """A task that is a request: its payload is posted to `url`, the answer is its result.
         `settings` are those of `task`; `timeout` is 300 s unless it says otherwise."""
-        from perdure.engine.executors.define import http_target, target_task
+        from perdure.engine.executors.target_task import http_target, target_task
 
         only_known(settings, TargetKeywords.__annotations__, "setting of an http task")
         target = http_target(url, method, headers, signing_secret, response_limit)
@@ -123,7 +123,7 @@ class Declarations:
     ) -> Task[..., Any]:
         """A task that is a command: it reads its payload from standard input, and what it writes
         to standard output is its result. `settings` as for `http_task`."""
-        from perdure.engine.executors.define import shell_target, target_task
+        from perdure.engine.executors.target_task import shell_target, target_task
 
         only_known(settings, TargetKeywords.__annotations__, "setting of a shell task")
         target = shell_target(argv, env, cwd, permanent, stdout, output_limit)

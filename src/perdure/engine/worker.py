@@ -75,8 +75,7 @@ class Worker:
         self._concurrency = concurrency
         self._queues = None if queues is None else tuple(queues)
         self._run_ids = None if run_ids is None else tuple(run_ids)
-        self._free = concurrency
-        self._claims_in_flight = 0
+        self._free, self._claims_in_flight = concurrency, 0
         self._time = StorageTime(storage, app.clock)
         self._leases = Leases(app, storage, self.id, self._on_lost, self._on_cancel)
         self._recorder = Recorder(app, storage, hint, self._leases, self._time)

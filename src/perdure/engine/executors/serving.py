@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.engine.catalogue import TaskEntry, known_tasks, settings_of
 from perdure.engine.door import choice
-from perdure.engine.executors.define import TargetTask, check_executable, task_of_catalogue
 from perdure.engine.executors.secret import only
+from perdure.engine.executors.target_task import TargetTask, check_executable, task_of_catalogue
 from perdure.engine.options import Executor
 from perdure.engine.service import Service
 from perdure.engine.task import Task
