@@ -685,6 +685,6 @@ async def test_a_worker_without_h11_says_what_to_install(
 
 def test_only_the_executor_imports_h11() -> None:
     """The modules that every app imports do not."""
-    for name in ("defining", "serving", "target", "target_task"):
+    for name in ("serving", "target", "target_task"):
         module = importlib.import_module(f"perdure.engine.executors.{name}")
         assert "h11" not in vars(module)
