@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from perdure.core.doctor import Neglect, Vitals
 from perdure.core.limits import Gate
 from perdure.core.run import Run
+
+if TYPE_CHECKING:
+    from perdure.core.doctor import Neglect, Vitals
 
 
 class Questions(Protocol):
