@@ -36,8 +36,8 @@ Range = tuple[datetime, datetime]
 
 
 class Backfilled(msgspec.Struct, frozen=True):
-    """The runs, in the order of their times; those an earlier backfill made are among them.
-    `rest_after`: there is more to do, from there on."""
+    """The runs, in the order of their times; those that somebody else made meanwhile are among
+    them. `rest_after`: there is more to do, from there on."""
 
     runs: tuple[RunHandle[Any], ...]
     rest_after: datetime | None = None
