@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.engine.app import App
 
 
-class Finished(msgspec.Struct):
+class Finished(msgspec.Struct, gc=False):
     """An attempt that ended and is not recorded yet. `is_refused`: the storage would not take
     what it ended with, and that is what is to be recorded now."""
 

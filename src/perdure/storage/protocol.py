@@ -49,7 +49,7 @@ class Clock(Protocol):
     async def sleep(self, delay: timedelta) -> None: ...
 
 
-class Committed(msgspec.Struct, frozen=True):
+class Committed(msgspec.Struct, frozen=True, gc=False):
     """The commit is durable; the run is at `sequence`."""
 
     run_id: str

@@ -36,7 +36,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     start: bool = False
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an executor saw of an attempt; carried by the event that ends it. What comes from
     outside must be checked first."""
 
