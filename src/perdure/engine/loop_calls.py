@@ -86,10 +86,11 @@ class LoopCall(Call):
     async def perform(self, on_wait: Callable[[], None]) -> None:
         """To the end, whatever it is. `on_wait`: the task is this call's own from now on."""
         self._began()
-        ending: Ending | Settled = Stopped()
-        if not self.context.cancelled:
-            with suppress(asyncio.CancelledError):
-                ending = await self._steps(on_wait)
+        ending: Ending | Settled
+        try:
+            ending = Stopped() if self.context.cancelled else await self._steps(on_wait)
+        except asyncio.CancelledError:
+            ending = Stopped()
         self._over(ending)
 
     @coroutine

@@ -58,7 +58,7 @@ def new_run(commit: Commit, dialect: Dialect) -> Row:
         run.queue,
         run.task,
         run.priority,
-        run.status.value,
+        run.status._value_,  # not `.value`, which is a call
         run.sequence,
         dialect.instant(run.claimable_at),
         dialect.instant(run.attention_at),
@@ -90,7 +90,7 @@ def known_run(commit: Commit, dialect: Dialect) -> Row:
         commit.lease_token,
         run.queue,
         run.priority,
-        run.status.value,
+        run.status._value_,  # not `.value`, which is a call
         run.sequence,
         dialect.instant(run.claimable_at),
         dialect.instant(run.attention_at),

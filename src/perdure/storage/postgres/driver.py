@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import psycopg
 from psycopg import errors
-from psycopg.adapt import Loader
 from psycopg.types.string import TextLoader
 
 from perdure.errors import StorageError, StorageRefused, StorageUnavailable
@@ -20,15 +19,9 @@ _TRANSIENT_CLASSES = ("08", "40", "53", "57P")
 _TRANSIENT = ("55P03", "57014", "25P03", "25006")
 
 
-class _UuidText(Loader):
-    """UUIDs as text: making and unmaking objects costs more than the query."""
-
-    def load(self, data: bytes | bytearray | memoryview) -> str:
-        return bytes(data).decode()
-
-
 def register(connection: psycopg.AsyncConnection) -> None:
-    connection.adapters.register_loader("uuid", _UuidText)
+    # As text: making and unmaking objects costs more than the query.
+    connection.adapters.register_loader("uuid", TextLoader)
     connection.adapters.register_loader("text", TextLoader)
 
 
