@@ -128,7 +128,7 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     text = connection.QUERIES["update_runs"].text
     case = text[text.index("CASE WHEN") : text.index("END,") + 3]
-    _in_query(patch, "update_runs", case, ":lease_expires_at")
+    _in_query(patch, "update_runs", case, "new.lease_expires_at")
 
 
 @bug("renewals come too late")

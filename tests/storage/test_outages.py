@@ -93,14 +93,14 @@ async def test_a_commit_waits_for_a_server_that_is_away(
 
 
 class Tries:
-    """Counts how often the storage has begun to lock the runs it wants to write."""
+    """Counts how often the storage has begun to write the runs it wants to change."""
 
     def __init__(self) -> None:
         self._count = 0
         self._changed = asyncio.Event()
 
     def __call__(self, statement: str) -> None:
-        self._count += statement == "lock_runs"
+        self._count += statement == "update_runs"
         self._changed.set()
 
     async def reach(self, count: int) -> None:

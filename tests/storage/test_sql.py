@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from perdure.core.lifecycle import Status
-from perdure.storage.sql import Query, load_queries, positional
+from perdure.storage.postgres.dialect import columns
+from perdure.storage.sql import Query, load_queries, positional, repeated
 
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "perdure"
 CODE = "\n".join(path.read_text() for path in SOURCES.rglob("*.py"))
@@ -28,6 +30,11 @@ INSERT INTO t (a, b)
 SELECT a, b
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        a integer, b text);
+
+-- name: third
+INSERT INTO t (a, b)
+VALUES (:a, :b)
+RETURNING a;
 """
 
 
@@ -52,6 +59,11 @@ def test_a_query_takes_the_same_parameters_in_both_dialects(name: str) -> None:
     assert set(SQLITE[name].parameters) == set(POSTGRES[name].parameters)
 
 
+@pytest.mark.parametrize("name", ["insert_runs", "update_runs", "insert_history"])
+def test_rows_without_names_have_the_same_order_in_both_dialects(name: str) -> None:
+    assert SQLITE[name].parameters == POSTGRES[name].parameters
+
+
 @pytest.mark.parametrize("name", POSTGRES)
 def test_a_query_is_used(name: str) -> None:
     # Conditions of `find_runs` are named after the field of the filter.
@@ -67,7 +79,7 @@ def test_no_query_knows_a_status(queries: dict[str, Query], status: Status) -> N
 
 
 def test_queries_are_found_by_name(sample: dict[str, Query]) -> None:
-    assert list(sample) == ["first", "second"]
+    assert list(sample) == ["first", "second", "third"]
     assert sample["second"].name == "second"
 
 
@@ -96,3 +108,35 @@ def test_parameters_are_respelt_for_a_driver(sample: dict[str, Query]) -> None:
 
 def test_percent_signs_stay_where_the_driver_does_not_mind(sample: dict[str, Query]) -> None:
     assert "'100%'" in positional(sample["first"].text, "$name")
+
+
+def test_a_row_of_values_is_repeated(sample: dict[str, Query]) -> None:
+    text = repeated(sample["third"], 3)
+
+    assert text.split("\n") == [
+        "INSERT INTO t (a, b)",
+        "VALUES (?, ?), (?, ?), (?, ?)",
+        "RETURNING a",
+    ]
+
+
+def test_columns_are_arrays_and_documents_stand_side_by_side() -> None:
+    rows = [("first", 1, None, True, "{}"), ("second", 2, "x", False, "[1]")]
+
+    assert columns(("name", "number", "note", "flag", "state"), rows) == {
+        "name": '{"first","second"}',
+        "number": "{1,2}",
+        "note": '{null,"x"}',
+        "flag": "{true,false}",
+        "state": "{}\x1e[1]",
+    }
+
+
+def test_an_array_takes_any_text(postgres_url: str) -> None:
+    texts = ('a "quoted" name', "back\\slash", "two\nlines", "null", "{,}", "ä€🎉", " ", "", None)
+
+    with psycopg.connect(postgres_url) as connection:
+        sent = columns(("texts",), [(text,) for text in texts])
+        [[got]] = connection.execute("SELECT %(texts)s::text[]", sent).fetchall()
+
+    assert tuple(got) == texts

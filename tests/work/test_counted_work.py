@@ -24,13 +24,13 @@ SINGLE, BULK, CLAIMS, WORKER = "single trigger", "bulk trigger", "batched claims
 # By adapter and deed, for one run. A claim and a bulk call concern 500 runs at once.
 LIMITS = {
     ("postgres", SINGLE): Work(statements=2.2, commits=1.1, wal_bytes=1615, calls=2050),
-    ("postgres", BULK): Work(statements=0.0044, commits=0.0022, wal_bytes=1890, calls=148),
-    ("postgres", CLAIMS): Work(statements=0.030, commits=0.0045, wal_bytes=3850),
-    ("postgres", WORKER): Work(calls=423),
+    ("postgres", BULK): Work(statements=0.0066, commits=0.0022, wal_bytes=2080, calls=139),
+    ("postgres", CLAIMS): Work(statements=0.0253, commits=0.0045, wal_bytes=3545),
+    ("postgres", WORKER): Work(calls=334),
     ("sqlite", SINGLE): Work(statements=4.4, commits=1.1, calls=607),
-    ("sqlite", BULK): Work(statements=0.0088, commits=0.0022, calls=142),
-    ("sqlite", CLAIMS): Work(statements=0.027, commits=0.0028),
-    ("sqlite", WORKER): Work(calls=374),
+    ("sqlite", BULK): Work(statements=0.011, commits=0.0022, calls=132),
+    ("sqlite", CLAIMS): Work(statements=0.0226, commits=0.0028),
+    ("sqlite", WORKER): Work(calls=287),
 }
 
 

@@ -15,7 +15,7 @@ from perdure.core.run import ActorType, Lease, Run
 from perdure.core.values import as_it_will_be_read
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
+class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an adapter stores, all of it or nothing, if the stored run is where it starts.
 
     `lease_token` is the token the stored row must hold (none: no lease). `needs_expiry`: the

@@ -24,7 +24,9 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     trace_carrier: dict[str, str] | None = None
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+class Fact(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", gc=False
+):
     """What every event says. `lease_expires_at` is the stored expiry of the lease held when the
     event was made, so that replay judges renewals that left no event of their own."""
 

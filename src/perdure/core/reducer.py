@@ -98,12 +98,11 @@ def apply(run: Run, event: e.Event) -> Run:
 
 
 def _check_sequence(run: Run | None, events: Sequence[e.Event], expected: int) -> None:
-    name = _name(run, events)
     if type(expected) is not int or not 0 <= expected <= MAX_SEQUENCE:
-        raise InvariantViolation(name, f"{expected!r} is not a sequence")
+        raise InvariantViolation(_name(run, events), f"{expected!r} is not a sequence")
     actual = 0 if run is None else run.sequence
     if expected != actual:
-        raise SequenceConflict(name, expected, None if run is None else actual)
+        raise SequenceConflict(_name(run, events), expected, None if run is None else actual)
 
 
 def _name(run: Run | None, events: Sequence[e.Event]) -> str:
@@ -139,8 +138,13 @@ def _streak(run: Run, failure: Failure) -> Streak:
 
 
 def _ended(event: e.Event, status: Status, **changes: Any) -> Changes:
-    finished: Changes = {"status": status, "lease": None, "finished_at": event.occurred_at}
-    return finished | _NO_RESERVATION | changes
+    return {
+        "status": status,
+        "lease": None,
+        "finished_at": event.occurred_at,
+        **_NO_RESERVATION,
+        **changes,
+    }
 
 
 def _delivery_requested(run: Run, event: e.RunDeliveryRequested) -> Changes:

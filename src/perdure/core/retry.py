@@ -24,7 +24,7 @@ class BackoffKind(StrEnum):
     LIST = "list"
 
 
-class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+class Backoff(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The delay after the n-th failure, from 1: capped at `maximum`, spread by ± `spread`."""
 
     kind: BackoffKind = BackoffKind.EXPONENTIAL

@@ -56,7 +56,7 @@ class SourceType(StrEnum):
     CONTINUATION = "continuation"
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Why the run exists."""
 
     type: SourceType = SourceType.TRIGGER
@@ -78,7 +78,7 @@ class OnExhausted(StrEnum):
     FAIL = "fail"
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The rules this run lives by: a snapshot, so that its history explains itself.
 
     Every field is written out, also where it has its default value: a later version's
@@ -163,8 +163,9 @@ _CLAIMED_WHEN_DUE = frozenset({Status.SCHEDULED, Status.RETRYING, Status.RELEASE
 _MAY_EXPIRE = frozenset({Status.QUEUED, Status.SCHEDULED, Status.PAUSED})
 
 
-class Run(msgspec.Struct, frozen=True):
-    """A run's projection. Made by the reducer only; equal to the replay of its events."""
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """A run's projection. Made by the reducer only; equal to the replay of its events. No part of
+    it leads back to it, so the garbage collector need not look."""
 
     # From `run.created`, never rewritten.
     id: str

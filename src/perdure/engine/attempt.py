@@ -61,6 +61,10 @@ class Attempt:
         on_freed: Callable[[Attempt], None],
         span: AttemptSpan | None = None,
     ) -> None:
+        assert call.context.run.lease is not None
+        self.run: Run = call.context.run
+        self.token: str = call.context.run.lease.token
+        """Whose it is: a run may be claimed again before a former attempt has ended."""
         self.is_stuck = False
         self.executor = executor
         self.span = span
@@ -76,16 +80,6 @@ class Attempt:
         call.context.trace = self.trace
         if self.run.policy.timeout is not None or executor is Executor.PROCESS:
             call.on_began = self._began
-
-    @property
-    def run(self) -> Run:
-        return self.context.run
-
-    @property
-    def token(self) -> str:
-        """Whose it is: a run may be claimed again before a former attempt has ended."""
-        assert self.run.lease is not None
-        return self.run.lease.token
 
     @property
     def context(self) -> Context:

@@ -1,4 +1,4 @@
-"""A handler under way: on its loop, in a thread, or in a process.
+"""A handler under way: in a thread, or in a process; `loop_calls` has those on a loop.
 
 Every call can be asked to stop (the flag in its context is set already), pressed to, and
 given up. When it has really ended, it says so on the I/O loop, whatever was done to it before.
@@ -6,17 +6,14 @@ given up. When it has really ended, it says so on the I/O loop, whatever was don
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable
 from contextvars import Context as Variables
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from perdure.engine.context import AttemptStopped, Context, enter
 from perdure.engine.handler import Handler
@@ -27,7 +24,6 @@ from perdure.engine.outcome import (
     Settled,
     Stopped,
     crashed,
-    ending_of,
     not_executed,
     rejected,
 )
@@ -42,10 +38,9 @@ from perdure.storage.steps import at_once
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all calls of a worker share: the handlers' loop, threads and processes; mail to the
-    I/O loop, and its time; and the context variables handlers find."""
+    """What all calls of a worker share: the handlers' threads and processes; mail to their loop
+    and to the I/O loop, whose time it is; and the context variables handlers find."""
 
-    loop: asyncio.AbstractEventLoop
     to_loop: Mailbox
     threads: Threads
     processes: Processes
@@ -97,65 +92,6 @@ class Call(ABC):
     def _over(self, ending: Ending | Settled) -> None:
         self.over_at = self._around.time()
         self._around.mail.post(self.on_over, ending)
-
-
-class LoopCall(Call):
-    """An `async def` handler: a task on the handlers' loop."""
-
-    def __init__(self, handler: Handler, context: Context, around: Surroundings) -> None:
-        super().__init__(handler, context, around)
-        context.awaits = True
-        self._task: asyncio.Task[Ending | Settled] | None = None
-        self._coroutine: Coroutine[Any, Any, Any] | None = None
-
-    def begin(self) -> None:
-        self._around.to_loop.post(self._begin)
-
-    def ask(self) -> None:
-        self._around.to_loop.post(self._cancel)
-
-    def press(self) -> None:
-        self._around.to_loop.post(self._cancel)
-
-    def give_up(self) -> None:
-        self._around.to_loop.post(self._close)
-
-    def _begin(self) -> None:
-        self._began()
-        self._task = self._around.loop.create_task(self._perform(), context=self._variables)
-        self._task.add_done_callback(self._on_done)
-
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-    def _close(self) -> None:
-        """End a coroutine that swallows every cancellation."""
-        if self._coroutine is not None:
-            with suppress(RuntimeError, ValueError):  # it even swallows GeneratorExit
-                self._coroutine.close()
-        self._cancel()
-
-    async def _perform(self) -> Ending | Settled:
-        return await self.context.conclude(await self._ending())
-
-    async def _ending(self) -> Ending:
-        try:
-            arguments = self.handler.arguments(self.context)
-        except InvalidInput as error:
-            return rejected(error)
-        enter(self.context)
-        try:
-            self._coroutine = self.handler.invoke(arguments)
-            value = await self._coroutine
-        except asyncio.CancelledError as error:
-            return Stopped() if self.context.cancelled else ending_of(error)
-        except BaseException as error:  # noqa: BLE001  # an attempt's failure is data
-            return ending_of(error)
-        return self.handler.returned(value)
-
-    def _on_done(self, task: asyncio.Task[Ending | Settled]) -> None:
-        self._over(Stopped() if task.cancelled() else task.result())
 
 
 class ThreadCall(Call):

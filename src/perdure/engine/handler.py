@@ -8,10 +8,13 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.values import NULL
 from perdure.engine.context import AttemptStopped, Context, enter
 from perdure.engine.outcome import Ending, Returned, Stopped, ending_of, rejected
 from perdure.engine.signature import Signature
 from perdure.errors import InvalidInput, InvalidPayload
+
+_NOTHING = Returned(NULL)
 
 
 class Handler:
@@ -58,6 +61,8 @@ class Handler:
         return arguments
 
     def returned(self, value: Any) -> Ending:
+        if value is None:
+            return _NOTHING
         try:
             return Returned(self._encoded(value))
         except InvalidInput as error:

@@ -15,9 +15,10 @@ import msgspec
 
 from perdure.core.run import Run
 from perdure.engine.attempt import Attempt, Ladder, StopReason
-from perdure.engine.calls import LoopCall, ProcessCall, Surroundings, ThreadCall
+from perdure.engine.calls import Call, ProcessCall, Surroundings, ThreadCall
 from perdure.engine.context import Context
 from perdure.engine.handler import Handler
+from perdure.engine.loop_calls import LoopCall, Performer
 from perdure.engine.mailbox import Mailbox
 from perdure.engine.options import Executor
 from perdure.engine.outcome import Ending, HandedOver, Settled, not_executed
@@ -29,7 +30,7 @@ from perdure.engine.tracing import Tracing
 from perdure.engine.transaction import TransactionTerms
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(msgspec.Struct, frozen=True, gc=False):
     """An attempt's end. `ending` is None if its lease was lost: then there is nothing to write.
     `is_stuck`: its handler goes on, and keeps its slot until `SlotFreed`."""
 
@@ -49,14 +50,6 @@ class SlotFreed(msgspec.Struct, frozen=True):
 
 Report = Ended | SlotFreed
 OnReports = Callable[[Sequence[Report]], None]
-
-_CALLS: dict[Executor, type[LoopCall] | type[ThreadCall] | type[ProcessCall]] = {
-    Executor.ASYNC: LoopCall,
-    Executor.THREAD: ThreadCall,
-    Executor.PROCESS: ProcessCall,
-    Executor.HTTP: LoopCall,
-    Executor.SHELL: LoopCall,
-}
 
 
 class Handlers:
@@ -91,8 +84,8 @@ class Handlers:
         self._io_loop = loop
         self._logs = logs
         self._on_reports = on_reports
+        self._performer = Performer(self._loop)
         self._around = Surroundings(
-            loop=self._loop,
             to_loop=Mailbox(self._loop),
             threads=self._threads,
             processes=self._processes,
@@ -152,7 +145,7 @@ class Handlers:
         executor = task.settings.executor
         terms = None if executor is Executor.PROCESS else self.terms
         context = Context(run, self._logs.open(run), terms)
-        call = _CALLS[executor](self._handler(task), context, self._around)
+        call = self._call(executor, self._handler(task), context)
         span = self._tracing.attempt(run)
         if span is not None:
             call.trace(span)
@@ -165,6 +158,15 @@ class Handlers:
             on_freed=self._on_freed,
             span=span,
         )
+
+    def _call(self, executor: Executor, handler: Handler, context: Context) -> Call:
+        match executor:
+            case Executor.THREAD:
+                return ThreadCall(handler, context, self._around)
+            case Executor.PROCESS:
+                return ProcessCall(handler, context, self._around)
+            case _:
+                return LoopCall(handler, context, self._around, self._performer)
 
     def _handler(self, task: Task[..., Any]) -> Handler:
         known = self._handlers.get(task.name)

@@ -33,7 +33,7 @@ MAX_DETAILS = 64 * 1024
 MAX_LOGGED = 300
 
 
-class Returned(msgspec.Struct, frozen=True, tag=True):
+class Returned(msgspec.Struct, frozen=True, tag=True, gc=False):
     result_json: msgspec.Raw
 
 

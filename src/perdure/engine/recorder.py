@@ -4,6 +4,7 @@ often it is tried."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from perdure.engine.app import App
 
 
-class Finished(msgspec.Struct):
+class Finished(msgspec.Struct, gc=False):
     """An attempt that ended and is not recorded yet. `is_refused`: the storage would not take
     what it ended with, and that is what is to be recorded now."""
 
@@ -60,7 +61,8 @@ class Recorder:
     def take(self) -> list[Finished]:
         """What is to be recorded now, each with its commit; what lost its lease is dropped."""
         finished, self.finished = self.finished, []
-        return [item for item in finished if item.commit is not None or self._prepare(item)]
+        now = self._time.now()
+        return [item for item in finished if item.commit is not None or self._prepare(item, now)]
 
     def put_back(self, finished: Sequence[Finished]) -> None:
         """Whether it was stored is unknown; the same commits again will tell."""
@@ -81,22 +83,22 @@ class Recorder:
         if again:
             await self._decide_again(again)
 
-    def _prepare(self, item: Finished) -> bool:
+    def _prepare(self, item: Finished, now: datetime) -> bool:
         try:
             self._leases.check(item.run.id, item.token)
-            item.commit = self._commit_of(item)
+            item.commit = self._commit_of(item, now)
         except LeaseLost:
             self._leases.drop(item.token)
             table.LATE_OUTCOME.say(run_id=item.run.id)
             return False
         except Exception as error:  # noqa: BLE001  # it must not keep the others
             item.ending = not_executed(error)
-            item.commit = self._commit_of(item)
+            item.commit = self._commit_of(item, now)
             table.OUTCOME_IMPOSSIBLE.say_with_error(run_id=item.run.id)
         return True
 
-    def _commit_of(self, item: Finished) -> Commit:
-        now, jitter = self._time.now(), self._app.clock.jitter()
+    def _commit_of(self, item: Finished, now: datetime) -> Commit:
+        jitter = self._app.clock.jitter()
         events = decide_ending(item.run, item.token, item.ending, now, jitter, item.evidence)
         return prepare_commit(item.run, events, self._app.ids.commit_id())
 

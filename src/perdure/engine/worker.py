@@ -89,7 +89,8 @@ class Worker:
         self._wake, self._watch = asyncio.Event(), asyncio.Lock()
         self._changed = asyncio.Event()
         self._next_look: datetime | None = None
-        self._is_hinted = self._renew_after_claim = False
+        self._is_hinted = False
+        self._cancel_hints = 0
         self._is_stopping = self._is_in_a_hurry = False
         self._drain: asyncio.Timeout | None = None
         self._farewells: list[Callable[[], None]] = []
@@ -184,7 +185,7 @@ class Worker:
             self._is_hinted = True
             self._wake.set()
         if topics is None or hints.cancel(self.id) in topics:
-            self._renew_after_claim = self._claims_in_flight > 0  # until none is in flight
+            self._cancel_hints += 1
             self._leases.renew_now()
 
     def _concerns_me(self, topic: str) -> bool:
@@ -246,6 +247,7 @@ class Worker:
         self._free -= places
         self._is_hinted = self._is_hinted and not places
         self._claims_in_flight += 1
+        told_before = self._cancel_hints
         try:
             answer = await self._ask(finished, places)
         except BaseException:
@@ -254,9 +256,10 @@ class Worker:
             raise
         else:
             self._take_over(answer.runs, places)
+            if self._cancel_hints > told_before:  # of these may be the run that was meant
+                self._leases.renew_now()
         finally:
             self._claims_in_flight -= 1
-            self._renew_after_claim = self._renew_after_claim and self._claims_in_flight > 0
             self._changed.set()
         try:
             await self._recorder.settle(finished, answer.outcomes)
@@ -285,8 +288,6 @@ class Worker:
         """They are ours now: hold their leases, and begin."""
         self._free += places - len(runs)
         self._leases.hold(runs)
-        if self._renew_after_claim:  # one of these may be the run that was to be cancelled
-            self._leases.renew_now()
         self._handlers.begin(runs)
 
     def _plan_next_look(self, answer: Claimed, finished: Sequence[Finished], places: int) -> None:

@@ -7,6 +7,7 @@ and scheduler on another: a handler that blocks holds up none of these, nor the 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import threading
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 LINGER = timedelta(seconds=1)
 """How long a process may stay for threads that do not end, once its leases are handed over."""
+
+
+MANY = 20_000
+"""How many new values there may be before garbage is looked for among them."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,10 +65,21 @@ async def run_worker(app: App, options: WorkerOptions) -> None:
         )
         await stack.enter_async_context(host)
         exit_.host = host
+        _spare_the_collector()
         table.WORKER_READY.say(worker_id=host.id, pid=os.getpid())
         await exit_.wanted.wait()
         table.WORKER_STOPS.say(worker_id=host.id, pid=os.getpid())
     table.WORKER_STOPPED.say(worker_id=host.id, pid=os.getpid())
+
+
+def _spare_the_collector() -> None:
+    """What is here by now is needed to the end, and one claim makes thousands of values that are
+    no garbage yet: the collector would look through all of them again and again."""
+    gc.collect()
+    gc.freeze()
+    young, *older = gc.get_threshold()
+    if young:  # else somebody has turned it off
+        gc.set_threshold(max(young, MANY), *older)
 
 
 class _Exit:

@@ -153,11 +153,16 @@ def _hand_over(
     admission, standing = yield from _admit(wish, found, dialect)
     now = found.now if standing is None else standing.now
     commits, impossible = _decide(wish, admission.admitted, now)
+    runs = tuple(commit.run for commit in commits if wish.is_given(commit.run))
     writes = _writes(wish, found, admission, standing, commits, impossible, dialect)
+    if runs and len(runs) == wish.places:  # whoever has no place left need not know of more
+        yield Trip(writes.steps, last=True)
+        return Round(
+            Claimed(runs=runs, outcomes=outcomes, now=now, next_claimable_at=now), clock.is_limited
+        )
     when = "limited_next_claimable" if clock.is_limited else "next_claimable"
     results = yield Trip((*writes.steps, Step(when, _scope(wish))), last=True)
     next_at = dialect.moment(results[-1][0][0])
-    runs = tuple(commit.run for commit in commits if wish.is_given(commit.run))
     claimed = Claimed(runs=runs, outcomes=outcomes, now=now, next_claimable_at=next_at)
     used = len(commits) > len(runs) or found.unreadable or impossible
     held_up = bool(admission.parked or admission.passed or used)

@@ -13,12 +13,12 @@ from datetime import datetime
 import msgspec
 
 from perdure.core.commit import Commit
-from perdure.core.effects import DeadLetterClosed, Key, payload_hash
+from perdure.core.effects import NO_EFFECTS, DeadLetterClosed, Key, payload_hash
 from perdure.errors import InvariantViolation, SequenceConflict
 from perdure.storage import rows
 from perdure.storage.protocol import Committed, Existing, Outcome
 from perdure.storage.rows import Dialect
-from perdure.storage.steps import Many, Operation, Step, Trip, trip
+from perdure.storage.steps import Bulk, Many, Operation, Rows, Statement, Step, Trip, trip
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -51,7 +51,9 @@ def commit_batch(
 def judge_batch(
     batch: Sequence[Commit], dialect: Dialect, *, settling: bool = False
 ) -> Operation[tuple[list[Outcome], Trip]]:
-    """What will become of each item, and the writes that make it so."""
+    """What has become of each item, or will by the writes that are left."""
+    if not settling and _only_advances(batch):
+        return (yield from _advance(batch, dialect))
     outcomes, any_parked = yield from judge_items(batch, dialect, settling=settling)
     winners = [item for index, item in enumerate(batch) if index not in outcomes]
     for index, item in enumerate(batch):
@@ -79,21 +81,83 @@ def judge_items(
     return outcomes, found.any_parked
 
 
+def _only_advances(batch: Sequence[Commit]) -> bool:
+    """Whether each item takes another known run a step further, and says what that rests on: then
+    the update itself can tell who may."""
+    ids = {item.run.id for item in batch}
+    return len(ids) == len(batch) and all(map(_advances, batch))
+
+
+def _advances(item: Commit) -> bool:
+    if type(item.expected_sequence) is not int or item.expected_sequence < 1:
+        return False
+    if item.needs_expiry or _contradiction(item, None) is not None:
+        return False
+    effects = item.effects
+    return effects is NO_EFFECTS or not (effects.keys_taken or effects.dead_letter_closed)
+
+
+def _advance(batch: Sequence[Commit], dialect: Dialect) -> Operation[tuple[list[Outcome], Trip]]:
+    """Move all runs that are where their step begins. The others have moved on: nobody needs to
+    lock those to be told so."""
+    ordered = sorted(batch, key=lambda item: item.run.id)
+    advances = Bulk("update_runs", [rows.known_run(item, dialect) for item in ordered])
+    moved, [[any_parked]] = yield trip(advances, Step("any_parked"))
+    winners, verdicts = batch, {}
+    if len(moved) < len(batch):
+        won = {dialect.run_id(row[0]) for row in moved}
+        winners = [item for item in batch if item.run.id in won]
+        lost = [item for item in batch if item.run.id not in won]
+        verdicts = yield from _verdicts(lost, dialect)
+    outcomes = [
+        verdicts.get(item.run.id) or Committed(item.run.id, item.run.sequence) for item in batch
+    ]
+    return outcomes, trip(*_records(winners, winners if any_parked else [], dialect))
+
+
+def _verdicts(lost: Sequence[Commit], dialect: Dialect) -> Operation[dict[str, Outcome]]:
+    ids = rows.json_list([dialect.key(item.run.id) for item in lost])
+    [found] = yield trip(Step("read_runs", {"ids": ids}))
+    runs = _stored(found, dialect)
+    commit_ids = yield from _read_commit_ids([i for i in lost if _is_stale(i, runs)], dialect)
+    known = Found(None, runs, commit_ids)
+    return {item.run.id: _judge(item, known, repeated=False) or _overtaken(item) for item in lost}
+
+
+def _overtaken(item: Commit) -> SequenceConflict:
+    expected = item.expected_sequence
+    return SequenceConflict(item.run.id, expected, expected, "it was written to meanwhile")
+
+
 def writes_of(winners: Sequence[Commit], dialect: Dialect, *, any_parked: bool) -> Trip:
     """Everything the winners make true."""
     new = [item for item in winners if item.expected_sequence == 0]
     known = [item for item in winners if item.expected_sequence > 0]
-    letters = [item.effects.dead_letter for item in winners if item.effects.dead_letter]
     return trip(
-        Many("insert_runs", [rows.run_fields(item, dialect) for item in new]),
-        Many("update_runs", [rows.run_fields(item, dialect) for item in known]),
-        Many("insert_history", [rows.history_fields(item, dialect) for item in winners]),
+        Bulk("insert_runs", [rows.new_run(item, dialect) for item in new]),
+        Bulk("update_runs", [rows.known_run(item, dialect) for item in known]),
+        Many("insert_batches", [row for i in new for row in rows.batch_fields(i, dialect)]),
         Many("insert_tags", [row for item in new for row in rows.tag_fields(item.run, dialect)]),
-        Many("free_keys", [row for i in winners for row in rows.freed_key_fields(i, dialect)]),
-        Many("insert_dead_letters", [rows.dead_letter_fields(row, dialect) for row in letters]),
-        Many("insert_outbox", [row for i in winners for row in rows.outbox_fields(i, dialect)]),
-        *(Step("open_gate", gate) for gate in (_opened(known) if any_parked else [])),
+        *_records(winners, known if any_parked else [], dialect),
     )
+
+
+def _records(
+    winners: Sequence[Commit], opening: Sequence[Commit], dialect: Dialect
+) -> list[Statement]:
+    """What is written beside the runs themselves. `opening`: those that may open gates."""
+    steps: list[Statement] = [
+        Bulk("insert_history", [rows.history(item, dialect) for item in winners])
+    ]
+    rich = [item for item in winners if item.effects is not NO_EFFECTS]
+    if rich:
+        letters = [item.effects.dead_letter for item in rich if item.effects.dead_letter]
+        steps += [
+            Many("free_keys", [row for i in rich for row in rows.freed_key_fields(i, dialect)]),
+            Many("insert_dead_letters", [rows.dead_letter_fields(row, dialect) for row in letters]),
+            Many("insert_outbox", [row for i in rich for row in rows.outbox_fields(i, dialect)]),
+        ]
+    return steps + [Step("open_gate", gate) for gate in _opened(opening)]
 
 
 def _find(batch: Sequence[Commit], dialect: Dialect, settling: bool) -> Operation[Found]:
@@ -104,15 +168,20 @@ def _find(batch: Sequence[Commit], dialect: Dialect, settling: bool) -> Operatio
     if not ids:
         return Found(None, {}, {})
     keys = rows.json_list([dialect.key(run_id) for run_id in ids])
-    locked, [[now]] = yield trip(Step("lock_runs", {"ids": keys}), Step("read_time"))
-    runs = {
-        dialect.run_id(row[0]): Stored(row[1], row[2], row[3], dialect.moment(row[4]))
-        for row in locked
-    }
+    locked, [[now]], [[any_parked]] = yield trip(
+        Step("lock_runs", {"ids": keys}), Step("read_time"), Step("any_parked")
+    )
+    runs = _stored(locked, dialect)
     stale = [item for item in batch if _is_stale(item, runs)]
     commit_ids = yield from _read_commit_ids(stale, dialect)
-    any_parked = bool(locked and locked[0][5])
-    return Found(dialect.moment(now), runs, commit_ids, any_parked)
+    return Found(dialect.moment(now), runs, commit_ids, bool(any_parked))
+
+
+def _stored(found: Rows, dialect: Dialect) -> dict[str, Stored]:
+    return {
+        dialect.run_id(row[0]): Stored(row[1], row[2], row[3], dialect.moment(row[4]))
+        for row in found
+    }
 
 
 def _needs_a_look(item: Commit) -> bool:
@@ -160,9 +229,9 @@ def _judge(item: Commit, found: Found, *, repeated: bool) -> Outcome | None:
 def _contradiction(item: Commit, stored: Stored | None) -> str | None:
     if stored is not None and stored.environment != item.run.environment:
         return f"it belongs to environment {stored.environment}, not {item.run.environment}"
-    target = (item.run.id, item.run.environment)
-    if any((event.run_id, event.environment) != target for event in item.events):
-        return "its commit holds events of another run or environment"
+    for event in item.events:
+        if event.run_id != item.run.id or event.environment != item.run.environment:
+            return "its commit holds events of another run or environment"
     if item.run.sequence != item.expected_sequence + len(item.events) or not item.events:
         last = item.expected_sequence + len(item.events)
         return f"its {len(item.events)} events end at {last}, its projection at {item.run.sequence}"

@@ -49,7 +49,7 @@ class Clock(Protocol):
     async def sleep(self, delay: timedelta) -> None: ...
 
 
-class Committed(msgspec.Struct, frozen=True):
+class Committed(msgspec.Struct, frozen=True, gc=False):
     """The commit is durable; the run is at `sequence`."""
 
     run_id: str
@@ -92,7 +92,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     """The runs this worker now owns (the first `start` of them with an attempt begun), or that
     are now reserved; what became of the outcomes that rode along; and when to look again: when
-    the next run is due, or the next token of a rate comes."""
+    the next run is due, or the next token of a rate comes; now, if all places were filled."""
 
     runs: tuple[Run, ...] = ()
     outcomes: tuple[Outcome, ...] = ()

@@ -48,46 +48,77 @@ class Dialect(Protocol):
         ...
 
 
-def run_fields(commit: Commit, dialect: Dialect) -> Fields:
-    """A run's row, with the sequence it must have had for an update."""
+def new_run(commit: Commit, dialect: Dialect) -> Row:
+    """For `insert_runs`."""
     run, lease, failure = commit.run, commit.run.lease, commit.run.failure
     nominal = run.source.nominal_time
-    return {
-        "id": dialect.key(run.id),
-        "expected": commit.expected_sequence,
-        "environment": run.environment,
-        "queue": run.queue,
-        "task": run.task,
-        "priority": run.priority,
-        "status": run.status.value,
-        "sequence": run.sequence,
-        "claimable_at": dialect.instant(run.claimable_at),
-        "attention_at": dialect.instant(run.attention_at),
-        "lease_token": None if lease is None else lease.token,
-        "lease_worker": None if lease is None else lease.worker_id,
-        "lease_expires_at": None if lease is None else dialect.instant(lease.expires_at),
-        "holds_slot": run.holds_schedule_slot,
-        "gate": None if run.dispatch_expires_at is None else RESERVED,
-        "created_at": dialect.instant(run.created_at),
-        "finished_at": dialect.instant(run.finished_at),
-        "concurrency_key": run.concurrency_key,
-        "schedule_id": run.schedule_id,
-        "nominal_at": None if nominal is None else dialect.instant(nominal),
-        "batch_id": run.batch_id,
-        "parent_id": dialect.key(run.parent_id),
-        "failure_kind": None if failure is None else failure.kind.value,
-        "fingerprint": None if failure is None else failure.fingerprint,
-        "state": encode_state(run),
-    }
+    return (
+        dialect.key(run.id),
+        run.environment,
+        run.queue,
+        run.task,
+        run.priority,
+        run.status._value_,  # not `.value`, which is a call
+        run.sequence,
+        dialect.instant(run.claimable_at),
+        dialect.instant(run.attention_at),
+        None if lease is None else lease.token,
+        None if lease is None else lease.worker_id,
+        None if lease is None else dialect.instant(lease.expires_at),
+        run.holds_schedule_slot,
+        _gate(run),
+        dialect.instant(run.created_at),
+        dialect.instant(run.finished_at),
+        run.concurrency_key,
+        run.schedule_id,
+        None if nominal is None else dialect.instant(nominal),
+        run.batch_id,
+        dialect.key(run.parent_id),
+        None if failure is None else failure.kind.value,
+        None if failure is None else failure.fingerprint,
+        encode_state(run),
+    )
 
 
-def history_fields(commit: Commit, dialect: Dialect) -> Fields:
-    return {
-        "run_id": dialect.key(commit.run.id),
-        "first_sequence": commit.expected_sequence + 1,
-        "commit_id": commit.commit_id,
-        "events": encode_events(commit.events),
-    }
+def known_run(commit: Commit, dialect: Dialect) -> Row:
+    """For `update_runs`: what must be stored, and what shall be."""
+    run, lease, failure = commit.run, commit.run.lease, commit.run.failure
+    return (
+        dialect.key(run.id),
+        run.environment,
+        commit.expected_sequence,
+        commit.lease_token,
+        run.queue,
+        run.priority,
+        run.status._value_,  # not `.value`, which is a call
+        run.sequence,
+        dialect.instant(run.claimable_at),
+        dialect.instant(run.attention_at),
+        None if lease is None else lease.token,
+        None if lease is None else lease.worker_id,
+        None if lease is None else dialect.instant(lease.expires_at),
+        run.holds_schedule_slot,
+        _gate(run),
+        dialect.instant(run.finished_at),
+        None if failure is None else failure.kind.value,
+        None if failure is None else failure.fingerprint,
+        encode_state(run),
+    )
+
+
+def _gate(run: Run) -> str | None:
+    return None if run.dispatch_expires_at is None else RESERVED
+
+
+def history(commit: Commit, dialect: Dialect) -> Row:
+    """For `insert_history`."""
+    first = commit.expected_sequence + 1
+    return dialect.key(commit.run.id), first, commit.commit_id, encode_events(commit.events)
+
+
+def batch_fields(commit: Commit, dialect: Dialect) -> list[Fields]:
+    run = commit.run
+    return [] if run.batch_id is None else [{"batch_id": run.batch_id, "id": dialect.key(run.id)}]
 
 
 def tag_fields(run: Run, dialect: Dialect) -> list[Fields]:

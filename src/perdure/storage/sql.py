@@ -3,13 +3,16 @@
 Each query is introduced by `-- name: …` and may say more in comment lines. Parameters are
 written `:name` in every dialect. A query over many rows names its row parameters either as
 `:name` too (SQLite runs it once a row) or as the columns of a `jsonb_to_recordset(:rows)`
-(PostgreSQL gets all rows as one JSON text). What several queries say alike is a part, introduced
-by `-- part: …` before them, and spelt `{…}` where it belongs.
+(PostgreSQL gets all rows as one JSON text). In what every run goes through, they are the one row
+of `VALUES (…)`, repeated as often as there are rows (SQLite), or each an array (PostgreSQL).
+What several queries say alike is a part, introduced by `-- part: …` before them, and spelt `{…}`
+where it belongs.
 """
 
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib.resources import files
 
 import msgspec
@@ -19,6 +22,7 @@ PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _RECORDSET = re.compile(
     r"jsonb_to_recordset\(:rows(?:::jsonb)?\)\s+AS\s+\w+\s*\((.*?)\)", re.DOTALL
 )
+_ROW = re.compile(r"VALUES\s*\([^()]*\)")
 _COMMENT = re.compile(r"--.*$", re.MULTILINE)
 
 
@@ -61,3 +65,10 @@ def positional(text: str, style: str) -> str:
     """The text with `:name` parameters respelt, e.g. as `%(name)s`."""
     escaped = text.replace("%", "%%") if "%" in style else text
     return PARAMETER.sub(lambda match: style.replace("name", match.group(1)), escaped)
+
+
+@cache
+def repeated(query: Query, count: int) -> str:
+    """The text of a query over one row of `VALUES`, for so many; with `?` for its parameters."""
+    row = f"({', '.join('?' * len(query.parameters))})"
+    return _ROW.sub(f"VALUES {', '.join([row] * count)}", query.text)

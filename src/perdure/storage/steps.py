@@ -35,21 +35,32 @@ class Many(msgspec.Struct, frozen=True):
     rows: Sequence[dict[str, Any]]
 
 
+class Bulk(msgspec.Struct, frozen=True):
+    """One named statement for all of `rows`, each of which has the statement's parameters in their
+    order. For what every run goes through: no names are repeated, and rows come back."""
+
+    query: str
+    rows: Sequence[Row]
+
+
+Statement = Step | Many | Bulk
+
+
 class Trip(msgspec.Struct, frozen=True):
     """Statements that travel together. `last`: the transaction may be committed with them."""
 
-    steps: tuple[Step | Many, ...]
+    steps: tuple[Statement, ...]
     last: bool = False
 
 
 Operation = Generator[Trip, list[Rows], T]
 
 
-def trip(*steps: Step | Many) -> Trip:
-    return Trip(tuple(step for step in steps if not isinstance(step, Many) or step.rows))
+def trip(*steps: Statement) -> Trip:
+    return Trip(tuple(step for step in steps if isinstance(step, Step) or step.rows))
 
 
-def last_trip(*steps: Step | Many) -> Trip:
+def last_trip(*steps: Statement) -> Trip:
     return Trip(trip(*steps).steps, last=True)
 
 

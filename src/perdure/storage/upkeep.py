@@ -84,6 +84,7 @@ def prune_runs(status: Status, before: datetime, limit: int, dialect: Dialect) -
     forget = (
         "delete_history",
         "delete_tags",
+        "delete_batches",
         "delete_dead_letters",
         "delete_logs",
         "delete_progress",

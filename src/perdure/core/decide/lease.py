@@ -36,7 +36,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     start: bool = False
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What an executor saw of an attempt; carried by the event that ends it. What comes from
     outside must be checked first."""
 
@@ -60,7 +60,8 @@ def decide_claim(run: Run, claim: Claim, now: datetime) -> Events:
     now = max(now, run.updated_at)
     if run.has_expired(now):
         return [fact(e.RunExpired, run, SYSTEM, now)]
-    if run.claimable_at is None or run.claimable_at > now:
+    due = run.claimable_at
+    if due is None or due > now:
         raise NotAllowed(run.id, "claim", run.status, "it is not due, or not free")
     ttl = claim.lease_ttl if run.policy.lease_ttl is None else run.policy.lease_ttl
     claimed = e.RunLeaseClaimed(

@@ -13,10 +13,10 @@ import msgspec
 from perdure.errors import InvalidInput
 from perdure.storage.borrowed.connection import Borrowed, Home
 from perdure.storage.migrate import check_version, load_migrations
-from perdure.storage.postgres.dialect import CHANNEL, MOST_BYTES, PostgresDialect
+from perdure.storage.postgres.dialect import CHANNEL, MOST_BYTES, PostgresDialect, columns
 from perdure.storage.protocol import Clock
 from perdure.storage.sql import PARAMETER, Query, load_queries, positional
-from perdure.storage.steps import Many, Operation, Step, trip
+from perdure.storage.steps import Bulk, Many, Operation, Statement, Step, trip
 from perdure.storage.topics import pack
 
 Spelt = tuple[str, Any]
@@ -46,8 +46,10 @@ class PostgresBorrowed(Borrowed):
         assert moment is not None
         return moment
 
-    def statement(self, step: Step | Many) -> Spelt:
-        if isinstance(step, Many):
+    def statement(self, step: Statement) -> Spelt:
+        if isinstance(step, Bulk):
+            parameters: dict[str, Any] = columns(_queries()[step.query].parameters, step.rows)
+        elif isinstance(step, Many):
             parameters = {"rows": msgspec.json.encode(step.rows).decode()}
         else:
             parameters = step.parameters

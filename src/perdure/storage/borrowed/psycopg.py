@@ -10,7 +10,7 @@ from psycopg.rows import tuple_row
 
 from perdure.storage.borrowed.connection import Borrowed, no_transaction, plain
 from perdure.storage.borrowed.postgres import PostgresBorrowed, by_name
-from perdure.storage.steps import Many, Rows, Step, Trip
+from perdure.storage.steps import Rows, Statement, Trip
 
 _ADVICE = "begin one with `connection.transaction()`, or connect without autocommit"
 
@@ -28,7 +28,7 @@ class PsycopgConnection(PostgresBorrowed):
     async def send(self, request: Trip) -> list[Rows]:
         return [self._execute(step) for step in request.steps]
 
-    def _execute(self, step: Step | Many) -> Rows:
+    def _execute(self, step: Statement) -> Rows:
         text, parameters = self.statement(step)
         with self._raw.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(text.encode(), parameters)
@@ -48,7 +48,7 @@ class PsycopgAsyncConnection(PostgresBorrowed):
     async def send(self, request: Trip) -> list[Rows]:
         return [await self._execute(step) for step in request.steps]
 
-    async def _execute(self, step: Step | Many) -> Rows:
+    async def _execute(self, step: Statement) -> Rows:
         text, parameters = self.statement(step)
         async with self._raw.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(text.encode(), parameters)

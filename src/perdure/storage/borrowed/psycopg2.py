@@ -8,7 +8,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE, connection, cursor
 
 from perdure.storage.borrowed.connection import Borrowed, no_transaction, plain
 from perdure.storage.borrowed.postgres import PostgresBorrowed, by_name
-from perdure.storage.steps import Many, Rows, Step, Trip
+from perdure.storage.steps import Rows, Statement, Trip
 
 
 class Psycopg2Connection(PostgresBorrowed):
@@ -25,7 +25,7 @@ class Psycopg2Connection(PostgresBorrowed):
     async def send(self, request: Trip) -> list[Rows]:
         return [self._execute(step) for step in request.steps]
 
-    def _execute(self, step: Step | Many) -> Rows:
+    def _execute(self, step: Statement) -> Rows:
         text, parameters = self.statement(step)
         with self._raw.cursor(cursor_factory=cursor) as opened:
             opened.execute(text, parameters)

@@ -18,7 +18,7 @@ from perdure.storage.protocol import Clock
 from perdure.storage.sql import Query, load_queries
 from perdure.storage.sqlite.connection import SqliteDialect
 from perdure.storage.sqlite.hints import SocketHints, socket_directory
-from perdure.storage.steps import Many, Operation, Rows, Step, Trip, trip
+from perdure.storage.steps import Bulk, Many, Operation, Rows, Statement, Step, Trip, trip
 
 BEGIN = "BEGIN IMMEDIATE"
 _NO_CHECKPOINTS = "PRAGMA wal_autocheckpoint = 0"
@@ -54,8 +54,12 @@ class SqliteBorrowed(Borrowed):
     async def send(self, request: Trip) -> list[Rows]:
         return [await self._step(step) for step in request.steps]
 
-    async def _step(self, step: Step | Many) -> Rows:
+    async def _step(self, step: Statement) -> Rows:
         text = _query(step.query)
+        if isinstance(step, Bulk):
+            names = _queries()[step.query].parameters
+            named = [dict(zip(names, row, strict=True)) for row in step.rows]
+            return await self._step(Many(step.query, named))
         instant = SqliteHome.dialect.instant
         now = {"now_": instant(self._clock.now())} if ":now_" in text else {}
         if isinstance(step, Many):

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from perdure.storage.steps import Row
 
 CHANNEL = "perdure"
 """Where hints are sent."""
 MOST_BYTES = 7_900
 """PostgreSQL refuses a payload of 8,000."""
+
+DOCUMENTS = {"state", "events"}
+"""Columns of JSON text."""
+BETWEEN_DOCUMENTS = "\x1e"
+"""The record separator: JSON text has no such character, and no need of quotes around it."""
 
 _CURSOR = re.compile(r"\d{1,19}\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.\d{1,9}")
 
@@ -32,3 +43,26 @@ class PostgresDialect:
 
     def run_id(self, stored: str) -> str:
         return "run_" + stored.replace("-", "")
+
+
+def columns(names: Sequence[str], rows: Sequence[Row]) -> dict[str, str]:
+    """Rows as one text a column, which the server takes apart faster than anything by rows."""
+    return {
+        name: BETWEEN_DOCUMENTS.join(column) if name in DOCUMENTS else _array(column)
+        for name, column in zip(names, zip(*rows, strict=True), strict=True)
+    }
+
+
+def _array(column: Row) -> str:
+    """An array as PostgreSQL spells it: as in JSON, but for the brackets and most escapes."""
+    text = msgspec.json.encode(column).decode()
+    if "\\" in text:
+        text = f"[{','.join(map(_element, column))}]"
+    return f"{{{text[1:-1]}}}"
+
+
+def _element(value: Any) -> str:
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+    return msgspec.json.encode(value).decode()

@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import psycopg
 from psycopg import errors
-from psycopg.adapt import Loader
 from psycopg.types.string import TextLoader
 
 from perdure.errors import StorageError, StorageRefused, StorageUnavailable
 from perdure.storage.sql import load_queries, positional
 from perdure.storage.sql_storage import AlreadyStored
 
-QUERIES = {
-    name: positional(query.text, "%(name)s")
-    for name, query in load_queries("perdure.storage.postgres").items()
-}
+_LOADED = load_queries("perdure.storage.postgres")
+QUERIES = {name: positional(query.text, "%(name)s") for name, query in _LOADED.items()}
+PARAMETERS = {name: query.parameters for name, query in _LOADED.items()}
 
 # The transaction was rolled back, or never began: doing it all again is right.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57P")
 _TRANSIENT = ("55P03", "57014", "25P03", "25006")
 
 
-class _UuidText(Loader):
-    """UUIDs as text: making and unmaking objects costs more than the query."""
-
-    def load(self, data: bytes | bytearray | memoryview) -> str:
-        return bytes(data).decode()
-
-
 def register(connection: psycopg.AsyncConnection) -> None:
-    connection.adapters.register_loader("uuid", _UuidText)
+    # As text: making and unmaking objects costs more than the query.
+    connection.adapters.register_loader("uuid", TextLoader)
     connection.adapters.register_loader("text", TextLoader)
 
 

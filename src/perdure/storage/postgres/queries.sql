@@ -47,14 +47,18 @@ ROLLBACK TO SAVEPOINT claim;
 SELECT clock_timestamp();
 
 -- name: lock_runs
--- In order of id, like every transaction that locks more than one run. Tells whether any run is
--- parked at all, so that what knows no limits does not look for gates to open.
-SELECT runs.id, runs.sequence, runs.environment, runs.lease_token, runs.lease_expires_at,
-       EXISTS (SELECT FROM perdure_runs AS parked WHERE parked.gate IS NOT NULL)
-  FROM perdure_runs AS runs
- WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
- ORDER BY runs.id
-   FOR UPDATE OF runs;
+-- In order of id, like every transaction that locks more than one run.
+SELECT id, sequence, environment, lease_token, lease_expires_at
+  FROM perdure_runs
+ WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
+ ORDER BY id
+   FOR UPDATE;
+
+-- name: read_runs
+-- The same without a lock, of runs that have moved on already.
+SELECT id, sequence, environment, lease_token, lease_expires_at
+  FROM perdure_runs
+ WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
 -- name: read_commit_ids
 SELECT history.run_id, history.first_sequence, history.commit_id
@@ -67,20 +71,20 @@ INSERT INTO perdure_runs (id, environment, queue, task, priority, status, sequen
                   attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
                   created_at, finished_at, concurrency_key, schedule_id, nominal_at, batch_id,
                   parent_id, failure_kind, fingerprint, state)
-SELECT id, environment, queue, task, priority, status, sequence, claimable_at,
-       attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
-       created_at, finished_at, concurrency_key, schedule_id, nominal_at, batch_id,
-       parent_id, failure_kind, fingerprint, state
-  FROM jsonb_to_recordset(:rows::jsonb) AS new (
-       id uuid, environment text, queue text, task text, priority smallint, status text,
-       sequence integer, claimable_at timestamptz, attention_at timestamptz, lease_token text,
-       lease_worker text, lease_expires_at timestamptz, holds_slot boolean, gate text,
-       created_at timestamptz, finished_at timestamptz, concurrency_key text, schedule_id text,
-       nominal_at timestamptz, batch_id text, parent_id uuid, failure_kind text, fingerprint text, state text);
+SELECT *
+  FROM unnest(:id::uuid[], :environment::text[], :queue::text[], :task::text[],
+              :priority::smallint[], :status::text[], :sequence::integer[],
+              :claimable_at::timestamptz[], :attention_at::timestamptz[], :lease_token::text[],
+              :lease_worker::text[], :lease_expires_at::timestamptz[], :holds_slot::boolean[],
+              :gate::text[], :created_at::timestamptz[], :finished_at::timestamptz[],
+              :concurrency_key::text[], :schedule_id::text[], :nominal_at::timestamptz[],
+              :batch_id::text[], :parent_id::uuid[], :failure_kind::text[], :fingerprint::text[],
+              string_to_array(:state, chr(30)));
 
 -- name: update_runs
--- The rows are locked and were compared; the sequence is compared once more all the same. The
--- expiry of a lease that stays only ever grows: a renewal leaves no event and must not be undone.
+-- Only where the run still is what the step was made for; whose it is comes back. In order of id,
+-- like every transaction that locks more than one run. The expiry of a lease that stays only ever
+-- grows: a renewal leaves no event and must not be undone.
 UPDATE perdure_runs AS runs
    SET queue = new.queue, priority = new.priority, status = new.status,
        sequence = new.sequence, claimable_at = new.claimable_at,
@@ -91,18 +95,33 @@ UPDATE perdure_runs AS runs
                                ELSE new.lease_expires_at END,
        holds_slot = new.holds_slot, gate = new.gate, finished_at = new.finished_at,
        failure_kind = new.failure_kind, fingerprint = new.fingerprint, state = new.state
-  FROM jsonb_to_recordset(:rows::jsonb) AS new (
-       id uuid, expected integer, queue text, priority smallint, status text, sequence integer,
-       claimable_at timestamptz, attention_at timestamptz, lease_token text, lease_worker text,
-       lease_expires_at timestamptz, holds_slot boolean, gate text, finished_at timestamptz,
-       failure_kind text, fingerprint text, state text)
- WHERE runs.id = new.id AND runs.sequence = new.expected;
+  FROM unnest(:id::uuid[], :environment::text[], :expected::integer[], :held_token::text[],
+              :queue::text[], :priority::smallint[], :status::text[], :sequence::integer[],
+              :claimable_at::timestamptz[], :attention_at::timestamptz[], :lease_token::text[],
+              :lease_worker::text[], :lease_expires_at::timestamptz[], :holds_slot::boolean[],
+              :gate::text[], :finished_at::timestamptz[], :failure_kind::text[],
+              :fingerprint::text[], string_to_array(:state, chr(30)))
+       AS new (id, environment, expected, held_token, queue, priority, status, sequence,
+               claimable_at, attention_at, lease_token, lease_worker, lease_expires_at,
+               holds_slot, gate, finished_at, failure_kind, fingerprint, state)
+ WHERE runs.id = new.id AND runs.environment = new.environment AND runs.sequence = new.expected
+   AND runs.lease_token IS NOT DISTINCT FROM new.held_token
+RETURNING runs.id;
+
+-- name: any_parked
+-- Whether any run is parked at all, so that what knows no limits does not look for gates to open.
+SELECT EXISTS (SELECT FROM perdure_runs WHERE gate IS NOT NULL);
 
 -- name: insert_history
 INSERT INTO perdure_history (run_id, first_sequence, commit_id, events)
-SELECT run_id, first_sequence, commit_id, events
-  FROM jsonb_to_recordset(:rows::jsonb) AS new (
-       run_id uuid, first_sequence integer, commit_id text, events text);
+SELECT *
+  FROM unnest(:run_id::uuid[], :first_sequence::integer[], :commit_id::text[],
+              string_to_array(:events, chr(30)));
+
+-- name: insert_batches
+INSERT INTO perdure_batches (batch_id, run_id)
+SELECT batch_id, id
+  FROM jsonb_to_recordset(:rows::jsonb) AS new (batch_id text, id uuid);
 
 -- name: insert_tags
 INSERT INTO perdure_run_tags (environment, key, value, run_id)
@@ -1001,7 +1020,7 @@ EXISTS (SELECT FROM perdure_run_tags AS run_tags
            AND run_tags.value = :tag_value AND run_tags.run_id = runs.id);
 
 -- name: where_batch_id
-runs.batch_id = :batch_id;
+runs.id = ANY (ARRAY(SELECT run_id FROM perdure_batches WHERE batch_id = :batch_id));
 
 -- name: where_schedule_id
 runs.schedule_id = :schedule_id;
@@ -1064,6 +1083,12 @@ DELETE FROM perdure_history
 -- name: delete_tags
 DELETE FROM perdure_run_tags
  WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
+
+-- name: delete_batches
+DELETE FROM perdure_batches AS batches
+ USING perdure_runs AS runs
+ WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
+   AND batches.batch_id = runs.batch_id AND batches.run_id = runs.id;
 
 -- name: delete_dead_letters
 DELETE FROM perdure_dead_letters

@@ -1,6 +1,12 @@
 -- The schema, as the migrations leave it. To read, not to run: `perdure migrate` makes it.
 -- Written by scripts/dump_schema.py.
 
+CREATE TABLE perdure_batches (
+    batch_id text COLLATE "C" NOT NULL,
+    run_id uuid NOT NULL,
+    CONSTRAINT perdure_batches_pkey PRIMARY KEY (batch_id, run_id)
+);
+
 CREATE TABLE perdure_buckets (
     environment text COLLATE "C" NOT NULL,
     task text COLLATE "C" NOT NULL,
@@ -160,7 +166,6 @@ CREATE TABLE perdure_runs (
     CONSTRAINT perdure_runs_sequence_check CHECK (sequence >= 1)
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_limit=2000);
 CREATE INDEX perdure_runs_attention ON perdure_runs USING btree (attention_at) WHERE (attention_at IS NOT NULL);
-CREATE INDEX perdure_runs_batch ON perdure_runs USING btree (batch_id) WHERE (batch_id IS NOT NULL);
 CREATE INDEX perdure_runs_by_key ON perdure_runs USING btree (environment, queue, concurrency_key, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL) AND (concurrency_key IS NOT NULL));
 CREATE INDEX perdure_runs_claimable ON perdure_runs USING btree (environment, queue, keyed, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL));
 CREATE INDEX perdure_runs_finished ON perdure_runs USING btree (status, finished_at) WHERE (finished_at IS NOT NULL);

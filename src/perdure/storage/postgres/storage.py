@@ -17,14 +17,14 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 from perdure.core.doctor import Vitals
 from perdure.errors import StorageUnavailable
 from perdure.storage.migrate import check_version, load_migrations, pending
-from perdure.storage.postgres.dialect import PostgresDialect
-from perdure.storage.postgres.driver import QUERIES, register, translation
+from perdure.storage.postgres.dialect import PostgresDialect, columns
+from perdure.storage.postgres.driver import PARAMETERS, QUERIES, register, translation
 from perdure.storage.postgres.hints import PostgresHints
 from perdure.storage.postgres.transactions import MOST, PostgresTransactions
 from perdure.storage.postgres.vitals import read_vitals
 from perdure.storage.protocol import Clock, HintTransport
 from perdure.storage.sql_storage import Make, SqlStorage
-from perdure.storage.steps import Many, Operation, Rows, Step, Trip, drive
+from perdure.storage.steps import Bulk, Many, Operation, Rows, Statement, Step, Trip, drive
 
 T = TypeVar("T")
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
@@ -238,29 +238,34 @@ class _Transaction:
         self._begun = True
         return before, (Step("commit"),) if request.last else ()
 
-    async def _send(self, connection: Connection, steps: tuple[Step | Many, ...]) -> list[Rows]:
+    async def _send(self, connection: Connection, steps: tuple[Statement, ...]) -> list[Rows]:
         if len(steps) == 1:
             return [await _rows(await self._execute(connection, steps[0]))]
         async with connection.pipeline():
             cursors = [await self._execute(connection, step) for step in steps]
         return [await _rows(cursor) for cursor in cursors]
 
-    async def _execute(self, connection: Connection, step: Step | Many) -> Cursor:
+    async def _execute(self, connection: Connection, step: Statement) -> Cursor:
         if self._on_statement is not None:
             self._on_statement(step.query)
-        text, parameters = QUERIES[step.query], {}
-        if isinstance(step, Many):
-            parameters = {"rows": msgspec.json.encode(step.rows).decode()}
-        else:
-            parameters = step.parameters
-            if "{conditions}" in text:
-                pieces = [QUERIES[name] for name in step.conditions] or ["TRUE"]
-                text = text.replace("{conditions}", " AND ".join(pieces))
+        text, parameters = _spelt(step)
         return await connection.execute(text.encode(), parameters)
 
 
-def _are_simple(steps: tuple[Step | Many, ...]) -> bool:
+def _are_simple(steps: tuple[Statement, ...]) -> bool:
     return len(steps) == 1 or all(step.query.startswith("insert_") for step in steps)
+
+
+def _spelt(step: Statement) -> tuple[str, dict[str, Any]]:
+    text = QUERIES[step.query]
+    if isinstance(step, Bulk):
+        return text, columns(PARAMETERS[step.query], step.rows)
+    if isinstance(step, Many):
+        return text, {"rows": msgspec.json.encode(step.rows).decode()}
+    if "{conditions}" in text:
+        pieces = [QUERIES[name] for name in step.conditions] or ["TRUE"]
+        text = text.replace("{conditions}", " AND ".join(pieces))
+    return text, step.parameters
 
 
 async def _rows(cursor: Cursor) -> Rows:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from perdure.errors import StorageError, StorageRefused, StorageUnavailable
-from perdure.storage.sql import Query, load_queries
+from perdure.storage.sql import Query, load_queries, repeated
 from perdure.storage.sql_storage import AlreadyStored
-from perdure.storage.steps import Many, Operation, Rows, Step, Trip
+from perdure.storage.steps import Bulk, Many, Operation, Row, Rows, Statement, Trip
 
 T = TypeVar("T")
 OnStatement = Callable[[str], None]
@@ -20,6 +20,8 @@ OnStatement = Callable[[str], None]
 QUERIES: dict[str, Query] = load_queries("perdure.storage.sqlite")
 
 WAL_TRIES = 100
+TOGETHER = 64
+"""Rows of one statement, at most. Halves of it for the rest, so that few texts are prepared."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -125,8 +127,10 @@ class Connection:
         with translated():
             return [self._step(step) for step in request.steps]
 
-    def _step(self, step: Step | Many) -> Rows:
+    def _step(self, step: Statement) -> Rows:
         self._say(step.query)
+        if isinstance(step, Bulk):
+            return self._bulk(QUERIES[step.query], step.rows)
         if isinstance(step, Many):
             self.raw.executemany(QUERIES[step.query].text, step.rows)
             return []
@@ -136,9 +140,27 @@ class Connection:
             text = text.replace("{conditions}", " AND ".join(pieces))
         return self.raw.execute(text, step.parameters).fetchall()
 
+    def _bulk(self, query: Query, rows: Sequence[Row]) -> Rows:
+        """Many rows a call: SQLite gives up the interpreter lock with each of them, and a busy
+        process takes its time to give that back."""
+        found: Rows = []
+        for together in _portions(rows):
+            values = [value for row in together for value in row]
+            found += self.raw.execute(repeated(query, len(together)), values)
+        return found
+
     def _say(self, name: str) -> None:
         if self._on_statement is not None:
             self._on_statement(name)
+
+
+def _portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    begin, size = 0, TOGETHER
+    while begin < len(rows):
+        while size > len(rows) - begin:
+            size //= 2
+        yield rows[begin : begin + size]
+        begin += size
 
 
 @contextmanager

@@ -31,11 +31,15 @@ ROLLBACK TO SAVEPOINT claim;
 SELECT now();
 
 -- name: lock_runs
-SELECT runs.id, runs.sequence, runs.environment, runs.lease_token, runs.lease_expires_at,
-       EXISTS (SELECT 1 FROM perdure_runs AS parked WHERE parked.gate IS NOT NULL)
-  FROM perdure_runs AS runs
- WHERE runs.id IN (SELECT value FROM json_each(:ids))
- ORDER BY runs.id;
+SELECT id, sequence, environment, lease_token, lease_expires_at
+  FROM perdure_runs
+ WHERE id IN (SELECT value FROM json_each(:ids))
+ ORDER BY id;
+
+-- name: read_runs
+SELECT id, sequence, environment, lease_token, lease_expires_at
+  FROM perdure_runs
+ WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: read_commit_ids
 SELECT history.run_id, history.first_sequence, history.commit_id
@@ -54,22 +58,40 @@ VALUES (:id, :environment, :queue, :task, :priority, :status, :sequence, :claima
         :parent_id, :failure_kind, :fingerprint, :state);
 
 -- name: update_runs
--- The rows were compared; the sequence is compared once more all the same. The expiry of a
+-- Only where the run still is what the step was made for; whose it is comes back. The expiry of a
 -- lease that stays only ever grows: a renewal leaves no event and must not be undone.
-UPDATE perdure_runs
-   SET queue = :queue, priority = :priority, status = :status, sequence = :sequence,
-       claimable_at = :claimable_at, attention_at = :attention_at,
-       lease_expires_at = CASE WHEN :lease_token = lease_token
-                               THEN max(lease_expires_at, :lease_expires_at)
-                               ELSE :lease_expires_at END,
-       lease_token = :lease_token, lease_worker = :lease_worker, holds_slot = :holds_slot,
-       gate = :gate, finished_at = :finished_at, failure_kind = :failure_kind,
-       fingerprint = :fingerprint, state = :state
- WHERE id = :id AND sequence = :expected;
+WITH new (id, environment, expected, held_token, queue, priority, status, sequence, claimable_at,
+          attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
+          finished_at, failure_kind, fingerprint, state) AS (
+    VALUES (:id, :environment, :expected, :held_token, :queue, :priority, :status, :sequence,
+            :claimable_at, :attention_at, :lease_token, :lease_worker, :lease_expires_at,
+            :holds_slot, :gate, :finished_at, :failure_kind, :fingerprint, :state)
+)
+UPDATE perdure_runs AS runs
+   SET queue = new.queue, priority = new.priority, status = new.status,
+       sequence = new.sequence, claimable_at = new.claimable_at,
+       attention_at = new.attention_at, lease_token = new.lease_token,
+       lease_worker = new.lease_worker,
+       lease_expires_at = CASE WHEN new.lease_token = runs.lease_token
+                               THEN max(runs.lease_expires_at, new.lease_expires_at)
+                               ELSE new.lease_expires_at END,
+       holds_slot = new.holds_slot, gate = new.gate, finished_at = new.finished_at,
+       failure_kind = new.failure_kind, fingerprint = new.fingerprint, state = new.state
+  FROM new
+ WHERE runs.id = new.id AND runs.environment = new.environment AND runs.sequence = new.expected
+   AND runs.lease_token IS new.held_token
+RETURNING id;
+
+-- name: any_parked
+-- Whether any run is parked at all, so that what knows no limits does not look for gates to open.
+SELECT EXISTS (SELECT 1 FROM perdure_runs WHERE gate IS NOT NULL);
 
 -- name: insert_history
 INSERT INTO perdure_history (run_id, first_sequence, commit_id, events)
 VALUES (:run_id, :first_sequence, :commit_id, :events);
+
+-- name: insert_batches
+INSERT INTO perdure_batches (batch_id, run_id) VALUES (:batch_id, :id);
 
 -- name: insert_tags
 INSERT INTO perdure_run_tags (environment, key, value, run_id)
@@ -842,7 +864,7 @@ EXISTS (SELECT 1 FROM perdure_run_tags AS run_tags
            AND run_tags.value = :tag_value AND run_tags.run_id = runs.id);
 
 -- name: where_batch_id
-runs.batch_id = :batch_id;
+runs.id IN (SELECT run_id FROM perdure_batches WHERE batch_id = :batch_id);
 
 -- name: where_schedule_id
 runs.schedule_id = :schedule_id;
@@ -898,6 +920,11 @@ DELETE FROM perdure_history
 -- name: delete_tags
 DELETE FROM perdure_run_tags
  WHERE run_id IN (SELECT value FROM json_each(:ids));
+
+-- name: delete_batches
+DELETE FROM perdure_batches
+ WHERE (batch_id, run_id) IN (
+       SELECT batch_id, id FROM perdure_runs WHERE id IN (SELECT value FROM json_each(:ids)));
 
 -- name: delete_dead_letters
 DELETE FROM perdure_dead_letters

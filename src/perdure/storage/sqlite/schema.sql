@@ -1,6 +1,12 @@
 -- The schema, as the migrations leave it. To read, not to run: `perdure migrate` makes it.
 -- Written by scripts/dump_schema.py.
 
+CREATE TABLE perdure_batches (
+    batch_id  TEXT NOT NULL,
+    run_id    TEXT NOT NULL,
+    PRIMARY KEY (batch_id, run_id)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE perdure_buckets (
     environment  TEXT NOT NULL,
     task         TEXT NOT NULL,
@@ -149,7 +155,6 @@ CREATE TABLE perdure_runs (
     CHECK (finished_at IS NULL OR (claimable_at IS NULL AND lease_token IS NULL))
 ) STRICT;
 CREATE INDEX perdure_runs_attention ON perdure_runs (attention_at) WHERE attention_at IS NOT NULL;
-CREATE INDEX perdure_runs_batch ON perdure_runs (batch_id) WHERE batch_id IS NOT NULL;
 CREATE INDEX perdure_runs_by_key
     ON perdure_runs (environment, queue, concurrency_key, task, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL;

@@ -67,7 +67,6 @@ CREATE INDEX perdure_runs_reserved ON perdure_runs (environment, task, concurren
  WHERE gate = 'reserved';
 CREATE INDEX perdure_runs_finished ON perdure_runs (status, finished_at)
  WHERE finished_at IS NOT NULL;
-CREATE INDEX perdure_runs_batch ON perdure_runs (batch_id) WHERE batch_id IS NOT NULL;
 CREATE INDEX perdure_runs_schedule ON perdure_runs (schedule_id, id) WHERE schedule_id IS NOT NULL;
 -- What a schedule has still to do, and what became of a time of its calendar.
 CREATE INDEX perdure_runs_unended ON perdure_runs (environment, schedule_id, id)
@@ -76,6 +75,14 @@ CREATE INDEX perdure_runs_nominal ON perdure_runs (environment, schedule_id, nom
  WHERE nominal_at IS NOT NULL;
 CREATE INDEX perdure_runs_parent ON perdure_runs (parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX perdure_runs_slots ON perdure_runs (environment, schedule_id) WHERE holds_slot = 1;
+
+-- Which runs were asked for together. A table of its own, since every update of a run would have to
+-- write another entry of an index.
+CREATE TABLE perdure_batches (
+    batch_id  TEXT NOT NULL,
+    run_id    TEXT NOT NULL,
+    PRIMARY KEY (batch_id, run_id)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE perdure_run_tags (
     environment  TEXT NOT NULL,

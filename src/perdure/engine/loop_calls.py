@@ -1,0 +1,148 @@
+"""`async def` handlers under way, on their loop.
+
+One task performs call after call, as long as none of them waits: a task for each would cost more
+than most handlers do. Who waits first has the task for itself from there on, to be cancelled in,
+and those behind it go on in another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import suppress
+from types import coroutine
+from typing import Any
+
+from perdure.engine.calls import Call, Surroundings
+from perdure.engine.context import Context, enter
+from perdure.engine.handler import Handler
+from perdure.engine.outcome import Ending, Settled, Stopped, ending_of, rejected
+from perdure.errors import InvalidInput
+
+
+class Performer:
+    """Has calls performed in the order they come. On the handlers' loop only."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[LoopCall] = deque()
+        self._is_coming = False
+
+    def add(self, call: LoopCall) -> None:
+        self._calls.append(call)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """In another task, if there is anything to do."""
+        if self._calls and not self._is_coming:
+            self._is_coming = True
+            # Whoever cancels a task that nothing has begun in yet must not take the calls along.
+            self._loop.create_task(self._perform()).add_done_callback(self._came)
+
+    def _came(self, task: asyncio.Task[None]) -> None:
+        self._is_coming = self._is_coming and not task.cancelled()
+        self.go_on()
+
+    async def _perform(self) -> None:
+        self._is_coming = False
+        task = asyncio.current_task()
+        assert task is not None
+        while self._calls and not task.cancelling():
+            call = self._calls.popleft()
+            await call.perform(self.go_on)
+            if call.has_waited:
+                return
+
+
+class LoopCall(Call):
+    """An `async def` handler."""
+
+    def __init__(
+        self, handler: Handler, context: Context, around: Surroundings, performer: Performer
+    ) -> None:
+        super().__init__(handler, context, around)
+        context.awaits = True
+        self._performer = performer
+        self._task: asyncio.Task[Any] | None = None
+        self._coroutine: Coroutine[Any, Any, Any] | None = None
+
+    @property
+    def has_waited(self) -> bool:
+        return self._task is not None
+
+    def begin(self) -> None:
+        self._around.to_loop.post(self._performer.add, self)
+
+    def ask(self) -> None:
+        self._around.to_loop.post(self._cancel)
+
+    def press(self) -> None:
+        self._around.to_loop.post(self._cancel)
+
+    def give_up(self) -> None:
+        self._around.to_loop.post(self._close)
+
+    async def perform(self, on_wait: Callable[[], None]) -> None:
+        """To the end, whatever it is. `on_wait`: the task is this call's own from now on."""
+        self._began()
+        ending: Ending | Settled
+        try:
+            ending = Stopped() if self.context.cancelled else await self._steps(on_wait)
+        except asyncio.CancelledError:
+            ending = Stopped()
+        self._over(ending)
+
+    @coroutine
+    def _steps(self, on_wait: Callable[[], None]) -> Generator[Any, Any, Ending | Settled]:
+        """Each step among the call's own context variables, as in a task of its own."""
+        concluding, run = self._concluded(), self._variables.run
+        try:
+            awaited = run(concluding.send, None)
+            self._task = asyncio.current_task()
+            on_wait()
+            while True:
+                try:
+                    yield awaited
+                except GeneratorExit:
+                    run(concluding.close)
+                    raise
+                except BaseException as error:  # noqa: BLE001  # the handler's to know of
+                    awaited = run(concluding.throw, error)
+                else:
+                    awaited = run(concluding.send, None)
+        except StopIteration as end:
+            ending: Ending | Settled = end.value
+            return ending
+
+    async def _concluded(self) -> Ending | Settled:
+        ending = await self._ending()
+        if self.context.open_transaction is None:
+            return ending
+        return await self.context.conclude(ending)
+
+    async def _ending(self) -> Ending:
+        try:
+            arguments = self.handler.arguments(self.context)
+        except InvalidInput as error:
+            return rejected(error)
+        enter(self.context)
+        try:
+            self._coroutine = self.handler.invoke(arguments)
+            value = await self._coroutine
+        except asyncio.CancelledError as error:
+            return Stopped() if self.context.cancelled else ending_of(error)
+        except BaseException as error:  # noqa: BLE001  # an attempt's failure is data
+            return ending_of(error)
+        return self.handler.returned(value)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _close(self) -> None:
+        """End a coroutine that swallows every cancellation."""
+        if self._coroutine is not None:
+            with suppress(RuntimeError, ValueError):  # it even swallows GeneratorExit
+                self._coroutine.close()
+        self._cancel()
