@@ -20,6 +20,7 @@ TABLES = (
     "turns",
     "schedules",
     "skipped_spans",
+    "audit",
 )
 
 Rows = list[tuple[Any, ...]]

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from builders import CLIENT, TASK
 from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import NewRun, decide_create, decide_failure, decide_success
+from perdure.core.effects import DeadLetter
 from perdure.core.events import Event
 from perdure.core.failure import Failure, FailureKind, make_failure
 from perdure.core.invariants import check_history, check_run
@@ -21,6 +22,7 @@ from perdure.core.settings import Limit, Values, declare
 from perdure.core.values import encode_value
 from perdure.engine.clock import SystemClock
 from perdure.engine.ids import make_run_id, make_token
+from perdure.storage.oversight import LetterFilter
 from perdure.storage.protocol import Claimed, ClaimRequest, Committed, Storage
 
 CLOCK = SystemClock()
@@ -97,6 +99,11 @@ async def reload(storage: Storage, run: Run) -> Run:
 
 async def history(storage: Storage, run: Run) -> list[Event]:
     return [recorded.event for recorded in await storage.events(run.id)]
+
+
+async def letters(storage: Storage, **fields: Any) -> list[DeadLetter]:
+    """The dead letters that fit, newest first."""
+    return list((await storage.find_dead_letters(LetterFilter(**fields), limit=100)).letters)
 
 
 def a_limit(

@@ -25,6 +25,7 @@ from storage_kit import (
     create,
     failure,
     history,
+    letters,
     new_run,
     now,
     reload,
@@ -115,7 +116,7 @@ async def test_a_replay_without_an_answer_closes_its_dead_letter_once(
     )
 
     assert outcomes == [Committed(plain.run.id, 1)]
-    [letter] = await remote.dead_letters("default")
+    [letter] = await letters(remote)
     assert (letter.status, letter.replay_run_id) == (DeadLetterStatus.REPLAYED, plain.run.id)
     await check_all(remote, [dead.id, plain.run.id])
 

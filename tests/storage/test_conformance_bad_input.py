@@ -28,6 +28,7 @@ from storage_kit import (
     claim_one,
     create,
     failure,
+    letters,
     new_run,
     now,
     reload,
@@ -52,7 +53,7 @@ async def test_a_replay_whose_key_is_taken_leaves_the_dead_letter_open(storage: 
     [outcome] = await storage.commit([replay])
 
     assert isinstance(outcome, Existing)
-    assert len(await storage.dead_letters("default", status=DeadLetterStatus.OPEN)) == 1
+    assert len(await letters(storage, status=DeadLetterStatus.OPEN)) == 1
 
 
 async def test_a_replay_of_a_closed_dead_letter_gives_its_keys_back(storage: Storage) -> None:

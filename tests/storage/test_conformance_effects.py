@@ -29,6 +29,7 @@ from storage_kit import (
     claim_one,
     create,
     failure,
+    letters,
     new_run,
     now,
     reload,
@@ -188,10 +189,10 @@ def _replayed(dead: Run) -> Commit:
 async def test_a_dead_letter_opens_with_the_run_that_ends_so(storage: Storage) -> None:
     dead = await _dead(storage)
 
-    [letter] = await storage.dead_letters("default", status=DeadLetterStatus.OPEN)
+    [letter] = await letters(storage, status=DeadLetterStatus.OPEN)
 
     assert (letter.run_id, letter.reason, letter.message) == (dead.id, "poison", "boom")
-    assert await storage.dead_letters("elsewhere") == []
+    assert await letters(storage, environment="elsewhere") == []
 
 
 async def test_two_operators_who_replay_one_dead_letter_make_one_run(storage: Storage) -> None:
@@ -203,7 +204,7 @@ async def test_two_operators_who_replay_one_dead_letter_make_one_run(storage: St
     assert outcomes[0] == Committed(first.run.id, 1)
     assert isinstance(outcomes[1], SequenceConflict)
     assert await storage.get([second.run.id]) == {}
-    [letter] = await storage.dead_letters("default")
+    [letter] = await letters(storage)
     assert (letter.status, letter.replay_run_id) == (DeadLetterStatus.REPLAYED, first.run.id)
     assert letter.closed_by == OPERATOR
 

@@ -29,6 +29,7 @@ from storage_kit import (
     claim,
     create,
     failure,
+    letters,
     new_run,
     now,
     request,
@@ -123,7 +124,7 @@ async def _check_committed(storage: Storage, batch: list[Commit]) -> None:
     assert {run_id: run.sequence for run_id, run in found.items()} == {
         commit.run.id: commit.run.sequence for commit in batch if commit.run.id != taken
     }
-    assert len(await storage.dead_letters("default")) == 1
+    assert len(await letters(storage)) == 1
     await check_all(storage, list(found))
     again = await storage.commit(batch)
     assert [type(outcome) for outcome in again] == [Committed] * 4 + [Existing] + [Committed]

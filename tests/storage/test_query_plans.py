@@ -104,6 +104,10 @@ HOT = {
     "delete_spans": {"perdure_skipped_spans_recorded"},
     "unended_runs": {"perdure_runs_unended", "perdure_history_pkey"},
     "runs_at_nominal": {"perdure_runs_nominal", "perdure_history_pkey"},
+    "count_ended": {"perdure_runs_finished"},
+    "read_audit": {"perdure_audit_pkey"},
+    "read_audit_entry": {"perdure_audit_pkey"},
+    "read_audit_head": {"perdure_audit_pkey"},
 }
 SQLITE_NAMES = {
     "perdure_runs_pkey": "sqlite_autoindex_perdure_runs_1",
@@ -115,6 +119,7 @@ SQLITE_NAMES = {
     "perdure_run_progress_pkey": "run_progress USING PRIMARY KEY",
     "perdure_schedules_pkey": "schedules USING PRIMARY KEY",
     "perdure_skipped_spans_pkey": "skipped_spans USING PRIMARY KEY",
+    "perdure_audit_pkey": "perdure_audit USING PRIMARY KEY",
 }
 JUMPING = [
     "claim_candidates",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import TypedDict
 
 from perdure.core.alias import resolve_status
-from perdure.engine.door import count, only_known, text
+from perdure.core.effects import DeadLetterStatus
+from perdure.engine.door import choice, count, only_known, text
 from perdure.errors import InvalidInput
+from perdure.storage.oversight import LetterFilter
 from perdure.storage.protocol import RunFilter
 
 MOST_ON_A_PAGE = 1000
+_STORABLE = re.compile(r"[^\x00\ud800-\udfff]*")
 
 
 class RunFilters(TypedDict, total=False):
@@ -30,6 +34,15 @@ class RunFilters(TypedDict, total=False):
     text: str | None
 
 
+class LetterFilters(TypedDict, total=False):
+    """Of dead letters."""
+
+    task: str | None
+    queue: str | None
+    failure_kind: str | None
+    fingerprint: str | None
+
+
 def make_filter(environment: str, status: str | None, filters: RunFilters) -> RunFilter:
     """Raises InvalidInput for a filter that there is not, or a value that it cannot have."""
     only_known(filters, RunFilters.__annotations__, "filter of runs")
@@ -39,10 +52,22 @@ def make_filter(environment: str, status: str | None, filters: RunFilters) -> Ru
         if name == "tag":
             _check_tag(value)
         elif not name.startswith("created_"):  # storage says what is wrong with an instant
-            text(value, name)
+            _searchable(value, name)
     filters.setdefault("environment", environment)
     wanted = None if status is None else resolve_status(text(status, "status"))
     return RunFilter(status=wanted, **filters)
+
+
+def make_letter_filter(
+    environment: str, status: str | None, filters: LetterFilters
+) -> LetterFilter:
+    """Raises InvalidInput, as above."""
+    only_known(filters, LetterFilters.__annotations__, "filter of dead letters")
+    for name, value in filters.items():
+        if value is not None:
+            _searchable(value, name)
+    wanted = None if status is None else choice(status, DeadLetterStatus, "status")
+    return LetterFilter(environment=environment, status=wanted, **filters)
 
 
 def page_limit(limit: int) -> int:
@@ -53,9 +78,16 @@ def page_limit(limit: int) -> int:
     return limit
 
 
+def _searchable(value: object, name: str) -> None:
+    """What is nowhere stored cannot be asked for either: not every database takes the question."""
+    if not _STORABLE.fullmatch(text(value, name)):
+        raise InvalidInput(name, f"must not hold NUL or lone surrogates, but is {value!r:.80}")
+
+
 def _check_tag(tag: object) -> None:
     match tag:
-        case (str(), str()):
-            return
+        case (str(key), str(value)):
+            _searchable(key, "tag")
+            _searchable(value, "tag")
         case _:
             raise InvalidInput("tag", f"must be a pair, e.g. ('team', 'red'), not {tag!r:.80}")

@@ -32,8 +32,14 @@ from perdure.core.run import Actor, ActorType, Run
 from perdure.core.values import encode_value
 from perdure.engine import hints, write
 from perdure.engine.catalogue import WorkerEntry, known_workers
-from perdure.engine.door import actor_of, choice, count, run_id_of, text
-from perdure.engine.filters import RunFilters, make_filter, page_limit
+from perdure.engine.door import actor_of, count, run_id_of, text
+from perdure.engine.filters import (
+    LetterFilters,
+    RunFilters,
+    make_filter,
+    make_letter_filter,
+    page_limit,
+)
 from perdure.engine.handle import RunHandle
 from perdure.engine.reading_logs import Bundle, follow_logs, read_bundle, read_logs
 from perdure.errors import (
@@ -43,6 +49,7 @@ from perdure.errors import (
     SequenceConflict,
     SingletonConflict,
 )
+from perdure.storage.oversight import LetterPage
 from perdure.storage.protocol import Committed, Existing, Outcome, Page, RecordedEvent
 from perdure.storage.run_log import LogLine, Progress
 
@@ -281,9 +288,20 @@ class DeadLetters:
 
     async def list(self, *, status: str | None = "open", limit: int = 100) -> Sequence[DeadLetter]:
         """Newest first. `status`: open, replayed, discarded; None for all."""
-        wanted = None if status is None else choice(status, DeadLetterStatus, "status")
-        return await self._app.storage.dead_letters(
-            self._app.environment, status=wanted, limit=page_limit(limit)
+        return (await self.page(status=status, limit=limit)).letters
+
+    async def page(
+        self,
+        *,
+        status: str | None = "open",
+        limit: int = 100,
+        cursor: str | None = None,
+        **filters: Unpack[LetterFilters],
+    ) -> LetterPage:
+        """The same with more filters, and a cursor to go on with."""
+        wanted = make_letter_filter(self._app.environment, status, filters)
+        return await self._app.storage.find_dead_letters(
+            wanted, limit=page_limit(limit), cursor=cursor
         )
 
     async def replay(

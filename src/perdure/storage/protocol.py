@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.core.alias import StatusFilter
 from perdure.core.commit import Commit
-from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus, Key, KeyFreed
+from perdure.core.effects import Key, KeyFreed
 from perdure.core.events import Delivery, Event
 from perdure.core.lifecycle import EventType, Status
 from perdure.core.limits import Gate, Standing
@@ -22,6 +22,7 @@ from perdure.core.run import DEFAULT_ENVIRONMENT, Actor, Run
 from perdure.core.settings import Limit
 from perdure.core.values import check_label
 from perdure.errors import InvalidInput, PerdureError
+from perdure.storage.oversight import Oversight
 from perdure.storage.questions import Questions
 from perdure.storage.reservation import ReserveRequest
 from perdure.storage.run_log import LogBatch, LogLine, Progress
@@ -212,7 +213,7 @@ class HintTransport(Protocol):
         ...
 
 
-class Storage(Questions, ScheduleStorage, Protocol):
+class Storage(Questions, ScheduleStorage, Oversight, Protocol):
     """Where runs are kept. Every call may raise StorageUnavailable; nothing is half done then,
     and `commit` may be repeated as it is: its commit ids tell what had already been stored."""
 
@@ -354,18 +355,6 @@ class Storage(Questions, ScheduleStorage, Protocol):
 
     async def delivered(self, positions: Sequence[int]) -> None:
         """Forget outbox rows that were handed over."""
-        ...
-
-    async def dead_letters(
-        self, environment: str, *, status: DeadLetterStatus | None = None, limit: int = 100
-    ) -> list[DeadLetter]: ...
-
-    async def dead_letter(self, run_id: str) -> DeadLetter | None:
-        """The dead letter of this run, open or closed."""
-        ...
-
-    async def close_dead_letter(self, closed: DeadLetterClosed) -> bool:
-        """Close a dead letter that no run replays; false if it is not open any more."""
         ...
 
     async def put(self, records: Sequence[Record]) -> list[bool]:

@@ -1,4 +1,4 @@
-"""Reading: runs, histories, counts, the change feed, the outbox, dead letters."""
+"""Reading: runs, histories, counts, the change feed, the outbox."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus
 from perdure.core.events import Delivery
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run, is_run_id
 from perdure.core.values import in_utc
 from perdure.errors import InvalidInput, UnreadableHistory
 from perdure.storage import rows
-from perdure.storage.committing import close_step
 from perdure.storage.protocol import (
     Change,
     OutboxRow,
@@ -61,7 +59,7 @@ def find_runs(
     """One more than asked for tells whether there is another page."""
     if limit < 1:
         raise InvalidInput("limit", f"must be 1 or more, not {limit}")
-    conditions = dict(_conditions(filter, cursor, dialect))
+    conditions = dict(conditions_of(filter, cursor, dialect))
     parameters = {"environment": filter.environment, "limit": limit + 1}
     for values in conditions.values():
         parameters |= values
@@ -70,7 +68,7 @@ def find_runs(
     return Page(tuple(runs_of(found[:limit], dialect)), last)
 
 
-def _conditions(
+def conditions_of(
     filter: RunFilter, cursor: str | None, dialect: Dialect
 ) -> Iterable[tuple[str, dict[str, Any]]]:
     if cursor is not None:
@@ -125,26 +123,6 @@ def _delivery(text: str) -> Delivery:
 
 def delete_outbox(positions: Sequence[int]) -> Operation[None]:
     yield last_trip(Step("delete_outbox", {"positions": rows.json_list(positions)}))
-
-
-def list_dead_letters(
-    environment: str, status: DeadLetterStatus | None, limit: int, dialect: Dialect
-) -> Operation[list[DeadLetter]]:
-    wanted = {"environment": environment, "status": status, "limit": limit}
-    [found] = yield last_trip(Step("list_dead_letters", wanted))
-    return [rows.dead_letter_of(row, dialect) for row in found]
-
-
-def read_dead_letter(run_id: str, dialect: Dialect) -> Operation[DeadLetter | None]:
-    if not is_run_id(run_id):
-        return None
-    [found] = yield last_trip(Step("read_dead_letter", {"run_id": dialect.key(run_id)}))
-    return rows.dead_letter_of(found[0], dialect) if found else None
-
-
-def close_dead_letter(closed: DeadLetterClosed, dialect: Dialect) -> Operation[bool]:
-    [kept] = yield last_trip(close_step(closed, dialect))
-    return bool(kept)
 
 
 def server_started(dialect: Dialect) -> Operation[datetime | None]:

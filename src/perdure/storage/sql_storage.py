@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from perdure.core.commit import Commit
 from perdure.core.doctor import Neglect, Vitals
-from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus, KeyFreed
+from perdure.core.effects import KeyFreed
 from perdure.core.lifecycle import Status
 from perdure.core.limits import Gate, Standing
 from perdure.core.run import Run
@@ -25,6 +25,7 @@ from perdure.errors import StorageError, StorageRefused
 from perdure.storage import explaining, gating, reading, scheduling, settings, telling, upkeep
 from perdure.storage.claiming import Claiming, Look, Reserving, Round, Wish, hand_over
 from perdure.storage.committing import commit_batch
+from perdure.storage.overseeing import SqlOversight
 from perdure.storage.protocol import (
     Backlog,
     Change,
@@ -59,7 +60,7 @@ class AlreadyStored(StorageError):
     """A row that was to be new exists: an earlier try of the same commit went through."""
 
 
-class SqlStorage(ABC):
+class SqlStorage(SqlOversight, ABC):
     """See `protocol.Storage` for what each method promises."""
 
     dialect: Dialect
@@ -252,19 +253,6 @@ class SqlStorage(ABC):
 
     async def delivered(self, positions: Sequence[int]) -> None:
         await self._write(lambda: reading.delete_outbox(positions))
-
-    async def dead_letters(
-        self, environment: str, *, status: DeadLetterStatus | None = None, limit: int = 100
-    ) -> list[DeadLetter]:
-        return await self._read(
-            lambda: reading.list_dead_letters(environment, status, limit, self.dialect)
-        )
-
-    async def dead_letter(self, run_id: str) -> DeadLetter | None:
-        return await self._read(lambda: reading.read_dead_letter(run_id, self.dialect))
-
-    async def close_dead_letter(self, closed: DeadLetterClosed) -> bool:
-        return await self._write(lambda: reading.close_dead_letter(closed, self.dialect))
 
     async def put(self, records: Sequence[Record]) -> list[bool]:
         return await self._write(lambda: settings.put_records(records))

@@ -193,11 +193,17 @@ UPDATE perdure_dead_letters
  WHERE run_id = :run_id AND closed_at IS NULL
 RETURNING run_id;
 
--- name: list_dead_letters
+-- name: find_dead_letters
 SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, fingerprint,
        message, opened_at, status, closed_at, closed_by, replay_run_id
   FROM perdure_dead_letters
- WHERE environment = :environment AND (:status::text IS NULL OR status = :status)
+ WHERE environment = :environment
+   AND (:cursor::uuid IS NULL OR run_id < :cursor)
+   AND (:status::text IS NULL OR status = :status)
+   AND (:task::text IS NULL OR task = :task)
+   AND (:queue::text IS NULL OR queue = :queue)
+   AND (:failure_kind::text IS NULL OR failure_kind = :failure_kind)
+   AND (:fingerprint::text IS NULL OR fingerprint = :fingerprint)
  ORDER BY run_id DESC
  LIMIT :limit;
 
@@ -1056,6 +1062,22 @@ SELECT queue, status, count(*)
  WHERE environment = :environment
  GROUP BY queue, status;
 
+-- name: count_found
+-- The conditions of `find_runs`.
+SELECT count(*)
+  FROM (SELECT 1
+          FROM perdure_runs AS runs
+         WHERE runs.environment = :environment AND {conditions}
+         LIMIT :most) AS found;
+
+-- name: count_ended
+SELECT floor(extract(epoch FROM finished_at - :since) * 1000000 / :step)::bigint AS number, status, count(*)
+  FROM perdure_runs
+ WHERE status = ANY (ARRAY(SELECT jsonb_array_elements_text(:statuses::jsonb)))
+   AND finished_at >= :since AND environment = :environment
+ GROUP BY number, status
+ ORDER BY number, status;
+
 -- name: read_changes
 -- Below the oldest open write transaction nothing can appear any more, so nothing is skipped.
 SELECT xid::text || '.' || run_id::text || '.' || first_sequence, run_id, first_sequence, events
@@ -1067,6 +1089,10 @@ SELECT xid::text || '.' || run_id::text || '.' || first_sequence, run_id, first_
           split_part(:cursor, '.', 3)::integer)
  ORDER BY xid, run_id, first_sequence
  LIMIT :limit;
+
+-- name: latest_change
+-- Whatever is not visible yet has, or will have, a transaction id from here on.
+SELECT pg_snapshot_xmin(pg_current_snapshot())::text || '.00000000-0000-0000-0000-000000000000.0';
 
 -- name: finished_before
 SELECT id
@@ -1119,6 +1145,38 @@ SELECT environment, kind, name, version, seen_at, body
 -- name: forget_records
 DELETE FROM perdure_records
  WHERE environment = :environment AND kind = :kind AND seen_at <= :before;
+
+-- name: insert_first_audit
+-- Whoever comes second gets no row back.
+INSERT INTO perdure_audit (environment, position, body, hash)
+VALUES (:environment, :position, :body, :hash)
+    ON CONFLICT (environment, position) DO NOTHING
+RETURNING position;
+
+-- name: insert_audit
+INSERT INTO perdure_audit (environment, position, body, hash)
+SELECT environment, position, body, hash
+  FROM jsonb_to_recordset(:rows::jsonb) AS new (
+       environment text, position bigint, body text, hash text);
+
+-- name: read_audit_entry
+SELECT environment, position, body, hash
+  FROM perdure_audit
+ WHERE environment = :environment AND position = :position;
+
+-- name: read_audit_head
+SELECT environment, position, body, hash
+  FROM perdure_audit
+ WHERE environment = :environment
+ ORDER BY position DESC
+ LIMIT 1;
+
+-- name: read_audit
+SELECT environment, position, body, hash
+  FROM perdure_audit
+ WHERE environment = :environment AND position > :after
+ ORDER BY position
+ LIMIT :limit;
 
 -- name: delete_free_keys
 DELETE FROM perdure_keys

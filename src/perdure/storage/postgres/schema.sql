@@ -1,6 +1,15 @@
 -- The schema, as the migrations leave it. To read, not to run: `perdure migrate` makes it.
 -- Written by scripts/dump_schema.py.
 
+CREATE TABLE perdure_audit (
+    environment text COLLATE "C" NOT NULL,
+    position bigint NOT NULL,
+    body text NOT NULL,
+    hash text COLLATE "C" NOT NULL,
+    CONSTRAINT perdure_audit_pkey PRIMARY KEY (environment, "position"),
+    CONSTRAINT perdure_audit_position_check CHECK ("position" >= 1)
+);
+
 CREATE TABLE perdure_batches (
     batch_id text COLLATE "C" NOT NULL,
     run_id uuid NOT NULL,

@@ -138,11 +138,17 @@ UPDATE perdure_dead_letters
  WHERE run_id = :run_id AND closed_at IS NULL
 RETURNING run_id;
 
--- name: list_dead_letters
+-- name: find_dead_letters
 SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, fingerprint,
        message, opened_at, status, closed_at, closed_by, replay_run_id
   FROM perdure_dead_letters
- WHERE environment = :environment AND (:status IS NULL OR status = :status)
+ WHERE environment = :environment
+   AND (:cursor IS NULL OR run_id < :cursor)
+   AND (:status IS NULL OR status = :status)
+   AND (:task IS NULL OR task = :task)
+   AND (:queue IS NULL OR queue = :queue)
+   AND (:failure_kind IS NULL OR failure_kind = :failure_kind)
+   AND (:fingerprint IS NULL OR fingerprint = :fingerprint)
  ORDER BY run_id DESC
  LIMIT :limit;
 
@@ -899,12 +905,32 @@ SELECT queue, status, count(*)
  WHERE environment = :environment
  GROUP BY queue, status;
 
+-- name: count_found
+-- The conditions of `find_runs`.
+SELECT count(*)
+  FROM (SELECT 1
+          FROM perdure_runs AS runs
+         WHERE runs.environment = :environment AND {conditions}
+         LIMIT :most) AS found;
+
+-- name: count_ended
+SELECT (finished_at - :since) / :step AS number, status, count(*)
+  FROM perdure_runs
+ WHERE status IN (SELECT value FROM json_each(:statuses))
+   AND finished_at >= :since AND environment = :environment
+ GROUP BY number, status
+ ORDER BY number, status;
+
 -- name: read_changes
 SELECT CAST(position AS TEXT), run_id, first_sequence, events
   FROM perdure_history
  WHERE position > CAST(:cursor AS INTEGER)
  ORDER BY position
  LIMIT :limit;
+
+-- name: latest_change
+SELECT CAST(coalesce(max(position), 0) AS TEXT)
+  FROM perdure_history;
 
 -- name: finished_before
 SELECT id
@@ -955,6 +981,36 @@ SELECT environment, kind, name, version, seen_at, body
 -- name: forget_records
 DELETE FROM perdure_records
  WHERE environment = :environment AND kind = :kind AND seen_at <= :before;
+
+-- name: insert_first_audit
+-- Whoever comes second gets no row back.
+INSERT INTO perdure_audit (environment, position, body, hash)
+VALUES (:environment, :position, :body, :hash)
+    ON CONFLICT (environment, position) DO NOTHING
+RETURNING position;
+
+-- name: insert_audit
+INSERT INTO perdure_audit (environment, position, body, hash)
+VALUES (:environment, :position, :body, :hash);
+
+-- name: read_audit_entry
+SELECT environment, position, body, hash
+  FROM perdure_audit
+ WHERE environment = :environment AND position = :position;
+
+-- name: read_audit_head
+SELECT environment, position, body, hash
+  FROM perdure_audit
+ WHERE environment = :environment
+ ORDER BY position DESC
+ LIMIT 1;
+
+-- name: read_audit
+SELECT environment, position, body, hash
+  FROM perdure_audit
+ WHERE environment = :environment AND position > :after
+ ORDER BY position
+ LIMIT :limit;
 
 -- name: delete_free_keys
 DELETE FROM perdure_keys

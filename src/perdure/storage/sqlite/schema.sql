@@ -1,6 +1,14 @@
 -- The schema, as the migrations leave it. To read, not to run: `perdure migrate` makes it.
 -- Written by scripts/dump_schema.py.
 
+CREATE TABLE perdure_audit (
+    environment  TEXT NOT NULL,
+    position     INTEGER NOT NULL CHECK (position >= 1),
+    body         TEXT NOT NULL,
+    hash         TEXT NOT NULL,
+    PRIMARY KEY (environment, position)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE perdure_batches (
     batch_id  TEXT NOT NULL,
     run_id    TEXT NOT NULL,

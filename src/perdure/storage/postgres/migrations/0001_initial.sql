@@ -179,7 +179,7 @@ CREATE TABLE perdure_turns (
     PRIMARY KEY (environment, queue)
 );
 
--- What apps and workers know and operators set: tasks, workers, and later keys.
+-- What apps and workers know and operators set: tasks, workers, API keys.
 -- Each change is guarded by the version it replaces.
 CREATE TABLE perdure_records (
     environment  text COLLATE "C" NOT NULL,
@@ -189,6 +189,15 @@ CREATE TABLE perdure_records (
     seen_at      timestamptz NOT NULL,
     body         text NOT NULL,
     PRIMARY KEY (environment, kind, name)
+);
+
+-- What operators did through the API, sealed: each hash covers the one before it.
+CREATE TABLE perdure_audit (
+    environment  text COLLATE "C" NOT NULL,
+    position     bigint NOT NULL CHECK (position >= 1),
+    body         text NOT NULL,
+    hash         text COLLATE "C" NOT NULL,
+    PRIMARY KEY (environment, position)
 );
 
 -- What attempts say while they run, as batches of lines. Bounded by the worker that writes them.

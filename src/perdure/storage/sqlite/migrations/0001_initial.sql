@@ -176,7 +176,7 @@ CREATE TABLE perdure_turns (
     PRIMARY KEY (environment, queue)
 ) STRICT, WITHOUT ROWID;
 
--- What apps and workers know and operators set: tasks, workers, and later keys.
+-- What apps and workers know and operators set: tasks, workers, API keys.
 -- Each change is guarded by the version it replaces.
 CREATE TABLE perdure_records (
     environment  TEXT NOT NULL,
@@ -186,6 +186,15 @@ CREATE TABLE perdure_records (
     seen_at      INTEGER NOT NULL,
     body         TEXT NOT NULL,
     PRIMARY KEY (environment, kind, name)
+) STRICT, WITHOUT ROWID;
+
+-- What operators did through the API, sealed: each hash covers the one before it.
+CREATE TABLE perdure_audit (
+    environment  TEXT NOT NULL,
+    position     INTEGER NOT NULL CHECK (position >= 1),
+    body         TEXT NOT NULL,
+    hash         TEXT NOT NULL,
+    PRIMARY KEY (environment, position)
 ) STRICT, WITHOUT ROWID;
 
 -- What attempts say while they run, as batches of lines. Bounded by the worker that writes them.

@@ -1,0 +1,152 @@
+"""The storage half of looking at all of it: counts, dead letters, the audit trail."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+from msgspec.structs import asdict
+
+from perdure.core.audit_trail import SealedEntry
+from perdure.core.effects import DeadLetter, DeadLetterClosed
+from perdure.core.lifecycle import TERMINAL, Status
+from perdure.core.run import is_run_id
+from perdure.errors import InvalidInput
+from perdure.storage import rows
+from perdure.storage.committing import close_step
+from perdure.storage.oversight import Ended, LetterFilter, LetterPage
+from perdure.storage.protocol import RunFilter
+from perdure.storage.reading import conditions_of
+from perdure.storage.rows import Dialect
+from perdure.storage.steps import Many, Operation, Step, Trip, last_trip, trip
+
+T = TypeVar("T")
+Make = Callable[[], Operation[T]]
+
+
+class SqlOversight:
+    """See `oversight.Oversight` for what each method promises."""
+
+    dialect: Dialect
+
+    @abstractmethod
+    async def _write(self, make: Make[T]) -> T: ...
+
+    @abstractmethod
+    async def _read(self, make: Make[T]) -> T: ...
+
+    async def count(self, filter: RunFilter, *, most: int) -> int:
+        return await self._read(lambda: count_found(filter, most, self.dialect))
+
+    async def throughput(self, environment: str, since: datetime, step: timedelta) -> list[Ended]:
+        return await self._read(lambda: count_ended(environment, since, step, self.dialect))
+
+    async def latest_change(self) -> str:
+        return await self._read(latest_change)
+
+    async def find_dead_letters(
+        self, filter: LetterFilter, *, limit: int, cursor: str | None = None
+    ) -> LetterPage:
+        return await self._read(lambda: find_dead_letters(filter, limit, cursor, self.dialect))
+
+    async def dead_letter(self, run_id: str) -> DeadLetter | None:
+        return await self._read(lambda: read_dead_letter(run_id, self.dialect))
+
+    async def close_dead_letter(self, closed: DeadLetterClosed) -> bool:
+        return await self._write(lambda: close_dead_letter(closed, self.dialect))
+
+    async def append_audit(self, entries: Sequence[SealedEntry]) -> bool:
+        return await self._write(lambda: append_audit(entries))
+
+    async def audit_head(self, environment: str) -> SealedEntry | None:
+        found = await self._read(lambda: read_audit_head(environment))
+        return found[0] if found else None
+
+    async def audit_entries(
+        self, environment: str, *, after: int = 0, limit: int = 1000
+    ) -> list[SealedEntry]:
+        return await self._read(lambda: read_audit(environment, after, limit))
+
+
+def count_found(filter: RunFilter, most: int, dialect: Dialect) -> Operation[int]:
+    conditions = dict(conditions_of(filter, None, dialect))
+    parameters: dict[str, Any] = {"environment": filter.environment, "most": most}
+    for values in conditions.values():
+        parameters |= values
+    [[[count]]] = yield Trip((Step("count_found", parameters, tuple(conditions)),), last=True)
+    return int(count)
+
+
+def count_ended(
+    environment: str, since: datetime, step: timedelta, dialect: Dialect
+) -> Operation[list[Ended]]:
+    wanted = {
+        "environment": environment,
+        "statuses": rows.json_list(sorted(TERMINAL)),
+        "since": dialect.instant(since),
+        "step": step // timedelta(microseconds=1),
+    }
+    [found] = yield last_trip(Step("count_ended", wanted))
+    return [Ended(since + number * step, Status(status), count) for number, status, count in found]
+
+
+def latest_change() -> Operation[str]:
+    [[[cursor]]] = yield last_trip(Step("latest_change"))
+    return str(cursor)
+
+
+def find_dead_letters(
+    filter: LetterFilter, limit: int, cursor: str | None, dialect: Dialect
+) -> Operation[LetterPage]:
+    """One more than asked for tells whether there is another page."""
+    if limit < 1:
+        raise InvalidInput("limit", f"must be 1 or more, not {limit}")
+    if cursor is not None and not is_run_id(cursor):
+        raise InvalidInput("cursor", f"{cursor!r:.80} is not the id of a run")
+    wanted = asdict(filter) | {"limit": limit + 1, "cursor": dialect.key(cursor)}
+    [found] = yield last_trip(Step("find_dead_letters", wanted))
+    letters = tuple(rows.dead_letter_of(row, dialect) for row in found[:limit])
+    return LetterPage(letters, letters[-1].run_id if len(found) > limit else None)
+
+
+def read_dead_letter(run_id: str, dialect: Dialect) -> Operation[DeadLetter | None]:
+    if not is_run_id(run_id):
+        return None
+    [found] = yield last_trip(Step("read_dead_letter", {"run_id": dialect.key(run_id)}))
+    return rows.dead_letter_of(found[0], dialect) if found else None
+
+
+def close_dead_letter(closed: DeadLetterClosed, dialect: Dialect) -> Operation[bool]:
+    [kept] = yield last_trip(close_step(closed, dialect))
+    return bool(kept)
+
+
+def append_audit(entries: Sequence[SealedEntry]) -> Operation[bool]:
+    """Whoever writes the first of them has seen the head that it follows; so the others, which
+    nobody else can have sealed, are written without looking. What stands in the way may be an
+    earlier try of ours, whose answer was lost."""
+    first, *others = (asdict(entry) for entry in entries)
+    place = {"environment": first["environment"], "position": first["position"]}
+    taken, found = yield trip(Step("insert_first_audit", first), Step("read_audit_entry", place))
+    if not taken and found[0][-1] != first["hash"]:
+        yield last_trip()
+        return False
+    yield last_trip(Many("insert_audit", others if taken else []))
+    return True
+
+
+def read_audit_head(environment: str) -> Operation[list[SealedEntry]]:
+    [found] = yield last_trip(Step("read_audit_head", {"environment": environment}))
+    return [_sealed(*row) for row in found]
+
+
+def read_audit(environment: str, after: int, limit: int) -> Operation[list[SealedEntry]]:
+    wanted = {"environment": environment, "after": after, "limit": limit}
+    [found] = yield last_trip(Step("read_audit", wanted))
+    return [_sealed(*row) for row in found]
+
+
+def _sealed(environment: str, position: int, body: str, hash: str) -> SealedEntry:
+    return SealedEntry(environment=environment, position=position, body=body, hash=hash)

@@ -1,0 +1,93 @@
+"""What those ask of a storage who look at all of it: servers, dashboards, auditors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from perdure.core.audit_trail import SealedEntry
+from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus
+from perdure.core.lifecycle import Status
+from perdure.core.run import DEFAULT_ENVIRONMENT
+
+if TYPE_CHECKING:
+    from perdure.storage.protocol import RunFilter
+
+
+class LetterFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead letters; what is not given does not matter."""
+
+    environment: str = DEFAULT_ENVIRONMENT
+    status: DeadLetterStatus | None = None
+    task: str | None = None
+    queue: str | None = None
+    failure_kind: str | None = None
+    fingerprint: str | None = None
+
+
+class LetterPage(msgspec.Struct, frozen=True):
+    """Newest run first. `cursor` continues after the last one; none: that was all."""
+
+    letters: tuple[DeadLetter, ...]
+    cursor: str | None
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How many runs ended so, in the step of time that begins at `since`."""
+
+    since: datetime
+    status: Status
+    count: int
+
+
+def feed_order(cursor: str) -> tuple[int | str, ...]:
+    """Cursors of the change feed compare by this: their parts in turn, numbers as numbers."""
+    return tuple(int(part) if part.isdecimal() else part for part in cursor.split("."))
+
+
+class Oversight(Protocol):
+    """Nothing is decided by the answers."""
+
+    async def count(self, filter: RunFilter, *, most: int) -> int:
+        """How many runs fit the filter, counted only so far."""
+        ...
+
+    async def throughput(self, environment: str, since: datetime, step: timedelta) -> list[Ended]:
+        """How many runs ended since then, step by step. Found by index; what ended is looked at."""
+        ...
+
+    async def latest_change(self) -> str:
+        """A cursor of the change feed after which only what is not yet visible comes."""
+        ...
+
+    async def find_dead_letters(
+        self, filter: LetterFilter, *, limit: int, cursor: str | None = None
+    ) -> LetterPage:
+        """A page of dead letters. Pages neither lose nor repeat one while others are added."""
+        ...
+
+    async def dead_letter(self, run_id: str) -> DeadLetter | None:
+        """The dead letter of this run, open or closed."""
+        ...
+
+    async def close_dead_letter(self, closed: DeadLetterClosed) -> bool:
+        """Close a dead letter that no run replays; false if it is not open any more."""
+        ...
+
+    async def append_audit(self, entries: Sequence[SealedEntry]) -> bool:
+        """Store entries of one environment that follow each other; false, and none of them, if
+        another stands where the first belongs."""
+        ...
+
+    async def audit_head(self, environment: str) -> SealedEntry | None:
+        """The last entry."""
+        ...
+
+    async def audit_entries(
+        self, environment: str, *, after: int = 0, limit: int = 1000
+    ) -> list[SealedEntry]:
+        """Entries by position."""
+        ...
