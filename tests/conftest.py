@@ -9,6 +9,7 @@ pytest_plugins = [
     "fix_postgres",
     "fix_processes",
     "fix_storage",
+    "fix_web",
     "perdure.testing.plugin",
     "pytester",
 ]

@@ -23,6 +23,7 @@
     ├── ScheduleNotFound
     ├── ScheduleExists              there is one of that name already
     ├── ScheduleConflict            somebody else moved the schedule first: reload, decide again
+    ├── KeyNotFound                 no API key has this id
     ├── IdempotencyConflict         the same key was used for another payload
     ├── SingletonConflict           another active run has the singleton key
     ├── RunUnsuccessful             the awaited run ended otherwise than by success
@@ -277,6 +278,17 @@ class ScheduleConflict(PerdureError):
 
     def __str__(self) -> str:
         return f"schedule {self.schedule_id}: {self.because}; reload it and decide again"
+
+
+class KeyNotFound(PerdureError):
+    """No API key has this id."""
+
+    def __init__(self, key_id: str) -> None:
+        super().__init__(key_id)
+        self.key_id = key_id
+
+    def __str__(self) -> str:
+        return f"there is no key {self.key_id!r:.80}; `perdure keys list` shows those there are"
 
 
 class IdempotencyConflict(PerdureError):

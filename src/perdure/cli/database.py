@@ -17,7 +17,10 @@ from perdure.cli.loading import (
 from perdure.cli.output import FAILED, answer, explained, json_option, run
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from perdure.engine.app import App
+    from perdure.storage import Storage
 
 
 @click.command()
@@ -42,11 +45,15 @@ async def _migrate(url: str, as_json: bool) -> None:
 
 
 @click.command()
+@click.option("--log", "of_log", is_flag=True, help="Verify the log of operators' orders instead.")
+@click.option("--anchor", help="A head that an earlier `audit --log` told: it must still be there.")
 @url_option
 @environment_option
 @json_option
 @explained
-def audit(url: str | None, environment: str | None, as_json: bool) -> None:
+def audit(
+    of_log: bool, anchor: str | None, url: str | None, environment: str | None, as_json: bool
+) -> None:
     """Replay every history and compare it with what is stored.
 
     Exits 1 on any mismatch. With --json, one line each finding and one for the totals.
@@ -55,25 +62,49 @@ def audit(url: str | None, environment: str | None, as_json: bool) -> None:
 
     chosen = database_url(url)
     require_database(chosen)
-    run(_audit(chosen, environment or configured().defaults.environment, as_json))
+    whose = environment or configured().defaults.environment
+    if of_log or anchor is not None:
+        run(_on_storage(chosen, lambda storage: _verify(storage, whose, anchor, as_json)))
+    else:
+        run(_on_storage(chosen, lambda storage: _audit(storage, whose, as_json)))
 
 
-async def _audit(url: str, environment: str, as_json: bool) -> None:
-    import msgspec
-
-    from perdure.engine.audit import Audit
+async def _on_storage(url: str, look: Callable[[Storage], Awaitable[None]]) -> None:
     from perdure.engine.clock import SystemClock
     from perdure.storage import open_storage
 
     storage = open_storage(url, SystemClock())
     try:
         await storage.check_schema()
-        examined = Audit(storage, environment)
-        async for finding in examined.findings():
-            who = finding.run_id or environment
-            answer(as_json, msgspec.to_builtins(finding), f"{who}: {finding.problem}")
+        await look(storage)
     finally:
         await storage.close()
+
+
+async def _verify(storage: Storage, environment: str, anchor: str | None, as_json: bool) -> None:
+    import msgspec
+
+    from perdure.engine.audit_log import Verification
+
+    verified = Verification(storage, environment, anchor)
+    async for flaw in verified.flaws():
+        answer(as_json, {"problem": flaw}, f"{environment}: {flaw}")
+    t = verified.totals
+    line = f"environment={environment} entries={t.entries} flaws={t.flaws} head={t.head}"
+    answer(as_json, {"environment": environment, **msgspec.to_builtins(t)}, line)
+    if t.flaws:
+        click.get_current_context().exit(FAILED)
+
+
+async def _audit(storage: Storage, environment: str, as_json: bool) -> None:
+    import msgspec
+
+    from perdure.engine.audit import Audit
+
+    examined = Audit(storage, environment)
+    async for finding in examined.findings():
+        who = finding.run_id or environment
+        answer(as_json, msgspec.to_builtins(finding), f"{who}: {finding.problem}")
     t = examined.totals
     line = f"environment={environment} runs={t.runs} events={t.events} mismatch={t.mismatches}"
     answer(as_json, {"environment": environment, **msgspec.to_builtins(t)}, line)

@@ -7,8 +7,10 @@ import click
 from perdure.cli.database import audit, migrate, tick
 from perdure.cli.dead_letters import dead_letters, workers
 from perdure.cli.doctor import doctor
+from perdure.cli.keys import keys
 from perdure.cli.runs import runs, why_run
 from perdure.cli.scheduler import scheduler
+from perdure.cli.server import server
 from perdure.cli.settings import config
 from perdure.cli.trigger import trigger
 from perdure.cli.worker import worker
@@ -25,8 +27,8 @@ def main() -> None:
 
 
 COMMANDS: tuple[click.Command, ...] = (
-    *(worker, scheduler, trigger, runs, why_run, dead_letters, workers),
-    *(tick, migrate, audit, doctor, config),
+    *(server, worker, scheduler, trigger, runs, why_run, dead_letters, workers),
+    *(keys, tick, migrate, audit, doctor, config),
 )
 
 for command in COMMANDS:

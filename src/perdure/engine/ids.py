@@ -66,6 +66,10 @@ class Ids:
     def token(self) -> str:
         return make_token(self._random_bytes)
 
+    def random(self, count: int) -> bytes:
+        """For secrets."""
+        return self._random_bytes(count)
+
     def worker_id(self) -> str:
         """One for each process start; a host name is only a label."""
         return f"worker_{make_token(self._random_bytes)}"

@@ -46,6 +46,7 @@ from perdure.errors import (
     InvalidInput,
     NotAllowed,
     PerdureError,
+    RunNotFound,
     SequenceConflict,
     SingletonConflict,
 )
@@ -71,7 +72,8 @@ Payload = Mapping[str, Any]
 
 class Runs:
     """`app.runs`: look at runs and steer them. `by` names the operator. A run may be given by its
-    id or by its handle; all raise RunNotFound."""
+    id or by its handle; all raise RunNotFound. With `expected`, only a run that is still at this
+    sequence is steered; another one raises SequenceConflict."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -135,25 +137,43 @@ class Runs:
         """Everything about it, for whoever is to help: plain data, without secrets."""
         return await read_bundle(self._app, run_id_of(run))
 
-    async def cancel(self, run: AnyRun, reason: str | None = None, by: By = OPERATOR) -> Run:
+    async def cancel(
+        self,
+        run: AnyRun,
+        reason: str | None = None,
+        by: By = OPERATOR,
+        *,
+        expected: int | None = None,
+    ) -> Run:
         """End it at once, or ask its owner to stop. Asking twice changes nothing."""
         actor = actor_of(by)
-        after = await self._advance(run, lambda run, now: decide_cancel(run, actor, now, reason))
+        after = await self._advance(
+            run, lambda run, now: decide_cancel(run, actor, now, reason), expected
+        )
         topics = [hints.done(after.environment)]
         if after.lease is not None:
             topics.append(hints.cancel(after.lease.worker_id))
         self._app.hints.publish(topics)
         return after
 
-    async def pause(self, run: AnyRun, reason: str | None = None, by: By = OPERATOR) -> Run:
+    async def pause(
+        self,
+        run: AnyRun,
+        reason: str | None = None,
+        by: By = OPERATOR,
+        *,
+        expected: int | None = None,
+    ) -> Run:
         """Hold it back until it is resumed."""
         actor = actor_of(by)
-        return await self._advance(run, lambda run, now: decide_pause(run, actor, now, reason))
+        return await self._advance(
+            run, lambda run, now: decide_pause(run, actor, now, reason), expected
+        )
 
-    async def resume(self, run: AnyRun, by: By = OPERATOR) -> Run:
+    async def resume(self, run: AnyRun, by: By = OPERATOR, *, expected: int | None = None) -> Run:
         """Let a paused run go on."""
         actor = actor_of(by)
-        after = await self._advance(run, lambda run, now: decide_resume(run, actor, now))
+        after = await self._advance(run, lambda run, now: decide_resume(run, actor, now), expected)
         return self._announce(after)
 
     async def reschedule(
@@ -165,6 +185,7 @@ class Runs:
         priority: int | None = None,
         queue: str | None = None,
         reason: str | None = None,
+        expected: int | None = None,
     ) -> Run:
         """Another `run_at`, `priority` or `queue`."""
         actor = actor_of(by)
@@ -174,7 +195,7 @@ class Runs:
                 run, actor, now, run_at=run_at, priority=priority, queue=queue, reason=reason
             )
 
-        return self._announce(await self._advance(run, decide))
+        return self._announce(await self._advance(run, decide, expected))
 
     async def wake(self, run: AnyRun, by: By = OPERATOR) -> Run:
         """What a waiting run waited for is there."""
@@ -195,9 +216,12 @@ class Runs:
         by: By = OPERATOR,
         *,
         payload: Payload | None = None,
+        new_id: str | None = None,
     ) -> RunHandle[Any]:
-        """A new run like this ended one; with `payload`, with other arguments."""
-        return await self._again(await self.get(run), decide_rerun, reason, actor_of(by), payload)
+        """A new run like this ended one; with `payload`, with other arguments. Asked for twice
+        with one `new_id` it is made once."""
+        found = await self.get(run)
+        return await self._again(found, decide_rerun, reason, actor_of(by), payload, new_id)
 
     async def retry(
         self,
@@ -206,6 +230,7 @@ class Runs:
         by: By = OPERATOR,
         *,
         payload: Payload | None = None,
+        new_id: str | None = None,
     ) -> RunHandle[Any]:
         """A new try at a run that failed; its dead letter, if it has one, is closed with it.
 
@@ -213,7 +238,7 @@ class Runs:
         """
         found, actor = await self.get(run), actor_of(by)
         try:
-            return await self._again(found, decide_retry, reason, actor, payload)
+            return await self._again(found, decide_retry, reason, actor, payload, new_id)
         except SequenceConflict:
             raise await self._refused_retry(found) from None
 
@@ -224,21 +249,33 @@ class Runs:
         reason: str | None,
         actor: Actor,
         payload: Payload | None,
+        chosen_id: str | None,
     ) -> RunHandle[Any]:
         now = self._app.time()
-        new_id = self._app.ids.run_id(now)
+        new_id = chosen_id or self._app.ids.run_id(now)
         body = self._payload(run, payload)
         events = decide(run, new_id, actor, now, reason=reason, payload_json=body)
         closed: DeadLetterClosed | None = None
         if decide is decide_retry and run.status is Status.DEAD_LETTERED:
             closed = close_dead_letter(run, DeadLetterStatus.REPLAYED, actor, now, new_id)
-        outcome = await write.create(
-            self._app.storage, events, self._app.ids, dead_letter_closed=closed
-        )
-        _refuse_taken(outcome)
+        created = await self._create(events, closed, new_id if chosen_id else None)
         self._app.hints.publish([hints.work(run.environment, run.queue)])
         task = self._app.tasks.get(run.task)
-        return RunHandle(self._app, new_id, task.signature if task else None, created=True)
+        return RunHandle(self._app, new_id, task.signature if task else None, created=created)
+
+    async def _create(
+        self, events: Sequence[Event], closed: DeadLetterClosed | None, chosen_id: str | None
+    ) -> bool:
+        """Whether it was made now; a run whose id was chosen may have been made before."""
+        app = self._app
+        try:
+            outcome = await write.create(app.storage, events, app.ids, dead_letter_closed=closed)
+        except SequenceConflict as conflict:
+            if conflict.run_id == chosen_id and conflict.actual:
+                return False
+            raise
+        _refuse_taken(outcome)
+        return True
 
     def _payload(self, run: Run, payload: Payload | None) -> msgspec.Raw:
         """What the new run gets: the old payload as it is, or another one, checked where we can."""
@@ -264,9 +301,16 @@ class Runs:
             problem = f"it was replayed{who} as {letter.replay_run_id}; look at that one"
         return NotAllowed(run.id, "retry", run.status, problem)
 
-    async def _advance(self, run: AnyRun, decide: Decide) -> Run:
+    async def _advance(self, run: AnyRun, decide: Decide, expected: int | None = None) -> Run:
+        def decide_if_expected(run: Run, now: datetime) -> Sequence[Event]:
+            if expected not in (None, run.sequence):
+                raise SequenceConflict(run.id, expected or 0, run.sequence)
+            return decide(run, now)
+
         app = self._app
-        return await write.advance(app.storage, run_id_of(run), decide, app.time(), app.ids)
+        return await write.advance(
+            app.storage, run_id_of(run), decide_if_expected, app.time(), app.ids
+        )
 
     def _announce(self, run: Run) -> Run:
         self._app.hints.publish([hints.work(run.environment, run.queue)])
@@ -288,7 +332,7 @@ class DeadLetters:
 
     async def list(self, *, status: str | None = "open", limit: int = 100) -> Sequence[DeadLetter]:
         """Newest first. `status`: open, replayed, discarded; None for all."""
-        return (await self.page(status=status, limit=limit)).letters
+        return list((await self.page(status=status, limit=limit)).letters)
 
     async def page(
         self,
@@ -304,6 +348,13 @@ class DeadLetters:
             wanted, limit=page_limit(limit), cursor=cursor
         )
 
+    async def get(self, run: AnyRun) -> DeadLetter:
+        """Raises RunNotFound, also if the run never had one."""
+        letter = await self._app.storage.dead_letter(run_id_of(run))
+        if letter is None:
+            raise RunNotFound(run_id_of(run))
+        return letter
+
     async def replay(
         self,
         run: AnyRun,
@@ -311,10 +362,11 @@ class DeadLetters:
         by: By = OPERATOR,
         *,
         payload: Payload | None = None,
+        new_id: str | None = None,
     ) -> RunHandle[Any]:
         """Try it again as a new run. Two operators make one run: the second gets NotAllowed,
         which names it."""
-        return await self._app.runs.retry(run, reason, by, payload=payload)
+        return await self._app.runs.retry(run, reason, by, payload=payload, new_id=new_id)
 
     async def discard(self, run: AnyRun, by: By = OPERATOR) -> None:
         """Raises NotAllowed if it is not open any more."""

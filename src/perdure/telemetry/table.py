@@ -133,6 +133,34 @@ HINT_NOT_TAKEN = Record(
 )
 HINT_LOST = Record("perdure.hints", DEBUG, "hint lost", _ERROR, "The next poll finds the work.")
 HINT_NOT_SENT = Record("perdure.hints", ERROR, "a hint could not be sent", (), "A bug; as above.")
+REQUEST = Record(
+    "perdure.requests",
+    INFO,
+    "%(method)s %(route)s %(status)s",
+    ("method", "route", "status", "seconds", "request_id", "key_id"),
+    "The API server has answered. The route is that of the table, without ids.",
+)
+REQUEST_FAILED = Record(
+    "perdure.server", ERROR, "a request failed", ("request_id",), "A bug; it was answered with 500."
+)
+SERVER_READY = Record(
+    "perdure.server", INFO, "server ready at %(address)s", ("address", "pid"), "It takes requests."
+)
+SERVER_OPEN = Record(
+    "perdure.server",
+    WARNING,
+    "there are no keys: whoever can log in on this machine may do everything",
+    (),
+    "Until the first `perdure keys create`; or start it with --require-keys.",
+)
+SERVER_STOPPED = Record("perdure.server", INFO, "server stopped", ("pid",), "Nothing is open.")
+STREAM_DROPPED = Record(
+    "perdure.server",
+    INFO,
+    "a stream was dropped: its client is too slow",
+    ("request_id",),
+    "It may come back with the last id that it has seen.",
+)
 NO_HINTS = Record(
     "perdure.hints", INFO, "no hints for now", _ERROR, "Polling alone, until reconnected."
 )
@@ -291,6 +319,12 @@ LOG_LINES_LEFT_OUT = _counter("log_lines_left_out", "Lines pushed out by newer o
 SCHEDULE_LAG_SECONDS = _seconds(
     "schedule_lag", "From an occurrence's time to the decision that made its run.", ()
 )
+HTTP_REQUESTS = _counter(
+    "http_requests", "Requests answered by the API server.", ("method", "route", "status")
+)
+HTTP_SECONDS = _seconds("http", "How long answers took.", ("method", "route"), _QUICK)
+STREAMS = _gauge("streams", "Clients that follow the stream of changes.")
+STREAMS_DROPPED = _counter("streams_dropped", "Clients dropped because they were too slow.")
 _BY_QUEUE = ("queue",)
 QUEUE_DUE = _gauge(
     "queue_due", "Runs waiting for a worker. Counted up to 10,000 a task.", _BY_QUEUE

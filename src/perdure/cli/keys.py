@@ -1,0 +1,141 @@
+"""`perdure keys …`: who may use the HTTP API."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perdure.cli.operating import by_option, on_database, operator, reason_option
+from perdure.cli.output import CommandFailed, answer
+from perdure.cli.table import table
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from perdure.engine.app import App
+    from perdure.engine.keys import ApiKey, NewKey
+
+_DURATION = re.compile(r"(\d+)(s|m|h|d)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+@click.group()
+def keys() -> None:
+    """Who may use the HTTP API."""
+
+
+@keys.command()
+@click.argument("name")
+@click.option(
+    "--scope", "scopes", multiple=True, required=True, help="read, trigger, operate, admin."
+)
+@click.option("--expires", help="When it ends, from now: 90d, 12h.")
+@by_option
+@on_database
+async def create(
+    app: App, as_json: bool, name: str, scopes: tuple[str, ...], expires: str | None, by: str | None
+) -> None:
+    """Make a key for one environment. Its text is shown once."""
+    from perdure.engine.door import actor_of
+    from perdure.engine.keys import Keys
+
+    lifetime = None if expires is None else _duration(expires, "--expires")
+    actor = actor_of(operator(by))
+    made = await Keys(app).create(name, scopes, expires_in=lifetime, by=actor)
+    await _audit(app, by, "create_key", made.key.id, scopes=list(made.key.scopes))
+    _show(as_json, made)
+
+
+@keys.command("list")
+@on_database
+async def list_keys(app: App, as_json: bool) -> None:
+    """All keys of the database, revoked ones too."""
+    from perdure.engine.keys import Keys
+
+    found = await Keys(app).list()
+    now = app.time()
+    rows = [
+        (k.id, k.name, k.environment, ",".join(k.scopes), _state(k, now), k.last_used_at or "never")
+        for k in found
+    ]
+    text = table(("KEY", "NAME", "ENVIRONMENT", "SCOPES", "STATE", "LAST USED"), rows)
+    answer(as_json, [_data(key) for key in found], text if rows else "There are none.")
+
+
+@keys.command()
+@click.argument("key_id", metavar="KEY")
+@reason_option
+@by_option
+@on_database
+async def revoke(app: App, as_json: bool, key_id: str, reason: str | None, by: str | None) -> None:
+    """End a key. Servers know within seconds."""
+    from perdure.engine.keys import Keys
+
+    key = await Keys(app).revoke(key_id)
+    await _audit(app, by, "revoke_key", key.id, reason)
+    answer(as_json, _data(key), f"{key.id} ({key.name}) opens nothing any more.")
+
+
+@keys.command()
+@click.argument("key_id", metavar="KEY")
+@click.option("--overlap", default="24h", show_default=True, help="How long the old text is good.")
+@by_option
+@on_database
+async def rotate(app: App, as_json: bool, key_id: str, overlap: str, by: str | None) -> None:
+    """Another text for the same key; the old one stays good for a while."""
+    from perdure.engine.keys import Keys
+
+    made = await Keys(app).rotate(key_id, _duration(overlap, "--overlap"))
+    await _audit(app, by, "rotate_key", made.key.id)
+    _show(as_json, made)
+
+
+async def _audit(
+    app: App, by: str | None, action: str, target: str, reason: str | None = None, **details: Any
+) -> None:
+    from perdure.core.audit_trail import AuditEntry
+    from perdure.engine.audit_log import AuditLog
+    from perdure.engine.door import actor_of
+
+    entry = AuditEntry(
+        at=app.time(),
+        actor=actor_of(operator(by)),
+        action=action,
+        target=target,
+        reason=reason,
+        outcome="done",
+        details=details or None,
+    )
+    await AuditLog(app).write(entry)
+
+
+def _show(as_json: bool, made: NewKey) -> None:
+    key = made.key
+    may = f"{key.name} may {', '.join(key.scopes)} in {key.environment}"
+    text = f"{may}. This is shown once:\n\n{made.text}\n"
+    answer(as_json, {**_data(key), "key": made.text}, text)
+
+
+def _data(key: ApiKey) -> dict[str, Any]:
+    import msgspec
+
+    data: dict[str, Any] = msgspec.to_builtins(key)
+    del data["secrets"], data["version"]
+    return data
+
+
+def _state(key: ApiKey, now: Any) -> str:
+    if key.revoked_at is not None:
+        return "revoked"
+    return "valid" if key.is_valid(now) else "expired"
+
+
+def _duration(text: str, flag: str) -> timedelta:
+    from datetime import timedelta
+
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise CommandFailed(f"{flag} must be like 90d, 12h or 30m, not {text!r}")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})

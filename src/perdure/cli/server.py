@@ -1,0 +1,46 @@
+"""`perdure server`: the HTTP API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from perdure.cli.loading import database_url, environment_option, url_option
+from perdure.cli.output import CannotStart, explained, json_option, run
+
+
+@click.command()
+@url_option
+@environment_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True)
+@click.option("--allow-host", "hosts", multiple=True, help="A name that it may be called by.")
+@click.option("--require-keys", "requires_keys", is_flag=True, help="Even before the first one.")
+@click.option("--rate", help="Requests of one key, e.g. 6000/1m; or `none`.")
+@click.option("--maintenance/--no-maintenance", default=True, help="Recover and prune, too.")
+@json_option
+@explained
+def server(
+    url: str | None, environment: str | None, rate: str | None, as_json: bool, **options: Any
+) -> None:
+    """Serve the HTTP API until stopped.
+
+    It listens at this machine only, unless told otherwise, and then it needs keys: see
+    `perdure keys create`. With --json, log lines are JSON.
+    """
+    from perdure.cli.logs import log_to_stderr
+
+    try:
+        from perdure.web.server import ServerOptions, serve
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "perdure":
+            raise
+        advice = f"{error.name} is not installed: pip install 'perdure[server]'"
+        raise CannotStart(f"the server needs more than runs do; {advice}") from error
+    from perdure.engine.app import App
+
+    log_to_stderr(as_json)
+    if rate is not None:
+        options["rate"] = None if rate == "none" else rate
+    run(serve(App(database_url(url), environment=environment), ServerOptions(**options)))

@@ -1,0 +1,115 @@
+"""Asking for runs of tasks whose code is elsewhere: on behalf of others, many at a time.
+
+What a task is like comes from the catalogue, which is read at most once a moment: a server asks
+for thousands of runs a second, and tasks change when somebody deploys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.commit import Commit, prepare_commit
+from perdure.core.decide import decide_create
+from perdure.core.run import Actor
+from perdure.core.values import encode_value
+from perdure.engine.catalogue import KnownTask, TaskEntry, check_payload, known_tasks
+from perdure.engine.client import CommitBatcher, Made, handle_of, new_run, work_of
+from perdure.engine.options import TaskSettings, TriggerOptions
+from perdure.errors import PerdureError, TaskNotFound
+from perdure.storage.protocol import Committed
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+    from perdure.engine.handle import RunHandle
+    from perdure.engine.task import Task
+
+FRESH = 1.0
+"""Seconds for which the catalogue is taken to be as it was."""
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """One run that somebody asks for."""
+
+    task: str
+    payload: Mapping[str, Any]
+    options: TriggerOptions = TriggerOptions()
+
+
+class Asking:
+    """The trigger side of a process that has nobody's code."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._batches = CommitBatcher(app)
+        self._entries: dict[str, TaskEntry] = {}
+        self._read_at = float("-inf")
+
+    async def ask(self, wish: Wish, actor: Actor) -> RunHandle[Any]:
+        """Durable when it returns. Raises TaskNotFound, InvalidInput and the conflicts of keys."""
+        [made] = await self.ask_all([wish], actor)
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    async def ask_all(
+        self, wishes: Sequence[Wish], actor: Actor, batch_id: str | None = None
+    ) -> list[RunHandle[Any] | Exception]:
+        """In the order of the wishes: a handle, or what was wrong with that one."""
+        await self._look_up({wish.task for wish in wishes})
+        return list(await asyncio.gather(*(self._made(wish, actor, batch_id) for wish in wishes)))
+
+    async def _made(
+        self, wish: Wish, actor: Actor, batch_id: str | None
+    ) -> RunHandle[Any] | Exception:
+        try:
+            task = self._task(wish.task)
+            queue = wish.options.queue or task.settings.queue
+            with self._app.tracing.trigger(wish.task, queue) as span:
+                commit = self._creation(task, wish, actor, batch_id, span.carrier)
+                span.about(commit.run.id)
+                outcome: Made = await self._batches.commit(commit)
+            if isinstance(outcome, Committed):
+                self._app.hints.publish([work_of(commit)])
+            return handle_of(self._app, task, outcome)
+        except PerdureError as error:
+            return error
+
+    def _creation(
+        self,
+        task: Task[..., Any],
+        wish: Wish,
+        actor: Actor,
+        batch_id: str | None,
+        carrier: dict[str, str] | None,
+    ) -> Commit:
+        app, now = self._app, self._app.time()
+        check_payload(wish.task, self._entries[wish.task].payload_schema or {}, wish.payload)
+        payload = encode_value(dict(wish.payload), limit=app.defaults.payload_limit)
+        wanted = replace(
+            new_run(task, payload, wish.options, now, None),
+            environment=app.environment,
+            batch_id=batch_id,
+            trace_carrier=carrier,
+        )
+        events = decide_create(wanted, app.ids.run_id(now), actor, now)
+        return prepare_commit(None, events, app.ids.commit_id())
+
+    def _task(self, name: str) -> Task[..., Any]:
+        if name not in self._entries:
+            raise TaskNotFound(name)
+        entry = self._entries[name]
+        fields = {field: getattr(entry, field) for field in TaskSettings.__struct_fields__}
+        # All that a trigger asks of a task is its settings.
+        return cast("Task[..., Any]", KnownTask(TaskSettings(**fields)))
+
+    async def _look_up(self, names: set[str]) -> None:
+        now = self._app.clock.elapsed()
+        if names <= self._entries.keys() and now - self._read_at < FRESH:
+            return
+        found = await known_tasks(self._app.storage, self._app.environment)
+        self._entries, self._read_at = {entry.name: entry for entry in found}, now

@@ -1,0 +1,115 @@
+"""The audit log: every order of an operator, sealed into a chain that shows tampering."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perdure.core.audit_trail import AuditEntry, SealedEntry, flaws, seal
+from perdure.engine.write import MOST_CONFLICTS
+from perdure.errors import InvalidInput, PerdureError, StorageUnavailable
+from perdure.storage.protocol import Storage
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+
+PAGE = 1000
+
+
+class AuditLog:
+    """One environment's. Who writes at the same time shares a transaction."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._waiting: list[tuple[AuditEntry, asyncio.Future[None]]] = []
+        self._writer: asyncio.Task[None] | None = None
+
+    async def write(self, entry: AuditEntry) -> None:
+        """Durable when it returns. Raises what storage raises."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((entry, written))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
+        await written
+
+    async def read(self, *, after: int = 0, limit: int = 100) -> Sequence[SealedEntry]:
+        """Entries by position, oldest first."""
+        return await self._app.storage.audit_entries(
+            self._app.environment, after=after, limit=limit
+        )
+
+    async def _write(self) -> None:
+        while self._waiting:
+            group, self._waiting = self._waiting, []
+            trouble = await self._append([entry for entry, _ in group])
+            for _, written in group:
+                if written.done():
+                    continue
+                if trouble is None:
+                    written.set_result(None)
+                else:
+                    written.set_exception(trouble)
+
+    async def _append(self, entries: Sequence[AuditEntry]) -> Exception | None:
+        """Again where another process was faster."""
+        storage, environment = self._app.storage, self._app.environment
+        try:
+            for _ in range(MOST_CONFLICTS):
+                head = await storage.audit_head(environment)
+                if await storage.append_audit(seal(environment, entries, head)):
+                    return None
+        except PerdureError as error:
+            return error
+        return StorageUnavailable("the audit log is being written by many at once; try again")
+
+
+class TrailTotals(msgspec.Struct):
+    """What a verification has seen. The head, kept elsewhere, shows later that no tail was cut."""
+
+    entries: int = 0
+    flaws: int = 0
+    head: str | None = None
+
+
+class Verification:
+    """One pass over an environment's trail: `async for flaw in …`, then `totals`."""
+
+    def __init__(self, storage: Storage, environment: str, anchor: str | None = None) -> None:
+        self.totals = TrailTotals()
+        self._storage = storage
+        self._environment = environment
+        self._anchor = None if anchor is None else read_anchor(anchor)
+
+    async def flaws(self) -> AsyncIterator[str]:
+        last: SealedEntry | None = None
+        missing = self._anchor
+        while page := await self._page(last):
+            for flaw in flaws(page, last):
+                self.totals.flaws += 1
+                yield flaw
+            if missing in [(it.position, it.hash) for it in page]:
+                missing = None
+            self.totals.entries += len(page)
+            last = page[-1]
+        if last is not None:
+            self.totals.head = f"{last.position}:{last.hash}"
+        if missing is not None:
+            self.totals.flaws += 1
+            yield f"the head that was kept, entry {missing[0]}, is not there any more"
+
+    async def _page(self, last: SealedEntry | None) -> list[SealedEntry]:
+        after = 0 if last is None else last.position
+        return await self._storage.audit_entries(self._environment, after=after, limit=PAGE)
+
+
+def read_anchor(text: str) -> tuple[int, str]:
+    """A head that a verification once told: `17:9f86…`. Raises InvalidInput."""
+    position, colon, hash = text.partition(":")
+    if not (colon and position.isdecimal() and len(hash) == 64):
+        raise InvalidInput(
+            "anchor", f"must be the head of a trail, e.g. 17:9f86…, not {text!r:.80}"
+        )
+    return int(position), hash

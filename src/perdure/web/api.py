@@ -1,0 +1,267 @@
+"""The API as an ASGI application: `async with Api(app) as api:`.
+
+A request passes the door, is read, carried out by the handler that the table names, written into
+the audit log if it was an operator's order, and answered. Whatever goes wrong on that way is
+answered as a problem, in one place.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any, Self
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+from starlette.routing import Router
+from starlette.types import Message, Receive, Scope, Send
+
+from perdure.core.audit_trail import AuditEntry
+from perdure.core.rates import Rate, make_rate
+from perdure.engine.app import App
+from perdure.engine.write import load
+from perdure.errors import PerdureError, RunNotFound, SequenceConflict
+from perdure.telemetry import table
+from perdure.web.door import LOOPBACK_NAMES, SECURITY_HEADERS, Door
+from perdure.web.feed import Feed
+from perdure.web.keyring import Keyring
+from perdure.web.problems import (
+    CONTENT_TYPE,
+    Refusal,
+    RequestRefused,
+    problem_of,
+    retry_after,
+)
+from perdure.web.reading import read_body, read_query, read_sequence
+from perdure.web.route import Call, Caller, Route
+from perdure.web.table import ROUTES
+from perdure.web.throttle import Throttle
+from perdure.web.workplace import Workplaces
+
+RATE = Rate(6000, per=60, burst=1000)
+_REQUEST_ID = re.compile(r"[\w.-]{8,64}")
+_UNTOLD = frozenset({"payload", "reason"})
+"""Fields of a body that an audit entry does not repeat under its details."""
+
+
+class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server keeps its door. `hosts`: the names it goes by; none: any. `rate`: requests of
+    one key, in each process. `requires_keys`: also while there has never been one."""
+
+    requires_keys: bool = True
+    hosts: frozenset[str] | None = None
+    rate: Rate | str | None = RATE
+    most_body: int = 8 * 1024 * 1024
+
+
+LOCAL = ApiOptions(requires_keys=False, hosts=frozenset(LOOPBACK_NAMES))
+"""For a server that only its own machine can reach."""
+
+
+class Api:
+    """Serves every environment that has a key, and the app's own."""
+
+    routes: tuple[Route, ...] = ROUTES
+
+    def __init__(self, app: App, options: ApiOptions | None = None) -> None:
+        self.options = options or ApiOptions()
+        self.workplaces = Workplaces(app)
+        self._like = app
+        self._stack = AsyncExitStack()
+        self._router = Router(
+            [
+                StarletteRoute(route.path, partial(self._respond, route), methods=[route.method])
+                for route in self.routes
+            ],
+            redirect_slashes=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.workplaces.close)
+            self.home = await self.workplaces.at(self._like.environment)
+            app = self.home.app
+            self.keyring = await stack.enter_async_context(Keyring(app))
+            self.feed = Feed(app)
+            self.feed.listen()
+            stack.push_async_callback(self.feed.close)
+            stack.callback(app.metrics.registry.watch(self.feed.gauges))
+            self.door = self._make_door(app)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._stack.aclose()
+
+    def begin_stop(self) -> None:
+        """End what would go on for ever, so that the rest can end by itself."""
+        self.feed.begin_stop()
+
+    def _make_door(self, app: App) -> Door:
+        return Door(
+            self.keyring,
+            Throttle(make_rate(self.options.rate), app.clock),
+            hosts=self.options.hosts,
+            environment=app.environment,
+            is_open_without_keys=not self.options.requires_keys,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _sit_out(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Every answer has the security headers and a request id."""
+        request = Request(scope, receive)
+        given = request.headers.get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else self._like.ids.token()
+        scope["perdure.request_id"] = request_id
+        scope["app"] = self  # without it the router would answer by itself where there is no route
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = {**SECURITY_HEADERS, "x-request-id": request_id}
+                message["headers"] += [(k.encode(), v.encode()) for k, v in extra.items()]
+            await send(message)
+
+        try:
+            await self._router(scope, receive, send_with_headers)
+        except HTTPException as error:
+            refused = _unroutable(error, scope)
+            await _problem(refused, request_id)(scope, receive, send_with_headers)
+
+    async def _respond(self, route: Route, request: Request) -> Response:
+        request_id: str = request.scope["perdure.request_id"]
+        began, call = self._like.clock.elapsed(), None
+        try:
+            self.door.check_origin(request.headers)
+            caller = await self.door.identify(route, request.headers)
+            call = await self._call(route, request, caller, request_id)
+            answer = await self._carry_out(route, call, request)
+            response = _answer(route, call, answer)
+        except Exception as error:  # noqa: BLE001  # answered, whatever it is
+            response = _problem(error, request_id)
+        self._note(route, response.status_code, began, request_id, call)
+        return response
+
+    async def _call(self, route: Route, request: Request, caller: Caller, request_id: str) -> Call:
+        at = await self.workplaces.at(caller.environment)
+        call = Call(self, at, caller, dict(request.path_params), request_id)
+        if route.names_run and route.method != "GET":
+            call.expected = read_sequence(request.headers.get("if-match"))
+        if route.takes_idempotency_key:
+            call.idempotency_key = request.headers.get("idempotency-key")
+        call.last_event_id = request.headers.get("last-event-id")
+        return call
+
+    async def _carry_out(self, route: Route, call: Call, request: Request) -> Any:
+        """An order is in the audit log before it is answered, also one that was refused."""
+        given: dict[str, Any] = {}
+        outcome = "done"
+        try:
+            self.door.admit(route, call.caller)
+            if route.query is not None:
+                given["query"] = read_query(route, request)
+            if route.body is not None:
+                given["body"] = await read_body(route, request, self.options.most_body)
+            if route.names_run:
+                call.run = await _own_run(call)
+            return await route.handler(call, **given)
+        except SequenceConflict as conflict:
+            outcome = Refusal.STALE.value
+            if call.expected is None:
+                raise
+            raise RequestRefused(Refusal.STALE, str(conflict)) from conflict
+        except Exception as error:
+            outcome = problem_of(error, "").type.rpartition(":")[2]
+            raise
+        finally:
+            if route.is_audited:
+                await self._audit(route, call, given.get("body"), outcome)
+
+    async def _audit(self, route: Route, call: Call, body: Any, outcome: str) -> None:
+        said = {} if body is None else msgspec.structs.asdict(body)
+        told = {
+            k: v for k, v in said.items() if k not in _UNTOLD and v not in (None, msgspec.UNSET)
+        }
+        reason = said.get("reason")
+        entry = AuditEntry(
+            at=call.app.time(),
+            actor=call.by,
+            action=route.name,
+            target="/".join(call.path.values()) or None,
+            reason=None if reason is None else call.at.view.text(reason),
+            request_id=call.request_id,
+            outcome=outcome,
+            details=call.at.view.hide(msgspec.to_builtins(told)) if told else None,
+        )
+        await call.at.audit_log.write(entry)
+
+    def _note(
+        self, route: Route, status: int, began: float, request_id: str, call: Call | None
+    ) -> None:
+        seconds = self._like.clock.elapsed() - began
+        registry = (self.home if call is None else call.at).app.metrics.registry
+        registry.counter(table.HTTP_REQUESTS).add(1, (route.method, route.path, str(status)))
+        registry.histogram(table.HTTP_SECONDS).observe(seconds, (route.method, route.path))
+        table.REQUEST.say(
+            method=route.method,
+            route=route.path,
+            status=status,
+            seconds=round(seconds, 4),
+            request_id=request_id,
+            key_id="" if call is None else call.caller.id,
+        )
+
+
+async def _own_run(call: Call) -> Any:
+    """The run of the path. One of another environment does not exist here."""
+    run = await load(call.app.storage, call.path["run_id"])
+    if run.environment != call.app.environment:
+        raise RunNotFound(run.id)
+    if call.expected not in (None, run.sequence):
+        raise SequenceConflict(run.id, call.expected or 0, run.sequence)
+    return run
+
+
+def _answer(route: Route, call: Call, answer: Any) -> Response:
+    if isinstance(answer, Response):
+        return answer
+    status = route.status if call.status is None else call.status
+    body = msgspec.json.encode(answer)
+    return Response(body, status, call.headers, media_type="application/json")
+
+
+def _problem(error: Exception, request_id: str) -> Response:
+    problem = problem_of(error, request_id)
+    if problem.status >= 500 and not isinstance(error, PerdureError):
+        table.REQUEST_FAILED.say_with_error(request_id=request_id)
+    headers = {}
+    if problem.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    wait = retry_after(error)
+    if wait is not None:
+        headers["retry-after"] = str(max(1, -int(-wait // 1)))
+    return Response(msgspec.json.encode(problem), problem.status, headers, CONTENT_TYPE)
+
+
+def _unroutable(error: HTTPException, scope: Scope) -> RequestRefused:
+    if error.status_code == 405:
+        problem = f"{scope['method']} is not a method of {scope['path']!r:.200}"
+        return RequestRefused(Refusal.METHOD_NOT_ALLOWED, problem)
+    return RequestRefused(Refusal.NO_ROUTE, f"there is nothing at {scope['path']!r:.200}")
+
+
+async def _sit_out(receive: Receive, send: Send) -> None:
+    """Servers announce their start and end; ours are those of the context manager."""
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

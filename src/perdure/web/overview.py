@@ -1,0 +1,165 @@
+"""What there is and how it is doing: tasks, workers, numbers, health."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from starlette.responses import Response
+
+from perdure.core.lifecycle import Status
+from perdure.engine.catalogue import TaskEntry, WorkerEntry, find_task, known_tasks
+from perdure.errors import InvalidInput, PerdureError
+from perdure.storage.oversight import Ended
+from perdure.storage.protocol import Backlog
+from perdure.telemetry.prometheus import CONTENT_TYPE
+from perdure.web.openapi import document
+from perdure.web.route import Call
+from perdure.web.views import Items
+from perdure.web.wishes import StatsQuery
+
+PATIENCE = 2.0
+"""Seconds after which a storage that has not answered is not usable."""
+MOST_STEPS = 1440
+
+
+class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue's runs by status, and what it has to do now. Due, later, parked and leased are
+    counted up to 10,000."""
+
+    queue: str
+    statuses: dict[Status, int]
+    due: int = 0
+    later: int = 0
+    parked: int = 0
+    leased: int = 0
+    oldest_due_seconds: float = 0.0
+
+
+class WorkerStats(msgspec.Struct, frozen=True):
+    """Workers seen within one lease, and their places."""
+
+    live: int
+    places: int
+    running: int
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    """`ended`: how many runs ended how, step by step, where any did."""
+
+    at: datetime
+    statuses: dict[Status, int]
+    queues: list[QueueStats]
+    workers: WorkerStats
+    since: datetime
+    step_seconds: float
+    ended: list[Ended]
+
+
+class Health(msgspec.Struct, frozen=True, omit_defaults=True):
+    ok: bool
+    reason: str | None = None
+
+
+async def list_tasks(call: Call) -> Items[TaskEntry]:
+    return Items(await known_tasks(call.app.storage, call.app.environment))
+
+
+async def get_task(call: Call) -> TaskEntry:
+    return await find_task(call.app.storage, call.app.environment, call.path["task"])
+
+
+async def list_workers(call: Call) -> Items[WorkerEntry]:
+    return Items(list(await call.app.workers.list()))
+
+
+async def get_stats(call: Call, query: StatsQuery) -> Stats:
+    """Counting looks at every run, so what was counted a moment ago is told again."""
+    if query.window / query.step > MOST_STEPS:
+        raise InvalidInput("step", f"at most {MOST_STEPS} steps fit into a window")
+    return await call.at.recent.get(query, lambda: _count(call, query))
+
+
+async def _count(call: Call, query: StatsQuery) -> Stats:
+    storage, environment = call.app.storage, call.app.environment
+    now = await storage.now()
+    step = timedelta(seconds=query.step)
+    since = _floor(now - timedelta(seconds=query.window), step)
+    counts = await storage.counts(environment)
+    workers = await call.app.workers.list()
+    return Stats(
+        at=now,
+        statuses=_by_status(counts),
+        queues=_queues(counts, await storage.backlog(environment)),
+        workers=_workers(workers, now - call.app.defaults.lease_ttl),
+        since=since,
+        step_seconds=query.step,
+        ended=await storage.throughput(environment, since, step),
+    )
+
+
+def _floor(at: datetime, step: timedelta) -> datetime:
+    """The same steps, whenever somebody asks."""
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    return at - (at - epoch) % step
+
+
+def _by_status(counts: dict[tuple[str, Status], int]) -> dict[Status, int]:
+    totals = dict.fromkeys(Status, 0)
+    for (_, status), count in counts.items():
+        totals[status] += count
+    return totals
+
+
+def _queues(counts: dict[tuple[str, Status], int], backlogs: list[Backlog]) -> list[QueueStats]:
+    known = {backlog.queue: backlog for backlog in backlogs}
+    names = {queue for queue, _ in counts} | known.keys()
+    return [_queue(name, counts, known.get(name) or Backlog(queue=name)) for name in sorted(names)]
+
+
+def _queue(name: str, counts: dict[tuple[str, Status], int], backlog: Backlog) -> QueueStats:
+    return QueueStats(
+        queue=name,
+        statuses={status: n for (queue, status), n in sorted(counts.items()) if queue == name},
+        due=backlog.due,
+        later=backlog.later,
+        parked=backlog.parked,
+        leased=backlog.leased,
+        oldest_due_seconds=backlog.oldest_due_age.total_seconds(),
+    )
+
+
+def _workers(workers: Sequence[WorkerEntry], since: datetime) -> WorkerStats:
+    live = [it for it in workers if it.seen_at is not None and it.seen_at > since]
+    places, running = sum(it.concurrency for it in live), sum(it.running for it in live)
+    return WorkerStats(len(live), places, running)
+
+
+# For machines
+
+
+async def healthz(call: Call) -> Health:
+    return Health(True)
+
+
+async def readyz(call: Call) -> Health:
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await call.app.storage.check_schema()
+    except TimeoutError:
+        call.status = 503
+        return Health(False, f"the storage has not answered within {PATIENCE:g} s")
+    except PerdureError as error:
+        call.status = 503
+        return Health(False, call.at.view.text(str(error)))
+    return Health(True)
+
+
+async def get_metrics(call: Call) -> Response:
+    return Response(await call.app.metrics.prometheus(), media_type=CONTENT_TYPE)
+
+
+async def get_openapi(call: Call) -> Response:
+    return Response(document(call.api.routes), media_type="application/json")

@@ -1,0 +1,146 @@
+"""Errors as RFC 9457 problems: one table from our error classes to statuses.
+
+A problem's `type` is `urn:perdure:problem:` and the name of the error, which is stable. What is
+no error of ours is told by its request id only; the log knows more.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+import msgspec
+
+from perdure import errors as e
+
+URN = "urn:perdure:problem:"
+CONTENT_TYPE = "application/problem+json"
+
+
+class Refusal(StrEnum):
+    """Why a request is not even looked at. Values are slugs."""
+
+    MALFORMED = "malformed-request"
+    NOT_AUTHENTICATED = "not-authenticated"
+    SCOPE_MISSING = "scope-missing"
+    FOREIGN_ORIGIN = "foreign-origin"
+    FOREIGN_HOST = "foreign-host"
+    NO_ROUTE = "no-such-route"
+    METHOD_NOT_ALLOWED = "method-not-allowed"
+    BODY_TOO_SLOW = "body-too-slow"
+    STALE = "precondition-failed"
+    BODY_TOO_LARGE = "body-too-large"
+    MEDIA_TYPE = "unsupported-media-type"
+    RATE_LIMITED = "rate-limited"
+    TOO_MANY_STREAMS = "too-many-streams"
+    INTERNAL = "internal-error"
+
+
+class RequestRefused(e.PerdureError):
+    """The server does not take the request as it is; `kind` says why."""
+
+    def __init__(self, kind: Refusal, problem: str, retry_after: float | None = None) -> None:
+        super().__init__(kind, problem, retry_after)
+        self.kind = kind
+        self.problem = problem
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+REFUSALS: dict[str, int] = {
+    Refusal.MALFORMED: 400,
+    Refusal.NOT_AUTHENTICATED: 401,
+    Refusal.SCOPE_MISSING: 403,
+    Refusal.FOREIGN_ORIGIN: 403,
+    Refusal.FOREIGN_HOST: 421,
+    Refusal.NO_ROUTE: 404,
+    Refusal.METHOD_NOT_ALLOWED: 405,
+    Refusal.BODY_TOO_SLOW: 408,
+    Refusal.STALE: 412,
+    Refusal.BODY_TOO_LARGE: 413,
+    Refusal.MEDIA_TYPE: 415,
+    Refusal.RATE_LIMITED: 429,
+    Refusal.TOO_MANY_STREAMS: 503,
+    Refusal.INTERNAL: 500,
+}
+
+STATUSES: dict[type[e.PerdureError], int] = {
+    e.PayloadTooLarge: 413,
+    e.InvalidInput: 422,
+    e.RunNotFound: 404,
+    e.TaskNotFound: 404,
+    e.KeyNotFound: 404,
+    e.NotAllowed: 409,
+    e.SequenceConflict: 409,
+    e.IdempotencyConflict: 409,
+    e.SingletonConflict: 409,
+    e.StorageUnavailable: 503,
+    e.SchemaMismatch: 503,
+}
+"""The nearest base class counts; what has none here is a 500."""
+
+RETRY_AFTER = 1.0
+_CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+class FieldProblem(msgspec.Struct, frozen=True):
+    """What is wrong with one field of the request."""
+
+    field: str
+    message: str
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    request_id: str = ""
+    errors: tuple[FieldProblem, ...] = ()
+
+
+def status_of(kind: type[e.PerdureError]) -> int:
+    found = next((STATUSES[base] for base in kind.__mro__ if base in STATUSES), 500)
+    return found
+
+
+def problem_of(error: Exception, request_id: str) -> Problem:
+    """What a client is told. Never a traceback, never the text of an error that is not ours."""
+    if isinstance(error, RequestRefused):
+        return _problem(error.kind, REFUSALS[error.kind], str(error), request_id)
+    if not isinstance(error, e.PerdureError):
+        detail = f"something went wrong; the server's log tells what, under {request_id}"
+        return _problem(Refusal.INTERNAL, 500, detail, request_id)
+    fields: tuple[FieldProblem, ...] = ()
+    if isinstance(error, e.InvalidInput):
+        fields = (FieldProblem(error.field, error.problem),)
+    slug, status = slug_of(type(error)), status_of(type(error))
+    return _problem(slug, status, str(error), request_id, fields)
+
+
+def retry_after(error: Exception) -> float | None:
+    """Seconds, where it makes sense to come again."""
+    if isinstance(error, RequestRefused):
+        return error.retry_after
+    return RETRY_AFTER if isinstance(error, e.StorageUnavailable) else None
+
+
+def slug_of(kind: type[Exception]) -> str:
+    return _CAMEL.sub("-", kind.__name__).lower()
+
+
+def _problem(
+    slug: str, status: int, detail: str, request_id: str, errors: tuple[FieldProblem, ...] = ()
+) -> Problem:
+    return Problem(
+        type=f"{URN}{slug}",
+        title=slug.replace("-", " ").capitalize(),
+        status=status,
+        detail=detail,
+        request_id=request_id,
+        errors=errors,
+    )

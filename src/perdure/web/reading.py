@@ -1,0 +1,99 @@
+"""From a request to values: query strings and bodies, bounded in size and time, checked."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+
+from perdure.errors import InvalidInput
+from perdure.web.problems import Refusal, RequestRefused
+from perdure.web.route import Route
+
+PATIENCE = 30.0
+"""Seconds for a whole body."""
+
+_WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
+_NAMED = re.compile(r"field `(?P<name>[^`]*)`")
+_JSON = re.compile(r"application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
+
+
+def read_query(route: Route, request: Request) -> Any:
+    """Raises InvalidInput. A parameter that comes twice is no list of two."""
+    given: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name in given:
+            raise InvalidInput(name, "is given more than once")
+        given[name] = value
+    try:
+        return msgspec.convert(given, route.query, strict=False)
+    except msgspec.ValidationError as error:
+        raise _misfit(error) from error
+
+
+async def read_body(route: Route, request: Request, most: int) -> Any:
+    """Raises RequestRefused for what is no JSON, and InvalidInput for what is of another form."""
+    body = await _receive(request, most)
+    if not body:
+        if route.needs_body:
+            raise InvalidInput("body", "is missing; send a JSON object")
+        return route.body()
+    if _JSON.fullmatch(request.headers.get("content-type", "")) is None:
+        raise RequestRefused(Refusal.MEDIA_TYPE, "send JSON, as Content-Type: application/json")
+    try:
+        return msgspec.json.decode(body, type=route.body)
+    except msgspec.ValidationError as error:
+        raise _misfit(error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestRefused(Refusal.MALFORMED, f"the body is not JSON: {error}") from error
+    except RecursionError:
+        raise RequestRefused(Refusal.MALFORMED, "the body is nested too deeply") from None
+
+
+async def _receive(request: Request, most: int) -> bytes:
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > most:
+        raise _too_large(most)
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(PATIENCE):
+            async for piece in request.stream():
+                size += len(piece)
+                if size > most:
+                    raise _too_large(most)
+                pieces.append(piece)
+    except TimeoutError:
+        problem = f"the body did not arrive within {PATIENCE:g} s"
+        raise RequestRefused(Refusal.BODY_TOO_SLOW, problem) from None
+    except ClientDisconnect:
+        raise RequestRefused(Refusal.MALFORMED, "the body was cut off") from None
+    return b"".join(pieces)
+
+
+def read_sequence(header: str | None) -> int | None:
+    """What `If-Match` names: the ETag of a run is its sequence. A star is any run there is."""
+    if header is None or header.strip() == "*":
+        return None
+    text = header.strip().removeprefix("W/").strip('"')
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
+        problem = f"{header!r:.80} is not the ETag of a run"
+        raise RequestRefused(Refusal.STALE, problem)
+    return int(text)
+
+
+def _too_large(most: int) -> RequestRefused:
+    return RequestRefused(Refusal.BODY_TOO_LARGE, f"the body has more than {most} bytes")
+
+
+def _misfit(error: msgspec.ValidationError) -> InvalidInput:
+    match = _WHERE.match(str(error))
+    assert match is not None
+    problem, path = match["problem"], match["path"] or ""
+    named = _NAMED.search(problem)
+    if named is not None:
+        path = f"{path}.{named['name']}".lstrip(".")
+    return InvalidInput(path or "body", problem)

@@ -1,0 +1,139 @@
+"""One route: what it is called, who may call it, what goes in and what comes out.
+
+Everything else is derived from these: the routing, the checks, the OpenAPI document and the
+matrix of scopes that the tests walk. What goes in and out is read from the handler's own
+annotations, so that the table cannot say anything else than the code does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import msgspec
+from starlette.responses import Response
+
+from perdure.core.run import Actor, Run
+from perdure.engine.keys import Scope
+from perdure.errors import PerdureError
+
+if TYPE_CHECKING:
+    from perdure.web.api import Api
+    from perdure.web.workplace import Workplace
+
+Handler = Callable[..., Awaitable[Any]]
+
+_PARAMETER = re.compile(r"\{(\w+)\}")
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who calls: a key, or whoever sits at this machine while there are no keys."""
+
+    id: str
+    name: str
+    environment: str
+    scopes: frozenset[Scope]
+    actor: Actor
+
+
+class Call:
+    """One request, as a handler sees it: what it asks for has been checked."""
+
+    def __init__(
+        self, api: Api, at: Workplace, caller: Caller, path: dict[str, str], request_id: str
+    ) -> None:
+        self.api = api
+        self.at = at
+        self.app = at.app
+        self.caller = caller
+        self.path = path
+        self.request_id = request_id
+        self.expected: int | None = None
+        """The sequence that `If-Match` names."""
+        self.idempotency_key: str | None = None
+        self.last_event_id: str | None = None
+        self.status: int | None = None
+        """Another one than the route's."""
+        self.headers: dict[str, str] = {}
+        """Of the answer."""
+        self._run: Run | None = None
+
+    @property
+    def run(self) -> Run:
+        """The run that the path names, of the caller's environment."""
+        assert self._run is not None, "the path names no run"
+        return self._run
+
+    @run.setter
+    def run(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def by(self) -> Actor:
+        return self.caller.actor
+
+
+class Route(msgspec.Struct, frozen=True, dict=True):
+    """One line of the table. Without a scope everybody may call it. `status` is that of success,
+    `also` are others that come with the same answer; `media_type` tells of one that is no JSON."""
+
+    method: str
+    path: str
+    scope: Scope | None
+    handler: Handler
+    summary: str
+    errors: tuple[type[PerdureError], ...] = ()
+    status: int = 200
+    also: tuple[int, ...] = ()
+    media_type: str = "application/json"
+    takes_idempotency_key: bool = False
+
+    @property
+    def name(self) -> str:
+        """The operation's name: the handler's."""
+        return self.handler.__name__
+
+    @property
+    def group(self) -> str:
+        return self.path.removeprefix("/v1").strip("/").split("/")[0].split(":")[0]
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return tuple(_PARAMETER.findall(self.path))
+
+    @property
+    def is_audited(self) -> bool:
+        """What operators order; whoever only looks or triggers leaves other traces."""
+        return self.method != "GET" and self.scope in (Scope.OPERATE, Scope.ADMIN)
+
+    @property
+    def names_run(self) -> bool:
+        return "run_id" in self.parameters
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return get_type_hints(self.handler)
+
+    @property
+    def query(self) -> Any:
+        """The type of its query string, if it takes one."""
+        return self._hints.get("query")
+
+    @property
+    def body(self) -> Any:
+        """The type of its body, if it takes one."""
+        return self._hints.get("body")
+
+    @property
+    def needs_body(self) -> bool:
+        """Where every field has a default, nothing at all will do."""
+        fields = () if self.body is None else msgspec.structs.fields(self.body)
+        return any(field.required for field in fields)
+
+    @property
+    def answer(self) -> Any:
+        """The type of its answer; none if it is no JSON."""
+        found = self._hints["return"]
+        return None if isinstance(found, type) and issubclass(found, Response) else found

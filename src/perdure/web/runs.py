@@ -1,0 +1,171 @@
+"""Runs over HTTP: ask for them, look at them, steer them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from perdure.core.run import Actor, ActorType, Run
+from perdure.engine.handle import RunHandle
+from perdure.engine.reading_logs import Bundle
+from perdure.web.problems import Problem, problem_of
+from perdure.web.route import Call
+from perdure.web.views import (
+    AttemptView,
+    EventView,
+    Items,
+    LogLineView,
+    RunSummary,
+    RunView,
+    WhyView,
+)
+from perdure.web.wishes import (
+    AgainBody,
+    BatchBody,
+    EventQuery,
+    LogQuery,
+    ReasonBody,
+    RescheduleBody,
+    RunQuery,
+    TriggerBody,
+)
+
+
+class Triggered(msgspec.Struct, frozen=True):
+    """`created` is false if a key found the run that was asked for before."""
+
+    id: str
+    created: bool
+
+
+class BatchItem(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of one item: a run, or a problem."""
+
+    id: str | None = None
+    created: bool = False
+    problem: Problem | None = None
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """In the order of what was asked for."""
+
+    batch_id: str
+    items: list[BatchItem]
+
+
+# Asking
+
+
+async def trigger_run(call: Call, body: TriggerBody) -> Triggered:
+    wish = body.wish(call.app.defaults.payload_limit, call.idempotency_key)
+    made = await call.at.asking.ask(wish, _client(call))
+    return _made(call, made)
+
+
+async def trigger_batch(call: Call, body: BatchBody) -> Batch:
+    limit = call.app.defaults.payload_limit
+    batch_id = f"batch_{call.app.ids.token()}"
+    wishes = [item.wish(limit) for item in body.runs]
+    made = await call.at.asking.ask_all(wishes, _client(call), batch_id)
+    return Batch(batch_id, [_item(call, it) for it in made])
+
+
+# Looking
+
+
+async def list_runs(call: Call, query: RunQuery) -> Items[RunSummary]:
+    page = await call.app.runs.list(limit=query.limit, cursor=query.cursor, **query.words)
+    return Items([call.at.view.summary(run) for run in page.runs], page.cursor)
+
+
+async def get_run(call: Call) -> RunView:
+    return _tagged(call, call.run)
+
+
+async def list_events(call: Call, query: EventQuery) -> Items[EventView]:
+    found = await call.app.runs.events(call.run, after=query.after)
+    return Items([call.at.view.event(recorded) for recorded in found])
+
+
+async def list_attempts(call: Call) -> Items[AttemptView]:
+    found = await call.app.runs.attempts(call.run)
+    return Items([call.at.view.attempt(attempt) for attempt in found])
+
+
+async def list_logs(call: Call, query: LogQuery) -> Items[LogLineView]:
+    lines = await call.app.runs.logs(call.run, after=query.after, limit=query.limit)
+    is_all = len(lines) < query.limit
+    return Items([call.at.view.line(it) for it in lines], None if is_all else lines[-1].cursor)
+
+
+async def explain_run(call: Call) -> WhyView:
+    return call.at.view.why(await call.app.runs.why(call.run))
+
+
+async def get_bundle(call: Call) -> Bundle:
+    return await call.app.runs.bundle(call.run)
+
+
+# Steering
+
+
+async def cancel_run(call: Call, body: ReasonBody) -> RunView:
+    runs = call.app.runs
+    return _tagged(call, await runs.cancel(call.run, body.reason, call.by, expected=call.expected))
+
+
+async def pause_run(call: Call, body: ReasonBody) -> RunView:
+    runs = call.app.runs
+    return _tagged(call, await runs.pause(call.run, body.reason, call.by, expected=call.expected))
+
+
+async def resume_run(call: Call, body: ReasonBody) -> RunView:
+    return _tagged(call, await call.app.runs.resume(call.run, call.by, expected=call.expected))
+
+
+async def reschedule_run(call: Call, body: RescheduleBody) -> RunView:
+    after = await call.app.runs.reschedule(
+        call.run,
+        call.by,
+        run_at=body.run_at,
+        priority=body.priority,
+        queue=body.queue,
+        reason=body.reason,
+        expected=call.expected,
+    )
+    return _tagged(call, after)
+
+
+async def retry_run(call: Call, body: AgainBody) -> Triggered:
+    payload = body.arguments(call.app.defaults.payload_limit)
+    made = await call.app.runs.retry(call.run, body.reason, call.by, payload=payload)
+    return _made(call, made)
+
+
+async def rerun_run(call: Call, body: AgainBody) -> Triggered:
+    payload = body.arguments(call.app.defaults.payload_limit)
+    made = await call.app.runs.rerun(call.run, body.reason, call.by, payload=payload)
+    return _made(call, made)
+
+
+def _client(call: Call) -> Actor:
+    """Whoever triggers is a client, not an operator."""
+    return Actor(ActorType.CLIENT, call.by.id)
+
+
+def _tagged(call: Call, run: Run) -> RunView:
+    call.headers["ETag"] = f'"{run.sequence}"'
+    return call.at.view.run(run)
+
+
+def _made(call: Call, made: RunHandle[Any]) -> Triggered:
+    call.status = 201 if made.created else 200
+    call.headers["Location"] = f"/v1/runs/{made.id}"
+    return Triggered(made.id, made.created)
+
+
+def _item(call: Call, made: RunHandle[Any] | Exception) -> BatchItem:
+    if isinstance(made, Exception):
+        return BatchItem(problem=problem_of(made, call.request_id))
+    return BatchItem(made.id, made.created)

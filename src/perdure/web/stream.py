@@ -1,0 +1,83 @@
+"""`GET /v1/stream`: server-sent events, as long as the client keeps up."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from perdure.telemetry import table
+from perdure.web.feed import Feed, Question, Stream
+from perdure.web.route import Call
+from perdure.web.wishes import StreamQuery
+
+HEARTBEAT = 15.0
+"""Seconds of silence after which a comment tells that there is still somebody."""
+PATIENCE = 30.0
+"""Seconds for a client to take what it was sent."""
+FAREWELL = 1.0
+RETRY = 2000
+"""Milliseconds after which a client that was cut off comes back."""
+
+
+class EventStream(Response):
+    """An answer that goes on. `dropped` is counted where the call was."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, feed: Feed, stream: Stream, call: Call) -> None:
+        super().__init__(headers={"x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._feed = feed
+        self._stream = stream
+        self._call = call
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sides = {
+            asyncio.create_task(self._tell(send)),
+            asyncio.create_task(_until_gone(receive)),
+        }
+        try:
+            await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._feed.leave(self._stream)
+            for side in sides:
+                side.cancel()
+            await asyncio.gather(*sides, return_exceptions=True)
+
+    async def _tell(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        try:
+            await _send(send, f"retry: {RETRY}\n\n".encode())
+            async for missed in self._feed.missed(self._stream):
+                await _send(send, missed)
+            while (news := await self._stream.next(HEARTBEAT)) is not None:
+                await _send(send, news or b": still here\n\n")
+        except TimeoutError:
+            self._stream.is_dropped = True
+        if self._stream.is_dropped:
+            self._call.app.metrics.registry.counter(table.STREAMS_DROPPED).add()
+            table.STREAM_DROPPED.say(request_id=self._call.request_id)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def stream_changes(call: Call, query: StreamQuery) -> EventStream:
+    question = Question(call.app.environment, query)
+    stream = await call.api.feed.open(question, call.last_event_id)
+    return EventStream(call.api.feed, stream, call)
+
+
+async def _send(send: Send, chunk: bytes) -> None:
+    if chunk:
+        async with asyncio.timeout(PATIENCE):
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,91 @@
+"""Every route there is."""
+
+from __future__ import annotations
+
+from perdure import errors as e
+from perdure.engine.keys import Scope
+from perdure.web import control, overview, runs, stream
+from perdure.web.route import Route
+
+_READ, _TRIGGER, _OPERATE, _ADMIN = Scope.READ, Scope.TRIGGER, Scope.OPERATE, Scope.ADMIN
+_RUN = "/v1/runs/{run_id}"
+_LETTER = "/v1/dead-letters/{run_id}"
+_KEYS = (e.IdempotencyConflict, e.SingletonConflict)
+
+RUNS = (
+    Route("POST", "/v1/runs", _TRIGGER, runs.trigger_run, "Ask for a run of a task",
+          (e.TaskNotFound, e.PayloadTooLarge, *_KEYS), 201, (200,), takes_idempotency_key=True),
+    Route("POST", "/v1/runs:batch", _TRIGGER, runs.trigger_batch,
+          "Ask for several runs; one bad item does not stop the others", (e.PayloadTooLarge,)),
+    Route("GET", "/v1/runs", _READ, runs.list_runs, "Runs, newest first"),
+    Route("GET", _RUN, _READ, runs.get_run, "A run; its ETag is its sequence"),
+    Route("GET", f"{_RUN}/events", _READ, runs.list_events, "A run's history"),
+    Route("GET", f"{_RUN}/attempts", _READ, runs.list_attempts, "A run's attempts"),
+    Route("GET", f"{_RUN}/logs", _READ, runs.list_logs, "What a run's attempts said"),
+    Route("GET", f"{_RUN}/why", _READ, runs.explain_run, "Why a run is where it is"),
+    Route("GET", f"{_RUN}/bundle", _READ, runs.get_bundle, "Everything about a run, to pass on"),
+    Route("POST", f"{_RUN}/cancel", _OPERATE, runs.cancel_run,
+          "End a run, or ask its worker to", (e.NotAllowed,)),
+    Route("POST", f"{_RUN}/pause", _OPERATE, runs.pause_run, "Hold a run back", (e.NotAllowed,)),
+    Route("POST", f"{_RUN}/resume", _OPERATE, runs.resume_run, "Let a paused run go on",
+          (e.NotAllowed,)),
+    Route("POST", f"{_RUN}/reschedule", _OPERATE, runs.reschedule_run,
+          "Another time, priority or queue", (e.NotAllowed,)),
+    Route("POST", f"{_RUN}/retry", _OPERATE, runs.retry_run, "Try a failed run again, as a new one",
+          (e.NotAllowed, e.PayloadTooLarge, *_KEYS), 201, also=(200,)),
+    Route("POST", f"{_RUN}/rerun", _OPERATE, runs.rerun_run, "A new run like this ended one",
+          (e.NotAllowed, e.PayloadTooLarge, *_KEYS), 201, also=(200,)),
+)  # fmt: skip
+
+CONTROL = (
+    Route("GET", "/v1/tasks", _READ, overview.list_tasks, "Every known task"),
+    Route("GET", "/v1/tasks/{task}", _READ, overview.get_task, "A task", (e.TaskNotFound,)),
+    Route("GET", "/v1/queues", _READ, control.list_queues, "Every queue, and what holds for it"),
+    Route("GET", "/v1/queues/{queue}", _READ, control.get_queue, "A queue"),
+    Route("PATCH", "/v1/queues/{queue}", _OPERATE, control.set_queue,
+          "Say what holds for a queue, whatever code says"),
+    Route("POST", "/v1/queues/{queue}/reset", _OPERATE, control.reset_queue,
+          "Give a queue's settings back to code"),
+    Route("POST", "/v1/queues/{queue}/pause", _OPERATE, control.pause_queue, "Pause a queue"),
+    Route("POST", "/v1/queues/{queue}/resume", _OPERATE, control.resume_queue, "Resume a queue"),
+    Route("GET", "/v1/limits", _READ, control.list_limits, "What holds for every task"),
+    Route("GET", "/v1/limits/{task}", _READ, control.get_limit, "What holds for a task",
+          (e.TaskNotFound,)),
+    Route("PATCH", "/v1/limits/{task}", _OPERATE, control.set_limit,
+          "Say what holds for a task, whatever code says", (e.TaskNotFound,)),
+    Route("POST", "/v1/limits/{task}/reset", _OPERATE, control.reset_limit,
+          "Give a task's limits back to code", (e.TaskNotFound,)),
+    Route("GET", "/v1/dead-letters", _READ, control.list_dead_letters,
+          "Runs that somebody has to decide about, newest first"),
+    Route("GET", _LETTER, _READ, control.get_dead_letter, "A run's dead letter"),
+    Route("POST", f"{_LETTER}/replay", _OPERATE, control.replay_dead_letter,
+          "Try it again as a new run", (e.NotAllowed, e.PayloadTooLarge, *_KEYS), 201, also=(200,)),
+    Route("POST", f"{_LETTER}/discard", _OPERATE, control.discard_dead_letter,
+          "Close it without another try", (e.NotAllowed,)),
+    Route("GET", "/v1/workers", _READ, overview.list_workers, "Workers of the last hour"),
+    Route("GET", "/v1/stats", _READ, overview.get_stats, "Numbers for dashboards"),
+    Route("GET", "/v1/stream", _READ, stream.stream_changes, "Changes as they come (SSE)",
+          media_type="text/event-stream"),
+)  # fmt: skip
+
+ADMIN = (
+    Route("GET", "/v1/keys", _ADMIN, control.list_keys, "Keys of this environment"),
+    Route("POST", "/v1/keys", _ADMIN, control.create_key, "A new key; its text is told once", (),
+          201),
+    Route("POST", "/v1/keys/{key_id}/revoke", _ADMIN, control.revoke_key, "End a key",
+          (e.KeyNotFound,)),
+    Route("POST", "/v1/keys/{key_id}/rotate", _ADMIN, control.rotate_key,
+          "A new secret; the old one stays good for a while", (e.KeyNotFound,)),
+    Route("GET", "/v1/audit", _ADMIN, control.list_audit, "What operators did, sealed"),
+)  # fmt: skip
+
+MACHINES = (
+    Route("GET", "/metrics", _READ, overview.get_metrics, "Prometheus metrics of this process",
+          media_type="text/plain"),
+    Route("GET", "/healthz", None, overview.healthz, "200 while the server lives"),
+    Route("GET", "/readyz", None, overview.readyz, "503 while its storage is not usable",
+          also=(503,)),
+    Route("GET", "/openapi.json", None, overview.get_openapi, "This document"),
+)  # fmt: skip
+
+ROUTES: tuple[Route, ...] = (*RUNS, *CONTROL, *ADMIN, *MACHINES)

@@ -1,0 +1,321 @@
+"""What comes out: values of the engine as the API tells them, without secrets.
+
+A lease's token never leaves; what looks like a secret in payloads, results, failures and
+histories is hidden by the app's redaction.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict, replace
+
+from perdure.core.attempts import Attempt, AttemptStatus
+from perdure.core.audit_trail import SealedEntry
+from perdure.core.effects import DeadLetter
+from perdure.core.failure import Failure, FailureKind
+from perdure.core.lifecycle import EventType, Status
+from perdure.core.run import (
+    Actor,
+    Awaiting,
+    Cancellation,
+    Policy,
+    Run,
+    SourceType,
+)
+from perdure.core.why import Why
+from perdure.core.why.reason import Reason
+from perdure.engine.keys import ApiKey, Scope
+from perdure.engine.redaction import Redact
+from perdure.storage.protocol import RecordedEvent
+from perdure.storage.run_log import LogLine
+
+T = TypeVar("T")
+
+
+class Items(msgspec.Struct, Generic[T], frozen=True):
+    """A whole list, or one page of it: `cursor` goes on after it; null: that was all."""
+
+    items: list[T]
+    cursor: str | None = None
+
+
+class SourceView(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a run exists."""
+
+    type: SourceType
+    run_id: str | None
+    schedule_id: str | None
+    nominal_time: datetime | None
+    reason: str | None
+    rule_id: str | None
+
+
+class CountersView(msgspec.Struct, frozen=True, kw_only=True):
+    """What has happened to a run, counted."""
+
+    claims: int
+    attempts: int
+    failures: int
+    retries: int
+    releases: int
+    returns: int
+    abandons: int
+
+
+class FailureView(msgspec.Struct, frozen=True, kw_only=True):
+    """Why an attempt did not succeed."""
+
+    kind: FailureKind
+    type: str
+    message: str
+    fingerprint: str
+    traceback: str | None
+    retryable: bool
+    details: dict[str, Any] | None
+
+
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
+    """One try at a run."""
+
+    number: int
+    worker_id: str
+    claimed_at: datetime
+    started_at: datetime
+    finished_at: datetime | None
+    status: AttemptStatus
+    failure: FailureView | None
+    execution_trace: dict[str, Any] | None
+    output: dict[str, Any] | None
+
+
+class LeaseView(msgspec.Struct, frozen=True, kw_only=True):
+    """Who owns a run, until when. Not by what token."""
+
+    fence: int
+    worker_id: str
+    claimed_at: datetime
+    renewed_at: datetime
+    expires_at: datetime
+    attempt: int | None
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in a list."""
+
+    id: str
+    environment: str
+    task: str
+    queue: str
+    status: Status
+    sequence: int
+    priority: int
+    tags: dict[str, str]
+    source: SourceView
+    parent_id: str | None
+    batch_id: str | None
+    created_at: datetime
+    updated_at: datetime
+    run_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    counters: CountersView
+    reason: str | None
+    failure_kind: FailureKind | None
+    failure_message: str | None
+
+
+class RunView(RunSummary, frozen=True, kw_only=True):
+    """Everything about a run. `result` is missing until there is one."""
+
+    payload: Any
+    result: Any | UnsetType = UNSET
+    meta: dict[str, Any]
+    policy: Policy
+    occurrence_key: str | None
+    root_id: str
+    continuation_of: str | None
+    lineage_depth: int
+    concurrency_key: str | None
+    idempotency_key: str | None
+    singleton_key: str | None
+    expires_at: datetime | None
+    requested_at: datetime | None
+    task_version: int | None
+    debug: bool
+    created_by: Actor
+    trace_carrier: dict[str, str] | None
+    lease: LeaseView | None
+    dispatched_at: datetime | None
+    dispatch_expires_at: datetime | None
+    failure: FailureView | None
+    cancellation: Cancellation | None
+    awaiting: Awaiting | None
+
+
+class EventView(msgspec.Struct, frozen=True):
+    """One fact of a run's history. `details` is what this type of event says besides."""
+
+    sequence: int
+    type: EventType
+    occurred_at: datetime
+    actor: Actor
+    details: dict[str, Any]
+
+
+class LogLineView(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a run's log; `cursor` goes on after it."""
+
+    cursor: str
+    attempt: int
+    number: int
+    at: datetime
+    level: str
+    logger: str
+    message: str
+    fields: dict[str, Any]
+
+
+class WhyView(msgspec.Struct, frozen=True):
+    """Why a run is where it is."""
+
+    run_id: str
+    status: Status | None
+    at: datetime
+    sentence: str
+    reasons: tuple[Reason, ...]
+
+
+class KeyView(msgspec.Struct, frozen=True, kw_only=True):
+    """An API key. Its text is told once, when it is made."""
+
+    id: str
+    name: str
+    environment: str
+    scopes: tuple[Scope, ...]
+    created_at: datetime
+    created_by: Actor
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    key: str | UnsetType = UNSET
+
+
+class AuditView(msgspec.Struct, frozen=True, kw_only=True):
+    """One order of an operator, where it stands in the sealed trail."""
+
+    position: int
+    hash: str
+    at: datetime
+    actor: Actor
+    action: str
+    outcome: str
+    target: str | None
+    reason: str | None
+    request_id: str | None
+    details: dict[str, Any] | None
+
+
+class View:
+    """Makes them, by one app's redaction."""
+
+    def __init__(self, redact: Redact) -> None:
+        self._redact = redact
+
+    def hide(self, value: Any) -> Any:
+        """A JSON value without what looks like a secret."""
+        return self._redact("", {"value": value})[1]["value"]
+
+    def summary(self, run: Run) -> RunSummary:
+        return RunSummary(**self._summary(run))
+
+    def run(self, run: Run) -> RunView:
+        details = {
+            "payload": self.hide(run.payload),
+            "result": UNSET if run.result_json is UNSET else self.hide(run.result),
+            "meta": self.hide(run.meta),
+            "lease": None if run.lease is None else _like(LeaseView, run.lease),
+            "failure": None if run.failure is None else self.failure(run.failure),
+        }
+        return RunView(**_shared(run, RunView) | self._summary(run) | details)
+
+    def _summary(self, run: Run) -> dict[str, Any]:
+        failure = run.failure
+        return _shared(run, RunSummary) | {
+            "tags": self.hide(run.tags),
+            "source": _like(SourceView, run.source),
+            "counters": _like(CountersView, run.counters),
+            "reason": None if run.reason is None else self.text(run.reason),
+            "failure_kind": None if failure is None else failure.kind,
+            "failure_message": None if failure is None else self.text(failure.message),
+        }
+
+    def failure(self, failure: Failure) -> FailureView:
+        return FailureView(**asdict(self._hidden(failure)))
+
+    def _hidden(self, failure: Failure) -> Failure:
+        return replace(
+            failure,
+            message=self.text(failure.message),
+            traceback=None if failure.traceback is None else self.text(failure.traceback),
+            details=None if failure.details is None else self.hide(failure.details),
+        )
+
+    def letter(self, letter: DeadLetter) -> DeadLetter:
+        return replace(letter, message=self.text(letter.message))
+
+    def event(self, recorded: RecordedEvent) -> EventView:
+        said = msgspec.json.decode(msgspec.json.encode(recorded.event))
+        for known in ("type", "run_id", "environment", "occurred_at", "actor"):
+            said.pop(known, None)
+        return EventView(
+            recorded.sequence,
+            recorded.type,
+            recorded.occurred_at,
+            recorded.actor,
+            self.hide(said),
+        )
+
+    def attempt(self, attempt: Attempt) -> AttemptView:
+        hidden = {
+            "failure": None if attempt.failure is None else self.failure(attempt.failure),
+            "output": None if attempt.output is None else self.hide(attempt.output),
+        }
+        return AttemptView(**asdict(attempt) | hidden)
+
+    def line(self, line: LogLine) -> LogLineView:
+        """Lines were redacted before they were stored."""
+        fields = asdict(line) | {"cursor": line.cursor, "level": line.level_name}
+        return LogLineView(**fields)
+
+    def why(self, why: Why) -> WhyView:
+        reasons = tuple(
+            it if it.failure is None else replace(it, failure=self._hidden(it.failure))
+            for it in why.reasons
+        )
+        told = [replace(it, sentence=self.text(it.sentence)) for it in reasons]
+        return WhyView(why.run_id, why.status, why.at, self.text(why.sentence), tuple(told))
+
+    def text(self, text: str) -> str:
+        return self._redact(text, {})[0]
+
+
+def key_view(key: ApiKey, text: str | None = None) -> KeyView:
+    return KeyView(**_shared(key, KeyView, but="key"), key=UNSET if text is None else text)
+
+
+def audit_view(sealed: SealedEntry) -> AuditView:
+    return AuditView(position=sealed.position, hash=sealed.hash, **asdict(sealed.entry))
+
+
+def _shared(value: Any, kind: Any, but: str = "") -> dict[str, Any]:
+    """The fields of `kind` that `value` has under the same name."""
+    names = [name for name in kind.__struct_fields__ if name != but]
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def _like(kind: type[T], value: Any) -> T:
+    return kind(**_shared(value, kind))

@@ -1,0 +1,208 @@
+"""What goes in: query strings and bodies as values. Unknown fields are refused, not ignored."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from perdure.core.values import check_text, decode_value
+from perdure.engine.asking import Wish
+from perdure.engine.filters import MOST_ON_A_PAGE
+from perdure.engine.keys import Scope
+from perdure.engine.options import TriggerOptions
+from perdure.errors import InvalidInput
+
+MOST_AT_ONCE = 500
+"""Runs in one batch."""
+
+T = TypeVar("T")
+
+Limit = Annotated[int, Meta(ge=1, le=MOST_ON_A_PAGE, description="How many at most.")]
+Cursor = Annotated[str, Meta(description="Goes on after the page that told it.")]
+Seconds = Annotated[float, Meta(ge=0, description="Seconds.")]
+Reason = Annotated[str, Meta(max_length=2000, description="Kept with what happened.")]
+Tag = Annotated[str, Meta(pattern="^[^=]+=.*$", description="`KEY=VALUE`.")]
+Json = Annotated[msgspec.Raw, Meta(description="Any JSON value, kept as it is.")]
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every query and body shares."""
+
+
+class RunWords(Asked, frozen=True, kw_only=True):
+    """Which runs; what is not given does not matter."""
+
+    status: Annotated[str, Meta(description="A status, or a seed system's word for it.")] | None = (
+        None
+    )
+    task: str | None = None
+    queue: str | None = None
+    tag: Tag | None = None
+    batch_id: str | None = None
+    schedule_id: str | None = None
+    parent_id: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    failure_kind: str | None = None
+    fingerprint: str | None = None
+    text: Annotated[str, Meta(description="Somewhere in task, id or outcome.")] | None = None
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """As `app.runs.list` takes them."""
+        names = RunWords.__struct_fields__
+        words = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if self.tag is not None:
+            key, _, value = self.tag.partition("=")
+            words["tag"] = (key, value)
+        return words
+
+
+class RunQuery(RunWords, frozen=True, kw_only=True):
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+class LetterWords(Asked, frozen=True, kw_only=True):
+    """Which dead letters."""
+
+    task: str | None = None
+    queue: str | None = None
+    failure_kind: str | None = None
+    fingerprint: str | None = None
+
+    @property
+    def words(self) -> dict[str, Any]:
+        names = LetterWords.__struct_fields__
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+class LetterQuery(LetterWords, frozen=True, kw_only=True):
+    status: Annotated[str, Meta(description="open, replayed, discarded or all.")] = "open"
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+class EventQuery(Asked, frozen=True, kw_only=True):
+    after: Annotated[int, Meta(ge=0, lt=2**31, description="Only what came after this.")] = 0
+
+
+class LogQuery(Asked, frozen=True, kw_only=True):
+    after: Cursor | None = None
+    limit: Limit = 1000
+
+
+class TriggerBody(Asked, frozen=True, kw_only=True):
+    """A run to ask for. Durations are seconds."""
+
+    task: str
+    payload: Json | UnsetType = UNSET
+    queue: str | None = None
+    priority: int | None = None
+    run_at: datetime | None = None
+    delay: Seconds | None = None
+    ttl: Seconds | None = None
+    timeout: Seconds | None = None
+    idempotency_key: str | None = None
+    idempotency_ttl: Seconds | None = None
+    singleton_key: str | None = None
+    concurrency_key: str | None = None
+    tags: dict[str, str] | None = None
+    meta: dict[str, Any] | None = None
+    debug: bool = False
+
+    def wish(self, limit: int, idempotency_key: str | None = None) -> Wish:
+        """Raises InvalidInput. The header and the field may both name the key, if they agree."""
+        if idempotency_key not in (None, self.idempotency_key) and self.idempotency_key is not None:
+            raise InvalidInput("idempotency_key", "differs from the Idempotency-Key header")
+        options = {
+            name: getattr(self, name)
+            for name in TriggerBody.__struct_fields__
+            if name not in ("task", "payload")
+        }
+        options["idempotency_key"] = self.idempotency_key or idempotency_key
+        payload = {} if self.payload is UNSET else object_of(self.payload, limit)
+        return Wish(self.task, payload, TriggerOptions(**options))
+
+
+class BatchBody(Asked, frozen=True, kw_only=True):
+    runs: Annotated[list[TriggerBody], Meta(min_length=1, max_length=MOST_AT_ONCE)]
+
+
+class ReasonBody(Asked, frozen=True, kw_only=True):
+    reason: Reason | None = None
+
+
+class AgainBody(Asked, frozen=True, kw_only=True):
+    """Without a payload, with the run's own."""
+
+    reason: Reason | None = None
+    payload: Json | UnsetType = UNSET
+
+    def arguments(self, limit: int) -> dict[str, Any] | None:
+        return None if self.payload is UNSET else object_of(self.payload, limit)
+
+
+class RescheduleBody(Asked, frozen=True, kw_only=True):
+    run_at: datetime | None = None
+    priority: int | None = None
+    queue: str | None = None
+    reason: Reason | None = None
+
+
+class QueueBody(Asked, frozen=True, kw_only=True):
+    """What is not given stays; null means no limit."""
+
+    concurrency: int | UnsetType | None = UNSET
+    rate: Annotated[str, Meta(description="e.g. 100/1m")] | UnsetType | None = UNSET
+    fair: bool | UnsetType = UNSET
+
+
+class LimitBody(Asked, frozen=True, kw_only=True):
+    """What is not given stays; null means no limit."""
+
+    concurrency: int | UnsetType | None = UNSET
+    rate: Annotated[str, Meta(description="e.g. 100/1m")] | UnsetType | None = UNSET
+    concurrency_per_key: int | UnsetType | None = UNSET
+    rate_per_key: Annotated[str, Meta(description="e.g. 5/s")] | UnsetType | None = UNSET
+
+
+class KeyBody(Asked, frozen=True, kw_only=True):
+    name: str
+    scopes: Annotated[list[Scope], Meta(min_length=1)]
+    expires_in: Seconds | None = None
+
+
+class RotateBody(Asked, frozen=True, kw_only=True):
+    overlap: Annotated[float, Meta(ge=0, description="Seconds the old secret stays good.")] = 86400
+
+
+class AuditQuery(Asked, frozen=True, kw_only=True):
+    after: Annotated[int, Meta(ge=0, lt=2**53, description="Only what came after this.")] = 0
+    limit: Limit = 100
+
+
+class StatsQuery(Asked, frozen=True, kw_only=True):
+    window: Annotated[float, Meta(ge=60, le=86400, description="Seconds to look back.")] = 3600
+    step: Annotated[float, Meta(ge=1, le=86400, description="Seconds of one bucket.")] = 60
+
+
+class StreamQuery(Asked, frozen=True, kw_only=True):
+    """Which runs to tell of; what is not given does not matter."""
+
+    task: str | None = None
+    queue: str | None = None
+    run_id: str | None = None
+    batch_id: str | None = None
+    event: Annotated[str, Meta(description="Only commits with such an event.")] | None = None
+
+
+def object_of(body: msgspec.Raw, limit: int) -> dict[str, Any]:
+    """A payload's arguments. Raises InvalidInput."""
+    value = decode_value(check_text(bytes(body), limit=limit))
+    if not isinstance(value, dict):
+        raise InvalidInput("payload", f"must be an object of arguments, not {value!r:.80}")
+    return value

@@ -1,0 +1,85 @@
+"""What a server has for each environment: an app of its own, and who serves it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Hashable
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from perdure.engine.app import App
+from perdure.engine.asking import Asking
+from perdure.engine.audit_log import AuditLog
+from perdure.engine.keys import Keys
+from perdure.storage.protocol import Clock
+from perdure.web.views import View
+
+T = TypeVar("T")
+
+FRESH = 2.0
+"""Seconds for which costly answers are told again."""
+MOST_ANSWERS = 20
+
+
+class Recent:
+    """Costly answers, asked for once a moment however many want them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._answers: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
+
+    async def get(self, question: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        now = self._clock.elapsed()
+        self._answers = {q: a for q, a in self._answers.items() if now - a[0] < FRESH}
+        if question not in self._answers or len(self._answers) > MOST_ANSWERS:
+            self._answers[question] = (now, asyncio.create_task(ask()))
+        answer: asyncio.Task[T] = self._answers[question][1]
+        return await asyncio.shield(answer)
+
+
+class Workplace:
+    """One environment, opened."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.asking = Asking(app)
+        self.audit_log = AuditLog(app)
+        self.keys = Keys(app)
+        self.recent = Recent(app.clock)
+        self.view = View(app.redact)
+
+
+class Workplaces:
+    """Opened when a key of theirs first comes along. None has anybody's tasks: a server that
+    executed those would be a worker."""
+
+    def __init__(self, like: App) -> None:
+        self._like = like
+        self._stack = AsyncExitStack()
+        self._known: dict[str, Workplace] = {}
+        self._opening = asyncio.Lock()
+
+    async def at(self, environment: str) -> Workplace:
+        if environment not in self._known:
+            async with self._opening:
+                if environment not in self._known:
+                    self._known[environment] = await self._open(environment)
+        return self._known[environment]
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+    async def _open(self, environment: str) -> Workplace:
+        like = self._like
+        app = App(
+            like.url,
+            environment=environment,
+            defaults=like.defaults,
+            clock=like.clock,
+            ids=like.ids,
+            redact=like.redact,
+            tracing=like.tracing,
+            **like.storage_options,
+        )
+        await self._stack.enter_async_context(app)
+        return Workplace(app)

@@ -1,0 +1,117 @@
+"""Calling the API: in this process, or a real server's on a port of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from perdure import App, Retry
+from perdure.core.run import Actor, ActorType
+from perdure.engine.keys import Keys, Scope
+from perdure.errors import RunFailed
+from perdure.web.api import LOCAL, Api, ApiOptions
+
+ADA = Actor(ActorType.OPERATOR, "ada")
+ALL = tuple(Scope)
+HERE = "http://127.0.0.1:8080"
+
+
+def shop(url: str, environment: str = "default", **options: Any) -> App:
+    """An app with a few tasks."""
+    app = App(url, environment=environment, **options)
+
+    @app.task(queue="numbers")
+    async def double(number: int, *, password: str = "") -> int:
+        return 2 * number
+
+    @app.task(retry=Retry(max_attempts=1, on_exhausted="dead_letter"))
+    async def fragile(message: str = "broken") -> None:
+        raise ValueError(message)
+
+    return app
+
+
+async def dead_letter(app: App, **arguments: str) -> str:
+    """The id of a run that has just died; the app must be open."""
+    async with app.worker(concurrency=1):
+        run = await app.tasks["fragile"].trigger(**arguments)
+        try:
+            await run.result(10)
+        except RunFailed:
+            return run.id
+    raise AssertionError("it was to fail")
+
+
+async def make_key(app: App, *scopes: str, environment: str | None = None) -> str:
+    made = await Keys(app).create("test", scopes, environment=environment, by=ADA)
+    return made.text
+
+
+@asynccontextmanager
+async def calling(
+    url: str, options: ApiOptions = LOCAL, key: str | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an API in this process."""
+    async with Api(App(url), options) as api, client_of(api, key) as client:
+        yield client
+
+
+def client_of(api: Api, key: str | None = None) -> httpx.AsyncClient:
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(api), base_url=HERE, headers=headers, timeout=30
+    )
+
+
+class Server:
+    """`perdure server` in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str], address: str) -> None:
+        self.process = process
+        self.address = address
+
+    @property
+    def memory(self) -> int:
+        """Bytes of it that are in memory."""
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("it has ended")
+
+
+@contextmanager
+def serving(url: str, directory: Path, *arguments: str) -> Iterator[Server]:
+    """A server that is ready; its log is `server.log` there."""
+    command = [sys.executable, "-m", "perdure", "server", "--json", "--port", "0", *arguments]
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")}
+    process = subprocess.Popen(
+        [*command, "--url", url], cwd=directory, env=environ, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    log = (directory / "server.log").open("w")
+    try:
+        address = ""
+        for line in process.stderr:
+            log.write(line)
+            said = json.loads(line)
+            if said["message"].startswith("server ready"):
+                address = said["address"]
+                break
+        assert address, (directory / "server.log").read_text()
+        yield Server(process, address)
+    finally:
+        process.terminate()
+        try:
+            _, rest = process.communicate(timeout=20)
+            log.write(rest)
+        finally:
+            process.kill()
+            log.close()
