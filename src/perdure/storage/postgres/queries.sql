@@ -7,12 +7,13 @@ BEGIN ISOLATION LEVEL READ COMMITTED;
 -- name: limit_transaction
 -- This dialect's only: a worker stopped in the middle frees what it locked; plans look rows up
 -- in indexes one by one, however stale the statistics (a plan made while the tables were empty
--- is kept while they grow); compiling a plan would cost more than running it.
+-- is kept while they grow); compiling a plan would cost more than running it, and so would making
+-- it anew each time.
 SELECT set_config('statement_timeout', '30s', true),
        set_config('idle_in_transaction_session_timeout', '15s', true),
        set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
-       set_config('jit', 'off', true);
+       set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true);
 
 -- name: commit
 COMMIT;
