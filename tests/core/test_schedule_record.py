@@ -39,6 +39,7 @@ def test_runs_alone_or_runs_and_spans_may_cover_all_times(schedule: Schedule) ->
     assert check_occurrences(schedule, TIMES, []) == []
     assert check_occurrences(schedule, REST, [SPAN]) == []
     assert check_occurrences(schedule, [], [a_span(TIMES[0], TIMES[-1], 6)]) == []
+    assert check_occurrences(schedule, REST[:2], [SPAN, a_span(TIMES[5], TIMES[5], 1)]) == []
 
 
 def test_what_lies_before_is_not_judged(schedule: Schedule) -> None:
