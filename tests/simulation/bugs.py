@@ -89,6 +89,7 @@ def _(patch: Patch) -> None:
         return judge(item, found, repeated=repeated)
 
     patch(committing, "_judge", lenient)
+    _in_query(patch, "update_runs", "runs.sequence = new.expected", "TRUE")
 
 
 @bug("a conflict is taken for success")
