@@ -86,6 +86,8 @@ class Api:
             self.home = await self.workplaces.at(self._like.environment)
             app = self.home.app
             self.keyring = await stack.enter_async_context(Keyring(app))
+            for environment in self.keyring.environments:
+                await self.workplaces.at(environment)  # there may be orders to go on with
             self.feed = Feed(app)
             self.feed.listen()
             stack.push_async_callback(self.feed.close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -130,6 +131,46 @@ class TriggerBody(Asked, frozen=True, kw_only=True):
 
 class BatchBody(Asked, frozen=True, kw_only=True):
     runs: Annotated[list[TriggerBody], Meta(min_length=1, max_length=MOST_AT_ONCE)]
+
+
+class RunsAction(StrEnum):
+    """What can be done to many runs at once."""
+
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RETRY = "retry"
+    RERUN = "rerun"
+
+
+class LettersAction(StrEnum):
+    """What can be done to many dead letters at once."""
+
+    REPLAY = "replay"
+    DISCARD = "discard"
+
+
+Expected = Annotated[
+    int, Meta(ge=0, description="As many as were counted, or more; left out: only count.")
+]
+
+
+class BulkRunsBody(Asked, frozen=True, kw_only=True):
+    """Without `expect`, nothing happens but a count."""
+
+    action: RunsAction
+    filter: RunWords
+    reason: Reason | None = None
+    expect: Expected | None = None
+
+
+class BulkLettersBody(Asked, frozen=True, kw_only=True):
+    """Without `expect`, nothing happens but a count."""
+
+    action: LettersAction
+    filter: LetterWords
+    reason: Reason | None = None
+    expect: Expected | None = None
 
 
 class ReasonBody(Asked, frozen=True, kw_only=True):
