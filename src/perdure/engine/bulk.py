@@ -112,9 +112,10 @@ class _BulkRun:
         total = await count_fitting(self._app, self._order.action, self._order.words)
         async for run_ids in self._pages():
             for first in range(0, len(run_ids), AT_ONCE):
-                async with asyncio.TaskGroup() as some:
-                    for run_id in run_ids[first : first + AT_ONCE]:
-                        some.create_task(self._try(run_id))
+                some = map(self._try, run_ids[first : first + AT_ONCE])
+                for trouble in await asyncio.gather(*some, return_exceptions=True):
+                    if trouble is not None:
+                        raise trouble
             seen = self._outcomes.total()
             self._ctx.progress(min(seen / max(total, seen), 1.0), f"{seen} of {max(total, seen)}")
         done = self._outcomes.pop("", 0)
