@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -95,23 +97,39 @@ def serving(url: str, directory: Path, *arguments: str) -> Iterator[Server]:
     process = subprocess.Popen(
         [*command, "--url", url], cwd=directory, env=environ, stderr=subprocess.PIPE, text=True
     )
-    assert process.stderr is not None
-    log = (directory / "server.log").open("w")
+    log = _Log(process, directory / "server.log")
     try:
-        address = ""
-        for line in process.stderr:
-            log.write(line)
-            said = json.loads(line)
-            if said["message"].startswith("server ready"):
-                address = said["address"]
-                break
-        assert address, (directory / "server.log").read_text()
-        yield Server(process, address)
+        yield Server(process, log.address())
     finally:
         process.terminate()
         try:
-            _, rest = process.communicate(timeout=20)
-            log.write(rest)
+            process.wait(timeout=20)
         finally:
             process.kill()
-            log.close()
+            log.join()
+
+
+class _Log(threading.Thread):
+    """Takes down what a server says, all the time: one whose words nobody takes stands still."""
+
+    def __init__(self, process: subprocess.Popen[str], path: Path) -> None:
+        super().__init__(daemon=True)
+        self._process = process
+        self._path = path
+        self._address: queue.Queue[str] = queue.Queue()
+        self.start()
+
+    def address(self) -> str:
+        found = self._address.get(timeout=30)
+        assert found, self._path.read_text()
+        return found
+
+    def run(self) -> None:
+        assert self._process.stderr is not None
+        with self._path.open("w") as log, self._process.stderr as said:
+            for line in said:
+                log.write(line)
+                log.flush()
+                if '"server ready' in line:
+                    self._address.put(json.loads(line)["address"])
+        self._address.put("")

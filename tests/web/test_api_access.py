@@ -28,6 +28,8 @@ BODIES: dict[str, Any] = {
     "trigger_run": {"task": "double", "payload": {"number": 1}},
     "trigger_batch": {"runs": [{"task": "double", "payload": {"number": 1}}]},
     "create_key": {"name": "another", "scopes": ["admin"]},
+    "bulk_runs": {"action": "cancel", "filter": {"task": "double"}, "expect": 1000},
+    "bulk_dead_letters": {"action": "replay", "filter": {"task": "fragile"}, "expect": 1000},
     "reschedule_run": {"priority": 1},
     "set_queue": {"concurrency": 1},
     "set_limit": {"concurrency": 1},

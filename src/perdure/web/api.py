@@ -16,8 +16,8 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Router
 from starlette.routing import Route as StarletteRoute
-from starlette.routing import Router
 from starlette.types import Message, Receive, Scope, Send
 
 from perdure.core.audit_trail import AuditEntry
@@ -86,6 +86,8 @@ class Api:
             self.home = await self.workplaces.at(self._like.environment)
             app = self.home.app
             self.keyring = await stack.enter_async_context(Keyring(app))
+            for environment in self.keyring.environments:
+                await self.workplaces.at(environment)  # there may be orders to go on with
             self.feed = Feed(app)
             self.feed.listen()
             stack.push_async_callback(self.feed.close)
@@ -133,8 +135,15 @@ class Api:
         try:
             await self._router(scope, receive, send_with_headers)
         except HTTPException as error:
-            refused = _unroutable(error, scope)
-            await _problem(refused, request_id)(scope, receive, send_with_headers)
+            response = _problem(_unroutable(error, scope), request_id)
+            if error.status_code == 405:
+                response.headers["allow"] = ", ".join(self._methods(scope))
+            await response(scope, receive, send_with_headers)
+
+    def _methods(self, scope: Scope) -> list[str]:
+        """What may be asked of a path; several routes may have it."""
+        pairs = zip(self.routes, self._router.routes, strict=True)
+        return [route.method for route, it in pairs if it.matches(scope)[0] is not Match.NONE]
 
     async def _respond(self, route: Route, request: Request) -> Response:
         request_id: str = request.scope["perdure.request_id"]

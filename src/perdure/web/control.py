@@ -17,6 +17,7 @@ from perdure.web.wishes import (
     AuditQuery,
     KeyBody,
     LetterQuery,
+    LetterStatus,
     LimitBody,
     QueueBody,
     ReasonBody,
@@ -71,7 +72,7 @@ async def reset_limit(call: Call) -> TaskLimits:
 
 async def list_dead_letters(call: Call, query: LetterQuery) -> Items[DeadLetter]:
     page = await call.app.dead_letters.page(
-        status=None if query.status == "all" else query.status,
+        status=None if query.status is LetterStatus.ALL else query.status,
         limit=query.limit,
         cursor=query.cursor,
         **query.words,

@@ -28,6 +28,7 @@ class Refusal(StrEnum):
     NO_ROUTE = "no-such-route"
     METHOD_NOT_ALLOWED = "method-not-allowed"
     BODY_TOO_SLOW = "body-too-slow"
+    MORE_THAN_EXPECTED = "more-than-expected"
     STALE = "precondition-failed"
     BODY_TOO_LARGE = "body-too-large"
     MEDIA_TYPE = "unsupported-media-type"
@@ -58,6 +59,7 @@ REFUSALS: dict[str, int] = {
     Refusal.NO_ROUTE: 404,
     Refusal.METHOD_NOT_ALLOWED: 405,
     Refusal.BODY_TOO_SLOW: 408,
+    Refusal.MORE_THAN_EXPECTED: 409,
     Refusal.STALE: 412,
     Refusal.BODY_TOO_LARGE: 413,
     Refusal.MEDIA_TYPE: 415,

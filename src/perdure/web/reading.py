@@ -18,6 +18,7 @@ PATIENCE = 30.0
 
 _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _NAMED = re.compile(r"field `(?P<name>[^`]*)`")
+_ETAG = re.compile(r'"([0-9]{1,9})"')
 _JSON = re.compile(r"application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 
 
@@ -78,11 +79,10 @@ def read_sequence(header: str | None) -> int | None:
     """What `If-Match` names: the ETag of a run is its sequence. A star is any run there is."""
     if header is None or header.strip() == "*":
         return None
-    text = header.strip().removeprefix("W/").strip('"')
-    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
-        problem = f"{header!r:.80} is not the ETag of a run"
-        raise RequestRefused(Refusal.STALE, problem)
-    return int(text)
+    found = _ETAG.fullmatch(header.strip())
+    if found is None:
+        raise InvalidInput("If-Match", f'must be the ETag of a run, e.g. "3", not {header!r:.80}')
+    return int(found[1])
 
 
 def _too_large(most: int) -> RequestRefused:

@@ -7,8 +7,11 @@ from typing import Any
 import msgspec
 
 from perdure.core.run import Actor, ActorType, Run
+from perdure.engine.asking import Wish
+from perdure.engine.bulk import RESERVED
 from perdure.engine.handle import RunHandle
 from perdure.engine.reading_logs import Bundle
+from perdure.errors import InvalidInput
 from perdure.web.problems import Problem, problem_of
 from perdure.web.route import Call
 from perdure.web.views import (
@@ -58,16 +61,15 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 async def trigger_run(call: Call, body: TriggerBody) -> Triggered:
-    wish = body.wish(call.app.defaults.payload_limit, call.idempotency_key)
-    made = await call.at.asking.ask(wish, _client(call))
+    wish = _wish(call, body, call.idempotency_key)
+    made = await call.at.asking.ask(wish, client(call))
     return _made(call, made)
 
 
 async def trigger_batch(call: Call, body: BatchBody) -> Batch:
-    limit = call.app.defaults.payload_limit
     batch_id = f"batch_{call.app.ids.token()}"
-    wishes = [item.wish(limit) for item in body.runs]
-    made = await call.at.asking.ask_all(wishes, _client(call), batch_id)
+    wishes = [_wish(call, item) for item in body.runs]
+    made = await call.at.asking.ask_all(wishes, client(call), batch_id)
     return Batch(batch_id, [_item(call, it) for it in made])
 
 
@@ -149,9 +151,17 @@ async def rerun_run(call: Call, body: AgainBody) -> Triggered:
     return _made(call, made)
 
 
-def _client(call: Call) -> Actor:
+def client(call: Call) -> Actor:
     """Whoever triggers is a client, not an operator."""
     return Actor(ActorType.CLIENT, call.by.id)
+
+
+def _wish(call: Call, body: TriggerBody, idempotency_key: str | None = None) -> Wish:
+    """Whoever may only trigger must not give an operator's order that way."""
+    if body.task.startswith(RESERVED):
+        problem = f"{body.task!r:.80} is the engine's own; its orders have routes of their own"
+        raise InvalidInput("task", problem)
+    return body.wish(call.app.defaults.payload_limit, idempotency_key)
 
 
 def _tagged(call: Call, run: Run) -> RunView:

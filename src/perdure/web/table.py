@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure import errors as e
 from perdure.engine.keys import Scope
-from perdure.web import control, overview, runs, stream
+from perdure.web import bulk, control, overview, runs, stream
 from perdure.web.route import Route
 
 _READ, _TRIGGER, _OPERATE, _ADMIN = Scope.READ, Scope.TRIGGER, Scope.OPERATE, Scope.ADMIN
@@ -17,6 +17,9 @@ RUNS = (
           (e.TaskNotFound, e.PayloadTooLarge, *_KEYS), 201, (200,), takes_idempotency_key=True),
     Route("POST", "/v1/runs:batch", _TRIGGER, runs.trigger_batch,
           "Ask for several runs; one bad item does not stop the others", (e.PayloadTooLarge,)),
+    Route("POST", "/v1/runs:bulk", _OPERATE, bulk.bulk_runs,
+          "Count runs that fit; and, once expected, order something about all of them",
+          (e.NotAllowed,), 202, (200,)),
     Route("GET", "/v1/runs", _READ, runs.list_runs, "Runs, newest first"),
     Route("GET", _RUN, _READ, runs.get_run, "A run; its ETag is its sequence"),
     Route("GET", f"{_RUN}/events", _READ, runs.list_events, "A run's history"),
@@ -57,6 +60,9 @@ CONTROL = (
           "Give a task's limits back to code", (e.TaskNotFound,)),
     Route("GET", "/v1/dead-letters", _READ, control.list_dead_letters,
           "Runs that somebody has to decide about, newest first"),
+    Route("POST", "/v1/dead-letters:bulk", _OPERATE, bulk.bulk_dead_letters,
+          "Count dead letters that fit; and, once expected, decide about all of them",
+          (e.NotAllowed,), 202, (200,)),
     Route("GET", _LETTER, _READ, control.get_dead_letter, "A run's dead letter"),
     Route("POST", f"{_LETTER}/replay", _OPERATE, control.replay_dead_letter,
           "Try it again as a new run", (e.NotAllowed, e.PayloadTooLarge, *_KEYS), 201, also=(200,)),

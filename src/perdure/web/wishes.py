@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from perdure.core.values import check_text, decode_value
+from perdure.core.decide.create import PRIORITIES
+from perdure.core.values import MAX_LABEL, check_text, decode_value
 from perdure.engine.asking import Wish
 from perdure.engine.filters import MOST_ON_A_PAGE
 from perdure.engine.keys import Scope
@@ -25,7 +27,16 @@ Cursor = Annotated[str, Meta(description="Goes on after the page that told it.")
 Seconds = Annotated[float, Meta(ge=0, description="Seconds.")]
 Reason = Annotated[str, Meta(max_length=2000, description="Kept with what happened.")]
 Tag = Annotated[str, Meta(pattern="^[^=]+=.*$", description="`KEY=VALUE`.")]
-Json = Annotated[msgspec.Raw, Meta(description="Any JSON value, kept as it is.")]
+Payload = Annotated[
+    msgspec.Raw, Meta(description="Its arguments.", extra_json_schema={"type": "object"})
+]
+RateText = Annotated[
+    str,
+    Meta(description="e.g. 100/1m", extra_json_schema={"pattern": "^[0-9]+/[0-9]*(ms|s|m|h|d)$"}),
+]
+Most = Annotated[int, Meta(ge=0, lt=2**31)]
+Priority = Annotated[int, Meta(ge=0, le=max(PRIORITIES))]
+Label = Annotated[str, Meta(min_length=1, max_length=MAX_LABEL)]
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,8 +91,15 @@ class LetterWords(Asked, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
+class LetterStatus(StrEnum):
+    OPEN = "open"
+    REPLAYED = "replayed"
+    DISCARDED = "discarded"
+    ALL = "all"
+
+
 class LetterQuery(LetterWords, frozen=True, kw_only=True):
-    status: Annotated[str, Meta(description="open, replayed, discarded or all.")] = "open"
+    status: LetterStatus = LetterStatus.OPEN
     limit: Limit = 50
     cursor: Cursor | None = None
 
@@ -98,18 +116,18 @@ class LogQuery(Asked, frozen=True, kw_only=True):
 class TriggerBody(Asked, frozen=True, kw_only=True):
     """A run to ask for. Durations are seconds."""
 
-    task: str
-    payload: Json | UnsetType = UNSET
-    queue: str | None = None
-    priority: int | None = None
+    task: Label
+    payload: Payload | UnsetType = UNSET
+    queue: Label | None = None
+    priority: Priority | None = None
     run_at: datetime | None = None
     delay: Seconds | None = None
     ttl: Seconds | None = None
     timeout: Seconds | None = None
-    idempotency_key: str | None = None
+    idempotency_key: Label | None = None
     idempotency_ttl: Seconds | None = None
-    singleton_key: str | None = None
-    concurrency_key: str | None = None
+    singleton_key: Label | None = None
+    concurrency_key: Label | None = None
     tags: dict[str, str] | None = None
     meta: dict[str, Any] | None = None
     debug: bool = False
@@ -132,6 +150,46 @@ class BatchBody(Asked, frozen=True, kw_only=True):
     runs: Annotated[list[TriggerBody], Meta(min_length=1, max_length=MOST_AT_ONCE)]
 
 
+class RunsAction(StrEnum):
+    """What can be done to many runs at once."""
+
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RETRY = "retry"
+    RERUN = "rerun"
+
+
+class LettersAction(StrEnum):
+    """What can be done to many dead letters at once."""
+
+    REPLAY = "replay"
+    DISCARD = "discard"
+
+
+Expected = Annotated[
+    int, Meta(ge=0, description="As many as were counted, or more; left out: only count.")
+]
+
+
+class BulkRunsBody(Asked, frozen=True, kw_only=True):
+    """Without `expect`, nothing happens but a count."""
+
+    action: RunsAction
+    filter: RunWords
+    reason: Reason | None = None
+    expect: Expected | None = None
+
+
+class BulkLettersBody(Asked, frozen=True, kw_only=True):
+    """Without `expect`, nothing happens but a count."""
+
+    action: LettersAction
+    filter: LetterWords
+    reason: Reason | None = None
+    expect: Expected | None = None
+
+
 class ReasonBody(Asked, frozen=True, kw_only=True):
     reason: Reason | None = None
 
@@ -140,7 +198,7 @@ class AgainBody(Asked, frozen=True, kw_only=True):
     """Without a payload, with the run's own."""
 
     reason: Reason | None = None
-    payload: Json | UnsetType = UNSET
+    payload: Payload | UnsetType = UNSET
 
     def arguments(self, limit: int) -> dict[str, Any] | None:
         return None if self.payload is UNSET else object_of(self.payload, limit)
@@ -148,30 +206,30 @@ class AgainBody(Asked, frozen=True, kw_only=True):
 
 class RescheduleBody(Asked, frozen=True, kw_only=True):
     run_at: datetime | None = None
-    priority: int | None = None
-    queue: str | None = None
+    priority: Priority | None = None
+    queue: Label | None = None
     reason: Reason | None = None
 
 
 class QueueBody(Asked, frozen=True, kw_only=True):
     """What is not given stays; null means no limit."""
 
-    concurrency: int | UnsetType | None = UNSET
-    rate: Annotated[str, Meta(description="e.g. 100/1m")] | UnsetType | None = UNSET
+    concurrency: Most | UnsetType | None = UNSET
+    rate: RateText | UnsetType | None = UNSET
     fair: bool | UnsetType = UNSET
 
 
 class LimitBody(Asked, frozen=True, kw_only=True):
     """What is not given stays; null means no limit."""
 
-    concurrency: int | UnsetType | None = UNSET
-    rate: Annotated[str, Meta(description="e.g. 100/1m")] | UnsetType | None = UNSET
-    concurrency_per_key: int | UnsetType | None = UNSET
-    rate_per_key: Annotated[str, Meta(description="e.g. 5/s")] | UnsetType | None = UNSET
+    concurrency: Most | UnsetType | None = UNSET
+    rate: RateText | UnsetType | None = UNSET
+    concurrency_per_key: Most | UnsetType | None = UNSET
+    rate_per_key: RateText | UnsetType | None = UNSET
 
 
 class KeyBody(Asked, frozen=True, kw_only=True):
-    name: str
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
     scopes: Annotated[list[Scope], Meta(min_length=1)]
     expires_in: Seconds | None = None
 

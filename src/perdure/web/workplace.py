@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from perdure.engine.app import App
 from perdure.engine.asking import Asking
 from perdure.engine.audit_log import AuditLog
+from perdure.engine.bulk import QUEUE, define_bulk
 from perdure.engine.keys import Keys
 from perdure.storage.protocol import Clock
 from perdure.web.views import View
@@ -19,6 +20,8 @@ T = TypeVar("T")
 FRESH = 2.0
 """Seconds for which costly answers are told again."""
 MOST_ANSWERS = 20
+BULK_RUNS = 2
+"""At once, in one environment."""
 
 
 class Recent:
@@ -51,7 +54,7 @@ class Workplace:
 
 class Workplaces:
     """Opened when a key of theirs first comes along. None has anybody's tasks: a server that
-    executed those would be a worker."""
+    executed those would be a worker. What it executes are bulk orders."""
 
     def __init__(self, like: App) -> None:
         self._like = like
@@ -81,5 +84,7 @@ class Workplaces:
             tracing=like.tracing,
             **like.storage_options,
         )
+        define_bulk(app)
         await self._stack.enter_async_context(app)
+        await self._stack.enter_async_context(app.worker(concurrency=BULK_RUNS, queues=[QUEUE]))
         return Workplace(app)

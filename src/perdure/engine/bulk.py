@@ -1,0 +1,168 @@
+"""One order for many runs: itself a run, so that it survives whoever carries it out.
+
+A bulk run goes through what fits its filter, newest first, as far as it existed when it was
+ordered. If its worker dies, the next attempt begins again from the newest: what is done either
+fits no more, or asking twice changes nothing; new runs get ids that follow from the order and the
+old run, so that each is made once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from perdure.core.run import Actor
+from perdure.engine.context import Context
+from perdure.engine.filters import RunFilters, make_filter
+from perdure.engine.ids import make_run_id
+from perdure.engine.options import Retry
+from perdure.errors import PerdureError, StorageError
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+
+TASK = "perdure.bulk"
+QUEUE = "perdure"
+RESERVED = "perdure."
+"""How names of the engine's own tasks begin."""
+PAGE = 200
+AT_ONCE = 8
+MOST = 1_000_000
+"""More than so many are not counted."""
+TIRELESS = Retry(max_attempts=50, maximum=60)
+
+
+class Words(RunFilters, total=False):
+    """A filter of runs, or of dead letters."""
+
+    status: str | None
+
+
+class Action(StrEnum):
+    """What can be ordered about many at once."""
+
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RETRY = "retry"
+    RERUN = "rerun"
+    REPLAY = "replay"
+    DISCARD = "discard"
+
+
+OF_LETTERS = frozenset({Action.REPLAY, Action.DISCARD})
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What to do with everything that fits `words` and was there `before`."""
+
+    action: Action
+    words: Words
+    before: datetime
+    by: Actor
+    reason: str | None = None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """Of the last attempt: how many it looked at, and how many were refused for what reason."""
+
+    seen: int
+    done: int
+    refused: dict[str, int]
+
+
+async def count_fitting(app: App, action: Action, words: Mapping[str, Any]) -> int:
+    """How many an order would be about, up to `MOST`."""
+    if action not in OF_LETTERS:
+        others: Any = {name: value for name, value in words.items() if name != "status"}
+        wanted = make_filter(app.environment, words.get("status"), others)
+        return await app.storage.count(wanted, most=MOST)
+    found, cursor = 0, None
+    while found < MOST:
+        page = await app.dead_letters.page(limit=1000, cursor=cursor, **words)
+        found, cursor = found + len(page.letters), page.cursor
+        if cursor is None:
+            break
+    return found
+
+
+def define_bulk(app: App) -> None:
+    """Make an app know the task. Whoever has a worker for `QUEUE` then carries orders out."""
+
+    @app.task(name=TASK, queue=QUEUE, retry=TIRELESS)
+    async def bulk(ctx: Context, order: Order) -> Report:
+        return await _BulkRun(app, ctx, order).carry_out()
+
+
+class _BulkRun:
+    def __init__(self, app: App, ctx: Context, order: Order) -> None:
+        self._app = app
+        self._ctx = ctx
+        self._order = order
+        self._outcomes: Counter[str] = Counter()
+
+    async def carry_out(self) -> Report:
+        total = await count_fitting(self._app, self._order.action, self._order.words)
+        async for run_ids in self._pages():
+            for first in range(0, len(run_ids), AT_ONCE):
+                some = map(self._try, run_ids[first : first + AT_ONCE])
+                for trouble in await asyncio.gather(*some, return_exceptions=True):
+                    if trouble is not None:
+                        raise trouble
+            seen = self._outcomes.total()
+            self._ctx.progress(min(seen / max(total, seen), 1.0), f"{seen} of {max(total, seen)}")
+        done = self._outcomes.pop("", 0)
+        return Report(done + self._outcomes.total(), done, dict(self._outcomes))
+
+    async def _try(self, run_id: str) -> None:
+        """What storage refuses is tried again by the next attempt; the rest is told."""
+        try:
+            await self._act()(run_id)
+        except StorageError:
+            raise
+        except PerdureError as error:
+            self._outcomes[type(error).__name__] += 1
+        else:
+            self._outcomes[""] += 1
+
+    def _act(self) -> Callable[[str], Awaitable[object]]:
+        runs, letters = self._app.runs, self._app.dead_letters
+        reason, by = self._order.reason, self._order.by
+        acts: dict[Action, Callable[[str], Awaitable[object]]] = {
+            Action.CANCEL: lambda it: runs.cancel(it, reason, by),
+            Action.PAUSE: lambda it: runs.pause(it, reason, by),
+            Action.RESUME: lambda it: runs.resume(it, by),
+            Action.RETRY: lambda it: runs.retry(it, reason, by, new_id=self._new_id(it)),
+            Action.RERUN: lambda it: runs.rerun(it, reason, by, new_id=self._new_id(it)),
+            Action.REPLAY: lambda it: letters.replay(it, reason, by, new_id=self._new_id(it)),
+            Action.DISCARD: lambda it: letters.discard(it, by),
+        }
+        return acts[self._order.action]
+
+    def _new_id(self, run_id: str) -> str:
+        digest = hashlib.sha256(f"{self._ctx.run.id} {run_id}".encode()).digest()
+        return make_run_id(self._order.before, lambda count: digest[:count])
+
+    async def _pages(self) -> AsyncIterator[Sequence[str]]:
+        cursor: str | None = None
+        while True:
+            run_ids, cursor = await self._page(cursor)
+            yield [run_id for run_id in run_ids if run_id != self._ctx.run.id]
+            if cursor is None:
+                return
+
+    async def _page(self, cursor: str | None) -> tuple[Sequence[str], str | None]:
+        before, words = self._order.before, cast(dict[str, Any], self._order.words)
+        if self._order.action in OF_LETTERS:
+            letters = await self._app.dead_letters.page(limit=PAGE, cursor=cursor, **words)
+            known = [it.run_id for it in letters.letters if it.opened_at <= before]
+            return known, letters.cursor
+        page = await self._app.runs.list(limit=PAGE, cursor=cursor, **words)
+        return [run.id for run in page.runs if run.created_at <= before], page.cursor

@@ -1,0 +1,61 @@
+"""Orders about many runs over HTTP: first a count, then a durable run that carries them out."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from perdure.engine.asking import Wish
+from perdure.engine.bulk import MOST, TASK, Action, Order, Words, count_fitting
+from perdure.engine.options import TriggerOptions
+from perdure.errors import InvalidInput
+from perdure.web.problems import Refusal, RequestRefused
+from perdure.web.route import Call
+from perdure.web.runs import client
+from perdure.web.wishes import BulkLettersBody, BulkRunsBody
+
+
+class BulkView(msgspec.Struct, frozen=True):
+    """How many fit, and the run that was made to see to them, if one was asked for."""
+
+    matched: int
+    run_id: str | None = None
+
+
+async def bulk_runs(call: Call, body: BulkRunsBody) -> BulkView:
+    return await _order(call, body, body.filter.words)
+
+
+async def bulk_dead_letters(call: Call, body: BulkLettersBody) -> BulkView:
+    return await _order(call, body, body.filter.words)
+
+
+async def _order(
+    call: Call, body: BulkRunsBody | BulkLettersBody, words: dict[str, Any]
+) -> BulkView:
+    action = Action(body.action.value)
+    matched = await count_fitting(call.app, action, words)
+    if body.expect is None:
+        call.status = 200
+        return BulkView(matched)
+    if matched >= MOST:
+        raise InvalidInput("filter", f"fits {MOST} or more; make it narrower")
+    if matched > body.expect:
+        problem = f"{matched} fit by now, not {body.expect}; look again, and expect that many"
+        raise RequestRefused(Refusal.MORE_THAN_EXPECTED, problem)
+    order = Order(
+        action=action,
+        words=cast(Words, words),
+        before=call.app.time(),
+        by=call.by,
+        reason=body.reason,
+    )
+    wish = Wish(TASK, {"order": msgspec.to_builtins(order)}, TriggerOptions(tags=_tags(action)))
+    made = await call.at.asking.ask(wish, client(call))
+    call.headers["Location"] = f"/v1/runs/{made.id}"
+    return BulkView(matched, made.id)
+
+
+def _tags(action: Action) -> dict[str, str]:
+    return {"action": action.value}
