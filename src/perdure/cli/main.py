@@ -7,8 +7,11 @@ import click
 from perdure.cli.database import audit, migrate, tick
 from perdure.cli.dead_letters import dead_letters, workers
 from perdure.cli.doctor import doctor
+from perdure.cli.manifests import apply, export, schema
+from perdure.cli.queues import queues
 from perdure.cli.runs import runs, why_run
 from perdure.cli.scheduler import scheduler
+from perdure.cli.schedules import schedules
 from perdure.cli.settings import config
 from perdure.cli.trigger import trigger
 from perdure.cli.worker import worker
@@ -25,9 +28,12 @@ def main() -> None:
 
 
 COMMANDS: tuple[click.Command, ...] = (
-    *(worker, scheduler, trigger, runs, why_run, dead_letters, workers),
+    *(worker, scheduler, trigger, runs, why_run, schedules, queues, dead_letters, workers),
     *(tick, migrate, audit, doctor, config),
 )
 
 for command in COMMANDS:
     main.add_command(command)
+
+for command in (apply, export, schema):
+    schedules.add_command(command)
