@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from perdure.engine.executors.secret import secret
     from perdure.engine.handle import RunHandle
     from perdure.engine.log_handler import RunLogHandler
+    from perdure.engine.manifests.manifest import Manifest
     from perdure.engine.options import Retry
     from perdure.engine.redaction import Redaction
     from perdure.engine.task import Task
@@ -21,6 +22,7 @@ __all__ = [
     "Context",
     "Fail",
     "LogLine",
+    "Manifest",
     "Progress",
     "Rate",
     "Redaction",
@@ -41,6 +43,7 @@ _HOMES = {
     "Context": "perdure.engine.context",
     "Fail": "perdure.engine.context",
     "LogLine": "perdure.storage.run_log",
+    "Manifest": "perdure.engine.manifests.manifest",
     "Progress": "perdure.storage.run_log",
     "Rate": "perdure.core.rates",
     "Redaction": "perdure.engine.redaction",

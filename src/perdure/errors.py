@@ -7,7 +7,8 @@
     │   ├── InvalidValue            a payload, result or key that JSON or a database cannot keep
     │   ├── PayloadTooLarge
     │   ├── InvalidPayload          arguments that do not fit the task's signature
-    │   └── InvalidTask             a function that cannot be a task
+    │   ├── InvalidTask             a function that cannot be a task
+    │   └── InvalidManifest         files that cannot be applied; each problem with its line
     ├── SequenceConflict            somebody else appended first: reload, decide again
     ├── InvariantViolation          an impossible event, projection or history
     ├── LeaseLost                   the token offered is not the run's
@@ -43,6 +44,7 @@ All arguments go to `super().__init__`, so every error survives pickling.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -98,6 +100,19 @@ class InvalidPayload(InvalidInput):
 
 class InvalidTask(InvalidInput):
     """A function that cannot be a task as it is."""
+
+
+class InvalidManifest(InvalidInput):
+    """Files that say something that cannot be; nothing was written. `problems` has them all."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        PerdureError.__init__(self, problems)
+        self.problems = tuple(problems)
+        self.field = "manifest"
+        self.problem = "\n".join(self.problems)
+
+    def __str__(self) -> str:
+        return self.problem
 
 
 class SequenceConflict(PerdureError):

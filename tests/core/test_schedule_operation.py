@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import OPERATOR
+from perdure.core.run import SYSTEM
 from perdure.core.schedule import (
     DefinedBy,
     Misfire,
@@ -180,3 +181,16 @@ def test_a_change_while_an_occurrence_is_active_stops_only_what_the_policy_stops
     change = decide_update(schedule, a_definition(max_concurrency=2), NINE + HOUR + SECOND)
 
     assert change.plan == decide_occurrences(schedule, NINE + HOUR + SECOND)
+
+
+def test_it_is_kept_who_defined_a_schedule_last() -> None:
+    made = new_schedule(a_definition(), NINE, by=OPERATOR)
+
+    again = decide_update(made, a_definition(priority=1), LATER, by=SYSTEM).schedule
+    by_hand = decide_update(made, a_definition(priority=1), LATER, touch=BY_HAND).schedule
+
+    assert made.defined == Touch(by=OPERATOR, at=NINE)
+    assert again is not None
+    assert again.defined == Touch(by=SYSTEM, at=LATER)
+    assert by_hand is not None
+    assert by_hand.defined == made.defined

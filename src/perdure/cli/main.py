@@ -8,8 +8,11 @@ from perdure.cli.database import audit, migrate, tick
 from perdure.cli.dead_letters import dead_letters, workers
 from perdure.cli.doctor import doctor
 from perdure.cli.keys import keys
+from perdure.cli.manifests import apply, export, schema
+from perdure.cli.queues import queues
 from perdure.cli.runs import runs, why_run
 from perdure.cli.scheduler import scheduler
+from perdure.cli.schedules import schedules
 from perdure.cli.server import server
 from perdure.cli.settings import config
 from perdure.cli.trigger import trigger
@@ -27,9 +30,12 @@ def main() -> None:
 
 
 COMMANDS: tuple[click.Command, ...] = (
-    *(server, worker, scheduler, trigger, runs, why_run, dead_letters, workers),
-    *(keys, tick, migrate, audit, doctor, config),
+    *(server, worker, scheduler, trigger, runs, why_run, schedules, queues),
+    *(dead_letters, workers, keys, tick, migrate, audit, doctor, config),
 )
 
 for command in COMMANDS:
     main.add_command(command)
+
+for command in (apply, export, schema):
+    schedules.add_command(command)

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli.instants import instant_of
 from perdure.cli.operating import on_database, payload_of, tag_option, tags_of
-from perdure.cli.output import CommandFailed
 from perdure.cli.runs import made_run
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from perdure.engine.app import App
 
 
@@ -42,18 +40,8 @@ async def trigger(
     from perdure.engine.catalogue import trigger_known
     from perdure.engine.options import TriggerOptions
 
-    asked = TriggerOptions(run_at=_instant(run_at), tags=tags_of(tags) or None, **options)
+    due = None if run_at is None else instant_of(run_at, "--run-at")
+    asked = TriggerOptions(run_at=due, tags=tags_of(tags) or None, **options)
     made = await trigger_known(app, task, payload_of(payload) or {}, asked)
     how = f"asks for {task}" if made.created else f"asked for {task} before, under the same key"
     made_run(as_json, made, how)
-
-
-def _instant(text: str | None) -> datetime | None:
-    from datetime import datetime
-
-    if text is None:
-        return None
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise CommandFailed(f"--run-at must be like 2030-01-31T09:00:00Z, not {text!r}") from None

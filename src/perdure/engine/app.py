@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from perdure.engine.doctor import Examination
     from perdure.engine.limits import Limits, Queues
     from perdure.engine.maintenance import Maintenance
+    from perdure.engine.manifests.applying import Manifests
     from perdure.engine.opened import Opened
     from perdure.engine.operators import DeadLetters, Runs, Workers
     from perdure.engine.results import Results
@@ -190,6 +191,12 @@ class App(Declarations):
     @property
     def schedules(self) -> Schedules:
         return self._open.schedules
+
+    @property
+    def manifests(self) -> Manifests:
+        from perdure.engine.manifests.applying import Manifests
+
+        return Manifests(self)
 
     @property
     def _open(self) -> Opened:

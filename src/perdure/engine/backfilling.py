@@ -16,9 +16,12 @@ from perdure.core.schedule import (
     Schedule,
     SkippedSpan,
     backfilled,
+    count_times,
     decide_backfill,
+    next_time,
     was_recorded,
 )
+from perdure.core.schedule.times import TICK
 from perdure.engine import hints
 from perdure.engine.handle import RunHandle
 from perdure.errors import SequenceConflict
@@ -90,6 +93,19 @@ async def backfill_range(
         made = {time: it for time, it in made.items() if time not in stale}
     app.hints.publish([hints.work(schedule.environment, schedule.definition.queue or wish.queue)])
     return Backfilled(tuple(_handle(app, wish, made[time]) for time in sorted(made)), rest_after)
+
+
+async def count_range(app: App, schedule: Schedule, within: Range) -> int:
+    """How many of its times in the range have not been run. Nothing is enumerated but runs."""
+    start, end = within
+    end = min(end, schedule.cursor)
+    times = count_times(schedule.cadence, start - TICK, end)
+    while start <= end:
+        record = await _read(app, schedule, start, end)
+        ours = [time for time in record.occurred if start <= time <= record.end]
+        times -= sum(next_time(schedule.cadence, time - TICK) == time for time in ours)
+        start = record.end + TICK
+    return times
 
 
 async def _read(app: App, schedule: Schedule, start: datetime, end: datetime) -> _Record:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
@@ -44,7 +44,7 @@ _JSON_TYPES: dict[Any, Any] = {
 
 
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One task, as the catalogue knows it."""
+    """One task, as the catalogue knows it. `by_manifest`: no code defines it."""
 
     name: str
     queue: str
@@ -58,6 +58,7 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate | None = None
     rate_per_key: Rate | None = None
     target: Target | None = None
+    by_manifest: bool = False
     payload_schema: dict[str, Any] | None = None
 
 
@@ -103,7 +104,12 @@ def wins(new: TaskEntry, known: TaskEntry) -> bool:
     return new != known and (new.version or 0) >= (known.version or 0)
 
 
-async def publish_tasks(storage: Storage, environment: str, entries: Sequence[TaskEntry]) -> None:
+async def publish_tasks(
+    storage: Storage,
+    environment: str,
+    entries: Sequence[TaskEntry],
+    replaces: Callable[[TaskEntry, TaskEntry], bool] = wins,
+) -> None:
     """Write down what this process knows; again where another one was faster."""
     for _ in range(MOST_CONFLICTS):
         known = {r.name: r for r in await storage.records(environment, TASK)}
@@ -116,7 +122,7 @@ async def publish_tasks(storage: Storage, environment: str, entries: Sequence[Ta
                 body=msgspec.json.encode(entry).decode(),
             )
             for entry in entries
-            if entry.name not in known or wins(entry, read_task(known[entry.name]))
+            if entry.name not in known or replaces(entry, read_task(known[entry.name]))
         ]
         if not records or all(await storage.put(records)):
             return

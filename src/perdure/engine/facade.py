@@ -19,9 +19,9 @@ T = TypeVar("T")
 class SyncFacade:
     """`app.sync`: an app's coroutines on a loop of its own, opened at the first call.
 
-    `app.sync.runs.get(id)` is `await app.runs.get(id)`, and so for `schedules`, `dead_letters` and
-    `workers`; `app.sync.call(lambda app: …)` is for all else. `app.sync.close()`, or leaving
-    `with app.sync:`, closes it; a later call opens it again.
+    `app.sync.runs.get(id)` is `await app.runs.get(id)`, and so for `schedules`, `manifests`,
+    `dead_letters` and `workers`; `app.sync.call(lambda app: …)` is for all else.
+    `app.sync.close()`, or leaving `with app.sync:`, closes it; a later call opens it again.
     """
 
     def __init__(self, app: App) -> None:
@@ -52,6 +52,10 @@ class SyncFacade:
     @property
     def schedules(self) -> Waiting:
         return Waiting(self, "schedules")
+
+    @property
+    def manifests(self) -> Waiting:
+        return Waiting(self, "manifests")
 
     @property
     def dead_letters(self) -> Waiting:

@@ -6,19 +6,22 @@ does are reported, if their task is still the app's: to delete them is an operat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from perdure.core.run import Actor
+from perdure.core.decide.create import NewRun
+from perdure.core.run import SYSTEM, Actor
 from perdure.core.schedule import (
+    Change,
     DefinedBy,
     Reconciliation,
     Schedule,
     ScheduleStep,
     Stated,
+    Touch,
     changing,
     creating,
     decide_update,
@@ -26,7 +29,7 @@ from perdure.core.schedule import (
     reconcile,
 )
 from perdure.engine import hints
-from perdure.engine.catalogue import MOST_CONFLICTS
+from perdure.engine.catalogue import MOST_CONFLICTS, TaskEntry
 from perdure.engine.scheduling import announce, making, tasks_by_name, unended_runs, wish_for
 from perdure.errors import PerdureError, ScheduleConflict, StorageUnavailable
 from perdure.storage.schedule_protocol import Stepped
@@ -85,7 +88,7 @@ async def _stored(app: App, stated: Sequence[Stated], by: DefinedBy) -> list[Sch
 async def _carry_out(app: App, found: Reconciliation, by: DefinedBy, actor: Actor) -> bool:
     """Whether all of it is stored; if not, somebody was faster, or there is more to do."""
     now = await app.storage.now()
-    steps = [creating(_new(app, one, now, by), actor) for one in found.added]
+    steps = [creating(_new(app, one, now, by, actor), actor) for one in found.added]
     changed, is_whole = await _changes(app, found, now, by, actor)
     outcomes = await app.storage.put_schedules([*steps, *changed])
     for outcome in outcomes:
@@ -96,13 +99,14 @@ async def _carry_out(app: App, found: Reconciliation, by: DefinedBy, actor: Acto
     return is_whole and all(isinstance(outcome, Stepped) for outcome in outcomes)
 
 
-def _new(app: App, stated: Stated, now: datetime, by: DefinedBy) -> Schedule:
+def _new(app: App, stated: Stated, now: datetime, by: DefinedBy, actor: Actor) -> Schedule:
     return new_schedule(
         stated.definition,
         now,
         environment=app.environment,
         defined_by=by,
         definition_version=stated.version,
+        by=actor,
     )
 
 
@@ -116,15 +120,37 @@ async def _changes(
     runs = await unended_runs(app, [schedule for schedule, _ in found.changed])
     steps, is_whole = [], True
     for schedule, stated in found.changed:
+        decidable = _decidable(schedule, tasks)
         change = decide_update(
-            schedule,
+            decidable,
             stated.definition,
             now,
             runs.get(schedule.id, ()),
             defined_by=by,
             definition_version=stated.version,
+            by=actor,
         )
+        change = _as_held_before(change, schedule)
         is_whole = is_whole and change.schedule is not None
-        wish = wish_for(tasks, schedule)
+        wish = NewRun(task=schedule.definition.task)
+        if change.plan is not None and decidable is schedule:
+            wish = wish_for(tasks, schedule)
         steps.append(changing(schedule, change, making(app, wish, now), actor))
     return steps, is_whole
+
+
+def _decidable(schedule: Schedule, tasks: Mapping[str, TaskEntry]) -> Schedule:
+    """The schedule, or, if its task is unknown, as if it were paused: nobody could decide what was
+    due, so that is left to the definition that comes."""
+    if schedule.definition.task in tasks or schedule.paused is not None:
+        return schedule
+    return replace(schedule, paused=Touch(by=SYSTEM, at=schedule.cursor))
+
+
+def _as_held_before(change: Change, before: Schedule) -> Change:
+    """Paused only if it was; and one that was deleted begins anew, without what held it."""
+    if change.schedule is None:
+        return change
+    held = before if before.deleted is None else replace(before, paused=None, last_pause=None)
+    after = replace(change.schedule, paused=held.paused, last_pause=held.last_pause)
+    return Change(change.plan, after)

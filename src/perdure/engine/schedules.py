@@ -30,16 +30,17 @@ from perdure.core.schedule import (
     decide_update,
     explain,
     new_schedule,
+    newest_times,
     next_times,
     triggered,
     with_why,
 )
 from perdure.core.values import in_utc
 from perdure.engine import hints
-from perdure.engine.backfilling import Backfilled, backfill_range
+from perdure.engine.backfilling import Backfilled, backfill_range, count_range
 from perdure.engine.catalogue import find_task
 from perdure.engine.door import actor_of, count, text
-from perdure.engine.filters import page_limit
+from perdure.engine.filters import MOST_ON_A_PAGE, page_limit
 from perdure.engine.handle import RunHandle
 from perdure.engine.operators import OPERATOR, By
 from perdure.engine.reconciling import apply_stated
@@ -128,6 +129,17 @@ class Schedules:
             tuple(await storage.spans(*place, first, last, limit=most)),
         )
 
+    async def last(self, name: str, *, limit: int = 10) -> Occurrences:
+        """What became of its last times, and the last spans of those that were not run."""
+        schedule, most = await stored_schedule(self._app, name), page_limit(limit)
+        since, until = schedule.created_at, schedule.cursor
+        times = newest_times(schedule.cadence, since, until, most) or (until,)
+        runs = (await self.occurrences(name, times[0], until, limit=MOST_ON_A_PAGE)).runs
+        spans = await self._app.storage.spans(
+            schedule.environment, schedule.id, since, until, limit=MOST_ON_A_PAGE
+        )
+        return Occurrences(runs[-most:], tuple(spans[-most:]))
+
     async def why(self, name: str, at: datetime) -> Explanation:
         """Why did it not run then? The occurrence, the policy and the evidence."""
         schedule, instant = await stored_schedule(self._app, name), in_utc(at, "at")
@@ -153,7 +165,7 @@ class Schedules:
         """A new schedule. Raises ScheduleExists and TaskNotFound."""
         definition = await self.define(name, cadence, task, **settings)
         actor, now = actor_of(by), await self._app.storage.now()
-        schedule = new_schedule(definition, now, environment=self._app.environment)
+        schedule = new_schedule(definition, now, environment=self._app.environment, by=actor)
         [outcome] = await self._app.storage.put_schedules([creating(schedule, actor)])
         if isinstance(outcome, Stepped):
             return schedule_told(self._app, schedule)
@@ -273,6 +285,11 @@ class Schedules:
         first, last = in_utc(start, "start"), in_utc(end, "end")
         return await backfill_range(self._app, schedule, wish, (first, last), reason, actor_of(by))
 
+    async def count_backfill(self, name: str, start: datetime, end: datetime) -> int:
+        """How many times from `start` to `end`, both included, a backfill would run."""
+        first, last = in_utc(start, "start"), in_utc(end, "end")
+        return await count_range(self._app, await self._existing(name), (first, last))
+
     # How
 
     async def _existing(self, name: str) -> Schedule:
@@ -339,7 +356,7 @@ def _reviving(definition: Definition, actor: Actor) -> Decide:
     """A deleted schedule begins anew: with its history, but without what held it."""
 
     def decide(schedule: Schedule, now: datetime, runs: Sequence[Run]) -> Change:
-        change = decide_update(schedule, definition, now, defined_by=DefinedBy.OPERATOR)
+        change = decide_update(schedule, definition, now, defined_by=DefinedBy.OPERATOR, by=actor)
         assert change.schedule is not None
         return Change(change.plan, replace(change.schedule, paused=None, last_pause=None))
 

@@ -240,7 +240,7 @@ def _check(new: NewRun, run_id: str) -> None:
     if new.ttl is not None and new.ttl <= timedelta(0):
         raise InvalidInput("ttl", "must be longer than nothing")
     _check_links(new)
-    _check_policy(new.policy)
+    check_policy(new.policy)
     _check_annotations(new)
 
 
@@ -254,7 +254,7 @@ def _check_links(new: NewRun) -> None:
             check_label(getattr(new.source, field), f"source.{field}")
 
 
-def _check_policy(policy: Policy) -> None:
+def check_policy(policy: Policy) -> None:
     """At the door, not in the value itself: a history that was accepted must stay readable."""
     check_backoff(policy.backoff)
     for field in ("max_attempts", "max_abandons", "max_returns"):

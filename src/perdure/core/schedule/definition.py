@@ -114,7 +114,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     `cursor` is the instant up to which, itself included, every occurrence has been decided. It
     moves by compare-and-set on `(version, cursor)`; every other change makes a new version.
     `definition_hash` is that of the definition last taken from code or a manifest, which may be
-    older than `definition` if an operator has `touched` it.
+    older than `definition` if an operator has `touched` it. `defined` tells who defined it last,
+    from wherever `defined_by` says.
     """
 
     definition: Definition
@@ -126,6 +127,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     defined_by: DefinedBy = DefinedBy.OPERATOR
     definition_hash: str | None = None
     definition_version: int | None = None
+    defined: Touch | None = None
     touched: Touch | None = None
     paused: Touch | None = None
     last_pause: Pause | None = None

@@ -57,8 +57,8 @@ BECAUSE = {
     SkipReason.OVERLAP: "no slot was free (of {slots}) and the overlap policy is {overlap}",
     SkipReason.SUPERSEDED: "a newer occurrence came before it had begun, "
     "and the overlap policy is {overlap}",
-    SkipReason.CHANGED: "it was missed while the schedule was paused, "
-    "and the cadence changed before it was resumed",
+    SkipReason.CHANGED: "it was missed while the schedule was paused or its task unknown, "
+    "and the cadence changed before that was over",
 }
 
 

@@ -40,6 +40,7 @@ def new_schedule(
     environment: str = DEFAULT_ENVIRONMENT,
     defined_by: DefinedBy = DefinedBy.OPERATOR,
     definition_version: int | None = None,
+    by: Actor | None = None,
 ) -> Schedule:
     """A schedule whose first occurrence lies after `now`. Raises InvalidInput."""
     check_definition(definition)
@@ -52,6 +53,7 @@ def new_schedule(
         defined_by=defined_by,
         definition_hash=definition_hash(definition),
         definition_version=definition_version,
+        defined=_hand(by, now),
     )
 
 
@@ -64,12 +66,13 @@ def decide_update(
     touch: Touch | None = None,
     defined_by: DefinedBy = DefinedBy.CODE,
     definition_version: int | None = None,
+    by: Actor | None = None,
 ) -> Change:
     """Another definition, from now on: what was due before is decided by the old one first.
 
-    With `touch` it is an operator's change; without, it is what `defined_by` says. A paused
-    schedule keeps its missed times for the day it is resumed, unless its cadence changes: then
-    they are recorded as skipped, since nobody could tell them from the new cadence's.
+    With `touch` it is an operator's change; without, it is what `defined_by` says, and `by` whom.
+    A paused schedule keeps its missed times for the day it is resumed, unless its cadence changes:
+    then they are recorded as skipped, since nobody could tell them from the new cadence's.
     """
     check_definition(definition)
     if definition.id != schedule.id:
@@ -90,8 +93,14 @@ def decide_update(
     )
     if touch is not None:
         return Change(plan, updated)
-    stated = {"defined_by": defined_by, "definition_version": definition_version}
-    return Change(plan, replace(updated, definition_hash=definition_hash(definition), **stated))
+    stated = replace(
+        updated,
+        definition_hash=definition_hash(definition),
+        definition_version=definition_version,
+        defined_by=defined_by,
+        defined=_hand(by, now),
+    )
+    return Change(plan, stated)
 
 
 def decide_pause(
@@ -137,6 +146,10 @@ def _settled(
         cursor=now,
         spans=record_span(schedule, schedule.cursor, now, SkipReason.CHANGED, now),
     )
+
+
+def _hand(by: Actor | None, now: datetime) -> Touch | None:
+    return None if by is None else Touch(by=by, at=now)
 
 
 def _is_dormant(schedule: Schedule) -> bool:

@@ -1,0 +1,68 @@
+"""Instants, as people write them and as they read them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+from zoneinfo import ZoneInfo
+
+from perdure.cli.output import CommandFailed
+
+if TYPE_CHECKING:
+    from perdure.core.schedule import Cadence
+
+
+def instant_of(text: str, what: str, zone: str | None = None) -> datetime:
+    """An instant; without an offset it is what the clock on the wall in `zone` says, if any."""
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        raise CommandFailed(f"{what} must be like 2030-01-31T09:00:00Z, not {text!r}") from None
+    if instant.tzinfo or zone is None:
+        return instant
+    return instant.replace(tzinfo=ZoneInfo(zone))
+
+
+def zone_of(cadence: Cadence) -> str:
+    return getattr(cadence, "tz", "UTC")
+
+
+class LocalTime(NamedTuple):
+    """An instant on the wall, and what about the clock there is to know."""
+
+    instant: datetime
+    local: datetime
+    note: str
+
+    @property
+    def wall(self) -> str:
+        return self.local.strftime("%a %Y-%m-%d %H:%M:%S %z")
+
+
+def on_the_wall(times: list[datetime], zone: str, since: datetime) -> list[LocalTime]:
+    """These times in a zone; of each, whether clocks were turned since the one before."""
+    place, before, found = ZoneInfo(zone), since, []
+    for time in times:
+        notes = [note for note in (_turned(before, time, place), _twice(time, place)) if note]
+        found.append(LocalTime(time, time.astimezone(place), "; ".join(notes)))
+        before = time
+    return found
+
+
+def _turned(before: datetime, after: datetime, zone: ZoneInfo) -> str:
+    change = _offset(after.astimezone(zone)) - _offset(before.astimezone(zone))
+    if not change:
+        return ""
+    way = "forward" if change > timedelta(0) else "back"
+    return f"clocks were turned {way} by {abs(change)}"
+
+
+def _twice(time: datetime, zone: ZoneInfo) -> str:
+    local = time.astimezone(zone)
+    if _offset(local.replace(fold=0)) <= _offset(local.replace(fold=1)):
+        return ""
+    return f"the {'second' if local.fold else 'first'} of two such times"
+
+
+def _offset(local: datetime) -> timedelta:
+    return local.utcoffset() or timedelta(0)

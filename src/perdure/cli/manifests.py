@@ -1,0 +1,109 @@
+"""`perdure schedules apply|export|schema`: schedules in files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from perdure.cli.operating import by_option, on_database, operator
+from perdure.cli.output import answer, explained
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+    from perdure.engine.manifests.applying import Application, Applied
+    from perdure.engine.manifests.manifest import Manifest
+
+DIFFERS = 3
+"""The exit code of a dry run that finds something to do."""
+
+MARKS = {"add": "+", "change": "~", "keep": "=", "delete": "-"}
+DONE = {"add": "added", "change": "changed", "keep": "unchanged", "delete": "deleted"}
+
+
+@click.command()
+@click.option(
+    *("-f", "--file", "files"),
+    multiple=True,
+    required=True,
+    metavar="FILE|DIR|-",
+    help="A manifest, a directory of them, or - for standard input. May be given again.",
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change. Exits 3 if anything would.")
+@click.option(
+    "--prune", is_flag=True, help="Delete what an earlier manifest had and these have not."
+)
+@by_option
+@on_database
+async def apply(
+    app: App, as_json: bool, files: tuple[str, ...], dry_run: bool, prune: bool, by: str | None
+) -> None:
+    """Make the schedules say what manifests say; twice is once.
+
+    Everything is checked before anything is written. A manifest is an operator's word: it holds
+    also for schedules that code or somebody else defined, and it is said where that happens.
+    Exits 0 when it is done, 2 if a manifest is refused.
+    """
+    import msgspec
+
+    done = await app.manifests.apply(_read(files), operator(by), dry_run=dry_run, prune=prune)
+    data = {"differs": done.differs, **msgspec.to_builtins(done)}
+    answer(as_json, data, "\n".join(_told(done)))
+    if dry_run and done.differs:
+        click.get_current_context().exit(DIFFERS)
+
+
+def _read(files: tuple[str, ...]) -> Manifest:
+    from perdure.engine.manifests.manifest import gathered, texts_of
+
+    def texts() -> Iterator[tuple[str, str]]:
+        for file in files:
+            if file == "-":
+                yield "standard input", sys.stdin.read()
+            else:
+                yield from texts_of([file])
+
+    return gathered(texts())
+
+
+def _told(done: Application) -> Iterator[str]:
+    for item in done.items:
+        yield from _item(item)
+    yield from (f"note: {note}" for note in done.notes)
+    counts = Counter(DONE[item.action] for item in done.items)
+    total = ", ".join(f"{counts[word]} {word}" for word in DONE.values() if counts[word])
+    yield f"{total}. This was a dry run: nothing was written." if done.dry_run else f"{total}."
+
+
+def _item(item: Applied) -> Iterator[str]:
+    yield f"{MARKS[item.action]} {item.what} {item.name}"
+    for field in item.fields:
+        yield f"    {field.field}: {field.shown}" if item.action == "add" else f"    {field}"
+    if item.because:
+        yield f"    {item.because}"
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@on_database
+async def export(app: App, as_json: bool, names: tuple[str, ...]) -> None:
+    """Write schedules as a manifest: these, or all. To apply it changes nothing."""
+    from perdure.engine.manifests.saying import to_yaml
+
+    said = await app.manifests.export(names or None)
+    text = json.dumps(said, ensure_ascii=False, indent=2) if as_json else to_yaml(said)
+    click.echo(text.rstrip("\n"))
+
+
+@click.command()
+@explained
+def schema() -> None:
+    """The JSON Schema of a manifest, for editors."""
+    from perdure.engine.manifests.fields import json_schema
+
+    json.dump(json_schema(), sys.stdout, indent=2)
+    click.echo()

@@ -1,0 +1,131 @@
+"""A manifest: what files state, all of it checked as far as that goes without a database."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perdure.engine.manifests.lines import Document, Unreadable, read_documents
+from perdure.engine.manifests.reading import (
+    StatedSchedule,
+    StatedTask,
+    Where,
+    parts_of,
+    read_schedule,
+    read_task,
+)
+from perdure.engine.manifests.wakeplane import NAMES, is_wakeplane, read_wakeplane
+from perdure.errors import InvalidInput, InvalidManifest
+
+ENDINGS = (".yaml", ".yml", ".json")
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """Schedules and targets, as files state them. `Manifest.load("schedules.yaml")`, or a
+    directory, or several; `Manifest.parse(text)`. Both raise InvalidManifest."""
+
+    schedules: tuple[StatedSchedule, ...] = ()
+    tasks: tuple[StatedTask, ...] = ()
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What one should know, although it is no problem."""
+        for schedule in self.schedules:
+            yield from schedule.notes
+
+    @classmethod
+    def parse(cls, text: str, file: str = "manifest") -> Manifest:
+        """`file` is what problems call it."""
+        return gathered([(file, text)])
+
+    @classmethod
+    def load(cls, *paths: str | os.PathLike[str]) -> Manifest:
+        """Each a file, or a directory of files that end in .yaml, .yml or .json."""
+        return gathered(texts_of(paths))
+
+
+class _Reading:
+    """What was found so far: stated, or wrong."""
+
+    def __init__(self) -> None:
+        self.stated: list[StatedSchedule | StatedTask] = []
+        self.problems: list[str] = []
+
+    def file(self, file: str, text: str) -> None:
+        try:
+            for document in read_documents(text, file):
+                self._document(document)
+        except Unreadable as error:
+            self.problems.append(f"{file}, line {error.line}: {error.problem}")
+
+    def _document(self, document: Document) -> None:
+        try:
+            for kind, value, where in parts_of(document):
+                self._part(kind, value, where)
+        except InvalidInput as error:
+            self.problems.append(Where(document).problem(error))
+
+    def _part(self, kind: str, value: Any, where: Where) -> None:
+        try:
+            self.stated.append(_read(kind, value, where))
+        except InvalidInput as error:
+            names = NAMES if is_wakeplane(value) else {}
+            self.problems.append(where._replace(names=names).problem(error))
+
+
+def gathered(texts: Iterable[tuple[str, str]]) -> Manifest:
+    """What these state; each is a file's name and its text. Raises InvalidManifest."""
+    reading = _Reading()
+    files = []
+    for file, text in texts:
+        files.append(file)
+        reading.file(file, text)
+    schedules = [one for one in reading.stated if isinstance(one, StatedSchedule)]
+    named = [one for one in reading.stated if isinstance(one, StatedTask)]
+    tasks = [*named, *(one.own for one in schedules if one.own is not None)]
+    problems = [*reading.problems, *_twins("schedule", schedules), *_twins("task", tasks)]
+    if not (reading.stated or problems):
+        problems = [f"{', '.join(files)}: there is no schedule in it"]
+    if problems:
+        raise InvalidManifest(problems)
+    return Manifest(tuple(schedules), tuple(tasks))
+
+
+def _twins(what: str, stated: Iterable[StatedSchedule | StatedTask]) -> Iterator[str]:
+    seen: dict[str, Where] = {}
+    for one in stated:
+        first = seen.setdefault(one.name, one.where)
+        if first is not one.where:
+            before = f"there is a {what} {one.name!r} already, in {first}, line {first.line}"
+            yield one.where.problem(InvalidInput("name", f"{before}; give each its own name"))
+
+
+def _read(kind: str, value: Any, where: Where) -> StatedSchedule | StatedTask:
+    if kind == "task":
+        return read_task(value, where)
+    return read_wakeplane(value, where) if is_wakeplane(value) else read_schedule(value, where)
+
+
+def texts_of(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[str, str]]:
+    """Each file's name and text. Raises InvalidManifest."""
+    for path in paths:
+        for file in _files(Path(path)):
+            try:
+                yield str(file), file.read_text("utf-8")
+            except OSError as error:
+                raise InvalidManifest([f"{file}: cannot be read: {error.strerror}"]) from error
+            except UnicodeDecodeError as error:
+                raise InvalidManifest([f"{file}: is not UTF-8: {error.reason}"]) from error
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.iterdir() if file.suffix in ENDINGS and file.is_file())
+    if not found:
+        raise InvalidManifest([f"{path}: has no file that ends in {', '.join(ENDINGS)}"])
+    return found
