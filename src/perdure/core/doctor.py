@@ -144,16 +144,16 @@ def _space(facts: Facts) -> Findings:
 
 def _vacuum(facts: Facts) -> Findings:
     vitals = facts.vitals
-    off = [table.name for table in vitals.tables if not table.is_vacuumed]
+    off = [it.name for it in vitals.tables if not it.is_vacuumed]
     if not vitals.is_vacuumed or off:
         where = "on this server" if not vitals.is_vacuumed else f"for {_some(off)}"
         advice = "Switch it on: without it tables grow and every claim gets slower."
         yield Finding(Code.AUTOVACUUM_OFF, True, f"Autovacuum is off {where}.", advice)
-    for table in vitals.tables:
-        if table.dead > max(MANY_DEAD, table.live):
-            words = f"{table.name} has {table.dead} dead rows beside {table.live} live ones."
+    for it in vitals.tables:
+        if it.dead > max(MANY_DEAD, it.live):
+            words = f"{it.name} has {it.dead} dead rows beside {it.live} live ones."
             advice = (
-                f"End transactions that are open for long, then run VACUUM {table.name}. If it "
+                f"End transactions that are open for long, then run VACUUM {it.name}. If it "
                 "comes again, give autovacuum more workers or a higher cost limit."
             )
             yield Finding(Code.DEAD_ROWS, True, words, advice)
