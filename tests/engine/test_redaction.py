@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from perdure import Redaction
-from perdure.engine.redaction import HIDDEN
+from perdure.engine.redaction import HIDDEN, without_secrets
 
 
 @pytest.mark.parametrize(
@@ -64,3 +66,11 @@ def test_a_megabyte_takes_no_minute(text: str) -> None:
     megabyte = text * (1_000_000 // len(text))
 
     assert len(Redaction().text(megabyte)) > 0
+
+
+def test_what_cannot_be_redacted_is_not_told() -> None:
+    def broken(message: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        raise RuntimeError
+
+    assert without_secrets("token=hunter2", Redaction()) == "token=[redacted]"
+    assert without_secrets("token=hunter2", broken) == "[redacted]"

@@ -26,6 +26,7 @@ from perdure.core.values import encode_value
 from perdure.engine.context import Fail, Released, RetryAfter
 from perdure.engine.door import duration, flag
 from perdure.engine.executors.failure import TargetFailed
+from perdure.engine.redaction import Redact, without_secrets
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
 
@@ -91,7 +92,7 @@ def decide_ending(
             assert_never(ending)
 
 
-def say_failures(run: Run, events: Sequence[Event]) -> None:
+def say_failures(run: Run, events: Sequence[Event], redact: Redact) -> None:
     """One warning for an attempt that failed: whose, why, and what follows."""
     for event in events:
         match event:
@@ -103,7 +104,8 @@ def say_failures(run: Run, events: Sequence[Event]) -> None:
                 follows = "that was the end of it"
             case _:
                 continue
-        error = f"{event.failure.type}: {event.failure.message}".splitlines()[0][:MAX_LOGGED]
+        said = f"{event.failure.type}: {event.failure.message}".splitlines()[0][:MAX_LOGGED]
+        error = without_secrets(said, redact)
         table.ATTEMPT_FAILED.say(
             run_id=run.id, task=run.task, attempt=event.attempt, error=error, next=follows
         )

@@ -74,7 +74,7 @@ class Recorder:
             if isinstance(outcome, Committed):
                 self._leases.drop(item.token)
                 if item.commit is not None:
-                    say_failures(item.commit.run, item.commit.events)
+                    say_failures(item.commit.run, item.commit.events, self._app.redact)
             elif isinstance(outcome, SequenceConflict):
                 again.append(item)
             else:

@@ -24,6 +24,7 @@ from perdure.core.run import (
     Cancellation,
     Policy,
     Run,
+    Source,
     SourceType,
 )
 from perdure.core.why import Why
@@ -34,6 +35,7 @@ from perdure.storage.protocol import RecordedEvent
 from perdure.storage.run_log import LogLine
 
 T = TypeVar("T")
+Reasoned = TypeVar("Reasoned", Cancellation, Reason, Source)
 
 
 class Items(msgspec.Struct, Generic[T], frozen=True):
@@ -239,6 +241,7 @@ class View:
             "meta": self.hide(run.meta),
             "lease": None if run.lease is None else _like(LeaseView, run.lease),
             "failure": None if run.failure is None else self.failure(run.failure),
+            "cancellation": None if run.cancellation is None else self._reasoned(run.cancellation),
         }
         return RunView(**_shared(run, RunView) | self._summary(run) | details)
 
@@ -246,11 +249,11 @@ class View:
         failure = run.failure
         return _shared(run, RunSummary) | {
             "tags": self.hide(run.tags),
-            "source": _like(SourceView, run.source),
+            "source": _like(SourceView, self._reasoned(run.source)),
             "counters": _like(CountersView, run.counters),
-            "reason": None if run.reason is None else self.text(run.reason),
+            "reason": self._maybe(run.reason),
             "failure_kind": None if failure is None else failure.kind,
-            "failure_message": None if failure is None else self.text(failure.message),
+            "failure_message": self._maybe(None if failure is None else failure.message),
         }
 
     def failure(self, failure: Failure) -> FailureView:
@@ -260,7 +263,7 @@ class View:
         return replace(
             failure,
             message=self.text(failure.message),
-            traceback=None if failure.traceback is None else self.text(failure.traceback),
+            traceback=self._maybe(failure.traceback),
             details=None if failure.details is None else self.hide(failure.details),
         )
 
@@ -296,8 +299,15 @@ class View:
             it if it.failure is None else replace(it, failure=self._hidden(it.failure))
             for it in why.reasons
         )
-        told = [replace(it, sentence=self.text(it.sentence)) for it in reasons]
+        told = [replace(self._reasoned(it), sentence=self.text(it.sentence)) for it in reasons]
         return WhyView(why.run_id, why.status, why.at, self.text(why.sentence), tuple(told))
+
+    def _reasoned(self, said: Reasoned) -> Reasoned:
+        """With the reason that somebody gave, hidden like any text."""
+        return replace(said, reason=self._maybe(said.reason))
+
+    def _maybe(self, text: str | None) -> str | None:
+        return None if text is None else self.text(text)
 
     def text(self, text: str) -> str:
         return self._redact(text, {})[0]
