@@ -44,75 +44,24 @@ All arguments go to `super().__init__`, so every error survives pickling.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-
-class PerdureError(Exception):
-    """Base of every error Perdure raises on purpose."""
-
-    retryable = False
-
-
-class InvalidInput(PerdureError):
-    """A value was refused before anything was written."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        super().__init__(field, problem)
-        self.field = field
-        self.problem = problem
-
-    def __str__(self) -> str:
-        return f"{self.field}: {self.problem}"
-
-
-class InvalidValue(InvalidInput):
-    """A value that cannot be kept unchanged as JSON text in every database."""
-
-
-class PayloadTooLarge(InvalidInput):
-    """A value longer than the limit. Store it elsewhere and pass a reference."""
-
-    def __init__(self, field: str, size: int, limit: int) -> None:
-        PerdureError.__init__(self, field, size, limit)
-        self.field = field
-        self.size = size
-        self.limit = limit
-        self.problem = (
-            f"{size} bytes of JSON exceed the limit of {limit}; "
-            "store the value elsewhere and pass a reference to it"
-        )
-
-
-class InvalidPayload(InvalidInput):
-    """Arguments that do not fit the task's signature."""
-
-    def __init__(self, task: str, path: str, problem: str) -> None:
-        PerdureError.__init__(self, task, path, problem)
-        self.task = task
-        self.field = path
-        self.problem = problem
-
-    def __str__(self) -> str:
-        where = f"{self.task}, argument {self.field}" if self.field else self.task
-        return f"{where}: {self.problem}"
-
-
-class InvalidTask(InvalidInput):
-    """A function that cannot be a task as it is."""
-
-
-class InvalidManifest(InvalidInput):
-    """Files that say something that cannot be; nothing was written. `problems` has them all."""
-
-    def __init__(self, problems: Sequence[str]) -> None:
-        PerdureError.__init__(self, problems)
-        self.problems = tuple(problems)
-        self.field = "manifest"
-        self.problem = "\n".join(self.problems)
-
-    def __str__(self) -> str:
-        return self.problem
+from perdure.errors.base import PerdureError
+from perdure.errors.input import (
+    InvalidInput,
+    InvalidManifest,
+    InvalidPayload,
+    InvalidTask,
+    InvalidValue,
+    PayloadTooLarge,
+)
+from perdure.errors.result import (
+    ResultTimeout,
+    RunCancelled,
+    RunExpired,
+    RunFailed,
+    RunSkipped,
+    RunUnsuccessful,
+)
+from perdure.errors.storage import SchemaMismatch, StorageError, StorageRefused, StorageUnavailable
 
 
 class SequenceConflict(PerdureError):
@@ -333,78 +282,40 @@ class SingletonConflict(PerdureError):
         return f"run {self.run_id} is active under singleton key {self.key!r}; wait for its end"
 
 
-class RunUnsuccessful(PerdureError):
-    """The run ended, but not in success."""
-
-    def __init__(self, run_id: str, status: str, why: str = "", failure: Any = None) -> None:
-        super().__init__(run_id, status, why, failure)
-        self.run_id = run_id
-        self.status = status
-        self.why = why
-        self.failure = failure
-        """The run's `Failure`, if it has one: kind, type, message, traceback, details."""
-
-    def __str__(self) -> str:
-        kind = getattr(self.failure, "type", "")
-        why = ": ".join(word for word in (kind, self.why) if word)
-        return f"run {self.run_id} {self.status}" + (f": {why}" if why else "")
-
-
-class RunFailed(RunUnsuccessful):
-    """The run failed for good, or was dead-lettered. `failure` tells how, with its traceback."""
-
-
-class RunCancelled(RunUnsuccessful):
-    """The run was cancelled."""
-
-
-class RunExpired(RunUnsuccessful):
-    """Nobody began the run in time."""
-
-
-class RunSkipped(RunUnsuccessful):
-    """A schedule policy decided against the run."""
-
-
-class ResultTimeout(PerdureError, TimeoutError):
-    """The run has not ended in time. It goes on all the same."""
-
-    retryable = True
-
-    def __init__(self, run_id: str, seconds: float) -> None:
-        super().__init__(run_id, seconds)
-        self.run_id = run_id
-        self.seconds = seconds
-
-    def __str__(self) -> str:
-        return f"run {self.run_id} has not ended within {self.seconds:g} s; it goes on"
-
-
-class StorageError(PerdureError):
-    """Base of everything that goes wrong between us and the database."""
-
-
-class StorageUnavailable(StorageError):
-    """The database did not answer, or not in time. The same call may succeed later."""
-
-    retryable = True
-
-
-class SchemaMismatch(StorageError):
-    """The database's schema is not the one this code was written for."""
-
-    def __init__(self, found: int, wanted: int) -> None:
-        super().__init__(found, wanted)
-        self.found = found
-        self.wanted = wanted
-
-    def __str__(self) -> str:
-        if self.found > self.wanted:
-            advice = "upgrade Perdure on this machine, or restore the database it was made for"
-        else:
-            advice = "run `perdure migrate`"
-        return f"the database has schema {self.found}, this code needs {self.wanted}: {advice}"
-
-
-class StorageRefused(StorageError):
-    """The database refused a statement for a reason that will not go away by itself."""
+__all__ = [
+    "AppNotOpen",
+    "AppOnAnotherLoop",
+    "IdempotencyConflict",
+    "InvalidInput",
+    "InvalidManifest",
+    "InvalidPayload",
+    "InvalidTask",
+    "InvalidValue",
+    "InvariantViolation",
+    "KeyNotFound",
+    "LeaseLost",
+    "NotAllowed",
+    "OutsideRun",
+    "PayloadTooLarge",
+    "PerdureError",
+    "ResultTimeout",
+    "RunCancelled",
+    "RunExpired",
+    "RunFailed",
+    "RunNotFound",
+    "RunSkipped",
+    "RunUnsuccessful",
+    "ScheduleConflict",
+    "ScheduleExists",
+    "ScheduleNotFound",
+    "SchemaMismatch",
+    "SequenceConflict",
+    "SingletonConflict",
+    "StorageError",
+    "StorageRefused",
+    "StorageUnavailable",
+    "TaskNotFound",
+    "TransactionError",
+    "UnreadableHistory",
+    "WouldBlockLoop",
+]
