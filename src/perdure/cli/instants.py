@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
-from zoneinfo import ZoneInfo
 
 from perdure.cli.output import CommandFailed
 
 if TYPE_CHECKING:
+    from zoneinfo import ZoneInfo
+
     from perdure.core.schedule import Cadence
 
 
@@ -20,7 +21,7 @@ def instant_of(text: str, what: str, zone: str | None = None) -> datetime:
         raise CommandFailed(f"{what} must be like 2030-01-31T09:00:00Z, not {text!r}") from None
     if instant.tzinfo or zone is None:
         return instant
-    return instant.replace(tzinfo=ZoneInfo(zone))
+    return instant.replace(tzinfo=_place(zone))
 
 
 def zone_of(cadence: Cadence) -> str:
@@ -41,12 +42,18 @@ class LocalTime(NamedTuple):
 
 def on_the_wall(times: list[datetime], zone: str, since: datetime) -> list[LocalTime]:
     """These times in a zone; of each, whether clocks were turned since the one before."""
-    place, before, found = ZoneInfo(zone), since, []
+    place, before, found = _place(zone), since, []
     for time in times:
         notes = [note for note in (_turned(before, time, place), _twice(time, place)) if note]
         found.append(LocalTime(time, time.astimezone(place), "; ".join(notes)))
         before = time
     return found
+
+
+def _place(zone: str) -> ZoneInfo:
+    from zoneinfo import ZoneInfo  # other commands must not wait for it
+
+    return ZoneInfo(zone)
 
 
 def _turned(before: datetime, after: datetime, zone: ZoneInfo) -> str:
