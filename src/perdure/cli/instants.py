@@ -61,14 +61,14 @@ def _turned(before: datetime, after: datetime, zone: ZoneInfo) -> str:
     if not change:
         return ""
     way = "forward" if change > timedelta(0) else "back"
-    return f"clocks were turned {way} by {abs(change)}"
+    return f"clocks were turned {way} by {abs(change)}".removesuffix(":00")
 
 
 def _twice(time: datetime, zone: ZoneInfo) -> str:
     local = time.astimezone(zone)
     if _offset(local.replace(fold=0)) <= _offset(local.replace(fold=1)):
         return ""
-    return f"the {'second' if local.fold else 'first'} of two such times"
+    return "second of two" if local.fold else "first of two"
 
 
 def _offset(local: datetime) -> timedelta:

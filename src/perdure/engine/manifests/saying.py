@@ -21,6 +21,7 @@ from perdure.engine.catalogue import TaskEntry
 from perdure.engine.manifests.fields import say_length
 from perdure.engine.manifests.lines import plain
 from perdure.engine.options import Retry
+from perdure.errors import InvalidInput
 
 Said = dict[str, Any]
 
@@ -177,8 +178,12 @@ def _retry_of(policy: Policy) -> Said:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def _remade(retry: Said, timeout: timedelta | None, base: Policy) -> Policy:
-    made = Retry(**retry).applied_to(base) if retry else base
+def _remade(retry: Said, timeout: timedelta | None, base: Policy) -> Policy | None:
+    """What one would read of it; none if it is refused, because half of it says nothing."""
+    try:
+        made = Retry(**retry).applied_to(base) if retry else base
+    except InvalidInput:
+        return None
     return made if timeout is None else msgspec.structs.replace(made, timeout=timeout)
 
 
