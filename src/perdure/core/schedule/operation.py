@@ -80,17 +80,7 @@ def decide_update(
     plan = _settled(schedule, definition, now, runs)
     if plan is not None and plan.more:
         return Change(plan, None)
-    begins_anew = definition.cadence != schedule.cadence or _is_dormant(schedule)
-    keeps_missed = schedule.paused is not None and not begins_anew
-    updated = replace(
-        schedule,
-        definition=definition,
-        version=schedule.version + 1,
-        cursor=schedule.cursor if keeps_missed else max(now, schedule.cursor),
-        cadence_since=now if begins_anew else schedule.cadence_since,
-        deleted=None,
-        touched=touch,
-    )
+    updated = replace(_redefined(schedule, definition, now), touched=touch)
     if touch is not None:
         return Change(plan, updated)
     stated = replace(
@@ -101,6 +91,19 @@ def decide_update(
         defined=_hand(by, now),
     )
     return Change(plan, stated)
+
+
+def _redefined(schedule: Schedule, definition: Definition, now: datetime) -> Schedule:
+    begins_anew = definition.cadence != schedule.cadence or _is_dormant(schedule)
+    keeps_missed = schedule.paused is not None and not begins_anew
+    return replace(
+        schedule,
+        definition=definition,
+        version=schedule.version + 1,
+        cursor=schedule.cursor if keeps_missed else max(now, schedule.cursor),
+        cadence_since=now if begins_anew else schedule.cadence_since,
+        deleted=None,
+    )
 
 
 def decide_pause(
