@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 
 from scripts import (  # noqa: E402  # the path must be set first
+    http_page,
     lifecycle_svg,
     reference_pages,
     schedule_page,
@@ -22,6 +23,7 @@ PAGES = {
     "docs/reference/lifecycle.md": reference_pages.lifecycle,
     "docs/reference/seed-conformance.md": reference_pages.seed_conformance,
     "docs/reference/errors.md": reference_pages.error_page,
+    "docs/reference/http-routes.md": http_page.http_routes,
     "docs/reference/telemetry.md": telemetry_page.telemetry,
     "docs/reference/schedules.md": schedule_page.schedules,
 }

@@ -50,6 +50,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 async def serve(app: App, options: ServerOptions) -> None:
     """Until SIGTERM or Ctrl-C. Raises InvalidInput for a place where it must not or cannot be."""
+    _allow_many_connections()
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(_bind(options.host, count(options.port, "port", least=0)))
         api = await stack.enter_async_context(Api(app, options.api))
@@ -115,6 +116,17 @@ def _bind(host: str, port: int) -> socket.socket:
             f"cannot listen at {host}, port {port}: {error}; choose others with --host, --port"
         )
         raise InvalidInput("host", problem) from error
+
+
+def _allow_many_connections() -> None:
+    """Each needs a file descriptor; the usual limit is far below what the machine allows."""
+    try:
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (ImportError, OSError, ValueError):  # not on this system
+        pass
 
 
 def _check_keys(api: Api, options: ServerOptions) -> None:

@@ -1,0 +1,33 @@
+"""The reference page of the HTTP API, made from its table of routes."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from perdure.web.openapi import statuses
+from perdure.web.problems import REFUSALS, STATUSES, URN, slug_of
+from perdure.web.route import Route
+from perdure.web.table import ROUTES
+from scripts.reference_pages import page, table
+
+ABOUT = """\
+`perdure.web.table` is the source of this page, of the routing, of the OpenAPI document at
+`/openapi.json` and of the tests that walk every route with every scope. How to use it:
+[The HTTP API](../http-api.md)."""
+
+
+def http_routes() -> str:
+    parts = [ABOUT]
+    for group, routes in groupby(sorted(ROUTES, key=lambda it: it.group), lambda it: it.group):
+        columns = ("route", "scope", "", "problems")
+        parts += [f"## {group}", table(columns, map(_row, routes))]
+    slugs = {slug_of(error): status for error, status in STATUSES.items()} | REFUSALS
+    rows = [(f"`{URN}{slug}`", str(slugs[slug])) for slug in sorted(slugs)]
+    parts += ["## Problems", table(("type", "status"), rows)]
+    return page("HTTP routes", *parts)
+
+
+def _row(route: Route) -> tuple[str, ...]:
+    problems = ", ".join(str(status) for status in statuses(route))
+    scope = "everybody" if route.scope is None else str(route.scope)
+    return f"`{route.method} {route.path}`", scope, route.summary, problems
