@@ -12,6 +12,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 
 from scripts import (  # noqa: E402  # the path must be set first
     lifecycle_svg,
+    manifest_page,
     reference_pages,
     schedule_page,
     telemetry_page,
@@ -24,6 +25,7 @@ PAGES = {
     "docs/reference/errors.md": reference_pages.error_page,
     "docs/reference/telemetry.md": telemetry_page.telemetry,
     "docs/reference/schedules.md": schedule_page.schedules,
+    "docs/reference/manifests.md": manifest_page.manifests,
 }
 
 
