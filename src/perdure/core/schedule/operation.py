@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -82,6 +83,10 @@ def decide_update(
         return Change(plan, None)
     begins_anew = definition.cadence != schedule.cadence or _is_dormant(schedule)
     keeps_missed = schedule.paused is not None and not begins_anew
+    origin: dict[str, Any] = {}
+    if touch is None:
+        origin = {"defined_by": defined_by, "definition_version": definition_version}
+        origin |= {"definition_hash": definition_hash(definition), "defined": _hand(by, now)}
     updated = replace(
         schedule,
         definition=definition,
@@ -90,17 +95,9 @@ def decide_update(
         cadence_since=now if begins_anew else schedule.cadence_since,
         deleted=None,
         touched=touch,
+        **origin,
     )
-    if touch is not None:
-        return Change(plan, updated)
-    stated = replace(
-        updated,
-        definition_hash=definition_hash(definition),
-        definition_version=definition_version,
-        defined_by=defined_by,
-        defined=_hand(by, now),
-    )
-    return Change(plan, stated)
+    return Change(plan, updated)
 
 
 def decide_pause(
