@@ -13,6 +13,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 from scripts import (  # noqa: E402  # the path must be set first
     http_page,
     lifecycle_svg,
+    manifest_page,
     reference_pages,
     schedule_page,
     telemetry_page,
@@ -26,6 +27,7 @@ PAGES = {
     "docs/reference/http-routes.md": http_page.http_routes,
     "docs/reference/telemetry.md": telemetry_page.telemetry,
     "docs/reference/schedules.md": schedule_page.schedules,
+    "docs/reference/manifests.md": manifest_page.manifests,
 }
 
 
