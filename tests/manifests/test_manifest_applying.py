@@ -11,8 +11,8 @@ from fix_app import QUICK
 from perdure import App, Manifest, Retry, cron, every
 from perdure.core.run import Actor, ActorType, Policy
 from perdure.core.schedule import DefinedBy, SkipReason, Verdict
-from perdure.engine.catalogue import find_task
-from perdure.engine.manifests.applying import Action, Application
+from perdure.engine.catalogue import find_task, publish_tasks
+from perdure.engine.manifests.applying import Action, Application, made_entry
 from perdure.engine.manifests.saying import to_yaml
 from perdure.engine.scheduling import stored_schedule
 from perdure.errors import InvalidManifest, ScheduleNotFound
@@ -156,6 +156,20 @@ async def test_a_target_by_name_serves_several_schedules(app: App) -> None:
 
     assert (entry.queue, entry.policy.on_lease_expired) == ("billing", "fail")
     assert (entry.policy.tries, entry.policy.timeout) == (1, timedelta(hours=1))
+    assert not again.differs
+
+
+async def test_half_an_application_is_mended_by_another(app: App, shop: App) -> None:
+    """As if it had died after the targets, and after the first of the schedules."""
+    whole = Manifest.parse(f"{PING}---{NIGHTLY}")
+    async with shop, app:
+        entry = made_entry(app, whole.tasks[0])
+        await publish_tasks(app.storage, app.environment, [entry])
+        await applied(app, NIGHTLY)
+        found = await app.manifests.apply(whole, "ann")
+        again = await app.manifests.apply(whole, "ann")
+
+    assert done(found) == {"task ping": "keep", "schedule ping": "add", "schedule nightly": "keep"}
     assert not again.differs
 
 
