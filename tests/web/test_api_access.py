@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from perdure import App
+from perdure import App, every
 from perdure.engine.audit_log import Verification
 from perdure.engine.credential import make_credential
 from perdure.engine.keys import Keys, Scope, read_keys
@@ -24,12 +24,20 @@ from raw import dump
 from web_kit import ADA, ALL, calling, client_of, dead_letter, make_key, shop
 
 PUBLIC = {"/healthz", "/readyz", "/openapi.json"}
+MORNING = "2024-01-01T09:00:00Z"
+QUERIES = {
+    "explain_schedule": {"at": MORNING},
+    "list_occurrences": {"start": MORNING, "end": MORNING},
+}
 BODIES: dict[str, Any] = {
     "trigger_run": {"task": "double", "payload": {"number": 1}},
     "trigger_batch": {"runs": [{"task": "double", "payload": {"number": 1}}]},
     "create_key": {"name": "another", "scopes": ["admin"]},
     "bulk_runs": {"action": "cancel", "filter": {"task": "double"}, "expect": 1000},
     "bulk_dead_letters": {"action": "replay", "filter": {"task": "fragile"}, "expect": 1000},
+    "put_schedule": {"task": "double", "cadence": {"every": 60}, "payload": {"number": 1}},
+    "trigger_schedule": {"reason": "now"},
+    "backfill_schedule": {"start": MORNING, "end": MORNING, "reason": "missed"},
     "reschedule_run": {"priority": 1},
     "set_queue": {"concurrency": 1},
     "set_limit": {"concurrency": 1},
@@ -49,6 +57,7 @@ class World:
         self.api = api
         self.app = app
         self.ids = {"run_id": run_id, "queue": "numbers", "task": "double", "key_id": ""}
+        self.ids["schedule"] = "nightly"
 
     async def call(
         self, route: Route, key: str | None = None, authorization: str | None = None
@@ -57,7 +66,13 @@ class World:
         headers = {} if authorization is None else {"authorization": authorization}
         async with client_of(self.api, key) as client:
             asked = asyncio.create_task(
-                client.request(route.method, path, json=BODIES.get(route.name), headers=headers)
+                client.request(
+                    route.method,
+                    path,
+                    json=BODIES.get(route.name),
+                    params=QUERIES.get(route.name),
+                    headers=headers,
+                )
             )
             while not asked.done():
                 await asyncio.wait([asked], timeout=0.1)
@@ -74,8 +89,10 @@ class World:
 
 @pytest_asyncio.fixture
 async def world(storage_url: str) -> AsyncIterator[World]:
-    async with shop(storage_url) as app, shop(storage_url, "elsewhere"):
+    async with shop(storage_url) as app, shop(storage_url, "elsewhere") as other:
         run_id = await dead_letter(app)
+        for each in (app, other):
+            await each.schedules.create("nightly", every(60), "double", payload={"number": 1})
         made = await Keys(app).create("victim", ["read"], by=ADA)
         async with Api(App(storage_url), LOCAL) as api:
             there = World(api, app, run_id)
@@ -159,6 +176,7 @@ async def _of_environment(app: App, environment: str) -> Any:
     return (
         await storage.counts(environment),
         await storage.limits(environment),
+        await storage.list_schedules(environment, limit=100),
         await storage.audit_entries(environment),
         [key.id for key in await read_keys(storage) if key.environment == environment],
     )

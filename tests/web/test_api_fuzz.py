@@ -1,6 +1,7 @@
 """The whole API, called in ways nobody thought of: no 5xx, and no answer beside the document.
 
-`PERDURE_FUZZ_EXAMPLES` asks for more of them than the suite has time for.
+`PERDURE_FUZZ_EXAMPLES` asks for more of them than the suite has time for, `PERDURE_FUZZ_URL` for
+another database than a file of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from perdure.web.openapi import describe
 from perdure.web.table import ROUTES
 from web_kit import ALL, Server, dead_letter, make_key, serving, shop
 
-EXAMPLES = int(os.environ.get("PERDURE_FUZZ_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("PERDURE_FUZZ_EXAMPLES", "8"))
 ENDLESS = "/v1/stream"
 CHECKS = [
     schemathesis.checks.not_a_server_error,
@@ -67,7 +68,7 @@ async def _furnish(url: str) -> tuple[str, list[str]]:
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     directory: Path = tmp_path_factory.mktemp("fuzz")
-    url = f"sqlite:///{directory / 'runs.db'}"
+    url = os.environ.get("PERDURE_FUZZ_URL") or f"sqlite:///{directory / 'runs.db'}"
     key, run_ids = asyncio.run(_furnish(url))
     with serving(url, directory, "--rate", "none") as server:
         yield Target(server, key, run_ids)

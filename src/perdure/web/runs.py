@@ -63,7 +63,7 @@ class Batch(msgspec.Struct, frozen=True):
 async def trigger_run(call: Call, body: TriggerBody) -> Triggered:
     wish = _wish(call, body, call.idempotency_key)
     made = await call.at.asking.ask(wish, client(call))
-    return _made(call, made)
+    return made_of(call, made)
 
 
 async def trigger_batch(call: Call, body: BatchBody) -> Batch:
@@ -142,13 +142,13 @@ async def reschedule_run(call: Call, body: RescheduleBody) -> RunView:
 async def retry_run(call: Call, body: AgainBody) -> Triggered:
     payload = body.arguments(call.app.defaults.payload_limit)
     made = await call.app.runs.retry(call.run, body.reason, call.by, payload=payload)
-    return _made(call, made)
+    return made_of(call, made)
 
 
 async def rerun_run(call: Call, body: AgainBody) -> Triggered:
     payload = body.arguments(call.app.defaults.payload_limit)
     made = await call.app.runs.rerun(call.run, body.reason, call.by, payload=payload)
-    return _made(call, made)
+    return made_of(call, made)
 
 
 def client(call: Call) -> Actor:
@@ -169,7 +169,7 @@ def _tagged(call: Call, run: Run) -> RunView:
     return call.at.view.run(run)
 
 
-def _made(call: Call, made: RunHandle[Any]) -> Triggered:
+def made_of(call: Call, made: RunHandle[Any]) -> Triggered:
     call.status = 201 if made.created else 200
     call.headers["Location"] = f"/v1/runs/{made.id}"
     return Triggered(made.id, made.created)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from perdure import errors as e
 from perdure.engine.keys import Scope
-from perdure.web import bulk, control, overview, runs, stream
+from perdure.web import bulk, control, overview, runs, schedules, stream
 from perdure.web.route import Route
 
 _READ, _TRIGGER, _OPERATE, _ADMIN = Scope.READ, Scope.TRIGGER, Scope.OPERATE, Scope.ADMIN
 _RUN = "/v1/runs/{run_id}"
 _LETTER = "/v1/dead-letters/{run_id}"
+_SCHEDULE = "/v1/schedules/{schedule}"
+_NO_SCHEDULE = (e.ScheduleNotFound,)
+_CHANGED = (e.ScheduleNotFound, e.ScheduleConflict, e.TaskNotFound)
 _KEYS = (e.IdempotencyConflict, e.SingletonConflict)
 
 RUNS = (
@@ -74,6 +77,30 @@ CONTROL = (
           media_type="text/event-stream"),
 )  # fmt: skip
 
+SCHEDULES = (
+    Route("GET", "/v1/schedules", _READ, schedules.list_schedules, "Schedules by name"),
+    Route("GET", _SCHEDULE, _READ, schedules.get_schedule, "A schedule", _NO_SCHEDULE),
+    Route("PUT", _SCHEDULE, _OPERATE, schedules.put_schedule, "Make a schedule, or say it all anew",
+          (*_CHANGED, e.PayloadTooLarge), 200, (201,)),
+    Route("PATCH", _SCHEDULE, _OPERATE, schedules.patch_schedule, "Change what is given",
+          (*_CHANGED, e.PayloadTooLarge)),
+    Route("POST", f"{_SCHEDULE}/pause", _OPERATE, schedules.pause_schedule,
+          "No more occurrences until it is resumed", _CHANGED),
+    Route("POST", f"{_SCHEDULE}/resume", _OPERATE, schedules.resume_schedule, "Go on", _CHANGED),
+    Route("POST", f"{_SCHEDULE}/trigger", _OPERATE, schedules.trigger_schedule,
+          "Run it now; its cadence goes on as it would", _CHANGED, 201, (200,)),
+    Route("POST", f"{_SCHEDULE}/backfill", _OPERATE, schedules.backfill_schedule,
+          "Count times that were not run; and, once expected, run them", _CHANGED),
+    Route("GET", f"{_SCHEDULE}/preview", _READ, schedules.preview_schedule, "Its next times",
+          _NO_SCHEDULE),
+    Route("GET", f"{_SCHEDULE}/occurrences", _READ, schedules.list_occurrences,
+          "What became of its times", _NO_SCHEDULE),
+    Route("GET", f"{_SCHEDULE}/why", _READ, schedules.explain_schedule,
+          "Why it did not run at an instant", _NO_SCHEDULE),
+    Route("DELETE", _SCHEDULE, _OPERATE, schedules.delete_schedule,
+          "No more occurrences; its history stays", _CHANGED),
+)  # fmt: skip
+
 ADMIN = (
     Route("GET", "/v1/keys", _ADMIN, control.list_keys, "Keys of this environment"),
     Route("POST", "/v1/keys", _ADMIN, control.create_key, "A new key; its text is told once", (),
@@ -94,4 +121,4 @@ MACHINES = (
     Route("GET", "/openapi.json", None, overview.get_openapi, "This document"),
 )  # fmt: skip
 
-ROUTES: tuple[Route, ...] = (*RUNS, *CONTROL, *ADMIN, *MACHINES)
+ROUTES: tuple[Route, ...] = (*RUNS, *CONTROL, *SCHEDULES, *ADMIN, *MACHINES)

@@ -243,11 +243,11 @@ class View:
             "failure": None if run.failure is None else self.failure(run.failure),
             "cancellation": None if run.cancellation is None else self._reasoned(run.cancellation),
         }
-        return RunView(**_shared(run, RunView) | self._summary(run) | details)
+        return RunView(**shared(run, RunView) | self._summary(run) | details)
 
     def _summary(self, run: Run) -> dict[str, Any]:
         failure = run.failure
-        return _shared(run, RunSummary) | {
+        return shared(run, RunSummary) | {
             "tags": self.hide(run.tags),
             "source": _like(SourceView, self._reasoned(run.source)),
             "counters": _like(CountersView, run.counters),
@@ -314,18 +314,18 @@ class View:
 
 
 def key_view(key: ApiKey, text: str | None = None) -> KeyView:
-    return KeyView(**_shared(key, KeyView, but="key"), key=UNSET if text is None else text)
+    return KeyView(**shared(key, KeyView, but="key"), key=UNSET if text is None else text)
 
 
 def audit_view(sealed: SealedEntry) -> AuditView:
     return AuditView(position=sealed.position, hash=sealed.hash, **asdict(sealed.entry))
 
 
-def _shared(value: Any, kind: Any, but: str = "") -> dict[str, Any]:
+def shared(value: Any, kind: Any, but: str = "") -> dict[str, Any]:
     """The fields of `kind` that `value` has under the same name."""
     names = [name for name in kind.__struct_fields__ if name != but]
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 
 def _like(kind: type[T], value: Any) -> T:
-    return kind(**_shared(value, kind))
+    return kind(**shared(value, kind))
