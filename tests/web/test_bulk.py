@@ -15,7 +15,7 @@ from perdure.engine import bulk
 from perdure.engine.bulk import Action, Order, define_bulk
 from perdure.engine.operators import Runs
 from perdure.errors import StorageUnavailable
-from web_kit import dead_letter
+from web_kit import dead_letter, shop
 
 
 async def ordered(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -116,6 +116,25 @@ async def test_who_may_trigger_cannot_give_orders_that_way(client: httpx.AsyncCl
     answer = await client.post("/v1/runs", json={"task": "perdure.bulk", "payload": {"order": {}}})
 
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "task")
+
+
+async def test_nobody_gives_an_order_as_somebody_else_or_about_another_environment(
+    client: httpx.AsyncClient, shop_app: App
+) -> None:
+    async with shop(shop_app.url, "elsewhere") as other:
+        theirs = await other.tasks["double"].trigger(1)
+        order = await ordered(client, "/v1/runs:bulk", {"action": "cancel", "filter": {}})
+        await ended(shop_app, order["run_id"])
+        forged = (await shop_app.runs.get(order["run_id"])).payload
+        forged["order"]["words"] = {"environment": "elsewhere"}
+        again = await client.post(f"/v1/runs/{order['run_id']}/rerun", json={"payload": forged})
+        scheduled = {"task": "perdure.bulk", "cadence": {"every": 5}, "payload": forged}
+        planned = await client.put("/v1/schedules/evil", json=scheduled)
+        rerun = await shop_app.runs.rerun(order["run_id"], payload=forged)
+        await ended(shop_app, rerun.id)
+
+        assert (again.status_code, planned.status_code) == (422, 422)
+        assert (await theirs.get()).status is Status.QUEUED
 
 
 @pytest.mark.parametrize("action", ["rerun", "retry"])

@@ -14,16 +14,16 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import msgspec
 
 from perdure.core.run import Actor
 from perdure.engine.context import Context
-from perdure.engine.filters import RunFilters, make_filter
+from perdure.engine.filters import make_filter
 from perdure.engine.ids import make_run_id
 from perdure.engine.options import Retry
-from perdure.errors import PerdureError, StorageError
+from perdure.errors import InvalidInput, PerdureError, StorageError
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -39,10 +39,21 @@ MOST = 1_000_000
 TIRELESS = Retry(max_attempts=50, maximum=60)
 
 
-class Words(RunFilters, total=False):
-    """A filter of runs, or of dead letters."""
+class Words(TypedDict, total=False):
+    """A filter of runs, or of dead letters; always of the environment that the order is in."""
 
     status: str | None
+    task: str | None
+    queue: str | None
+    tag: tuple[str, str] | None
+    batch_id: str | None
+    schedule_id: str | None
+    parent_id: str | None
+    created_after: datetime | None
+    created_before: datetime | None
+    failure_kind: str | None
+    fingerprint: str | None
+    text: str | None
 
 
 class Action(StrEnum):
@@ -76,6 +87,14 @@ class Report(msgspec.Struct, frozen=True):
     seen: int
     done: int
     refused: dict[str, int]
+
+
+def refuse_reserved(task: str) -> None:
+    """Raises InvalidInput. Who may only trigger must not give orders that way, and who gives one
+    must not say that it was somebody else's."""
+    if task.startswith(RESERVED):
+        problem = f"{task!r:.80} is the engine's own; its orders have routes of their own"
+        raise InvalidInput("task", problem)
 
 
 async def count_fitting(app: App, action: Action, words: Mapping[str, Any]) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from perdure.core.run import Actor, ActorType, Run
 from perdure.engine.asking import Wish
-from perdure.engine.bulk import RESERVED
+from perdure.engine.bulk import refuse_reserved
 from perdure.engine.handle import RunHandle
 from perdure.engine.reading_logs import Bundle
-from perdure.errors import InvalidInput
 from perdure.web.problems import Problem, problem_of
 from perdure.web.route import Call
 from perdure.web.views import (
@@ -32,6 +32,7 @@ from perdure.web.wishes import (
     RescheduleBody,
     RunQuery,
     TriggerBody,
+    object_of,
 )
 
 
@@ -140,13 +141,13 @@ async def reschedule_run(call: Call, body: RescheduleBody) -> RunView:
 
 
 async def retry_run(call: Call, body: AgainBody) -> Triggered:
-    payload = body.arguments(call.app.defaults.payload_limit)
+    payload = _arguments(call, body)
     made = await call.app.runs.retry(call.run, body.reason, call.by, payload=payload)
     return made_of(call, made)
 
 
 async def rerun_run(call: Call, body: AgainBody) -> Triggered:
-    payload = body.arguments(call.app.defaults.payload_limit)
+    payload = _arguments(call, body)
     made = await call.app.runs.rerun(call.run, body.reason, call.by, payload=payload)
     return made_of(call, made)
 
@@ -157,11 +158,16 @@ def client(call: Call) -> Actor:
 
 
 def _wish(call: Call, body: TriggerBody, idempotency_key: str | None = None) -> Wish:
-    """Whoever may only trigger must not give an operator's order that way."""
-    if body.task.startswith(RESERVED):
-        problem = f"{body.task!r:.80} is the engine's own; its orders have routes of their own"
-        raise InvalidInput("task", problem)
+    refuse_reserved(body.task)
     return body.wish(call.app.defaults.payload_limit, idempotency_key)
+
+
+def _arguments(call: Call, body: AgainBody) -> dict[str, Any] | None:
+    """Other ones than the run's own, if there are."""
+    if body.payload is UNSET:
+        return None
+    refuse_reserved(call.run.task)
+    return object_of(body.payload, call.app.defaults.payload_limit)
 
 
 def _tagged(call: Call, run: Run) -> RunView:

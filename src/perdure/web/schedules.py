@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 from perdure.core.schedule import Cadence, Fold, Gap, Misfire, Overlap, at, cron, every
 from perdure.core.schedule.definition import DefinedBy, Definition, Schedule, SkippedSpan, Touch
 from perdure.core.schedule.explain import Verdict
+from perdure.engine.bulk import refuse_reserved
 from perdure.engine.schedules import MOST_PREVIEWED
 from perdure.errors import InvalidInput, ScheduleNotFound
 from perdure.web.problems import Refusal, RequestRefused
@@ -279,6 +280,8 @@ def _view(call: Call, schedule: Schedule) -> ScheduleView:
 
 def _settings(call: Call, body: ScheduleBody) -> Any:
     """As `app.schedules.create` takes them."""
+    if isinstance(body.task, str):
+        refuse_reserved(body.task)
     given = _given(body, "task", "cadence", "reason", "payload")
     if body.payload is not UNSET:
         given["payload"] = object_of(body.payload, call.app.defaults.payload_limit)

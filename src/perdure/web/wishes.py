@@ -200,9 +200,6 @@ class AgainBody(Asked, frozen=True, kw_only=True):
     reason: Reason | None = None
     payload: Payload | UnsetType = UNSET
 
-    def arguments(self, limit: int) -> dict[str, Any] | None:
-        return None if self.payload is UNSET else object_of(self.payload, limit)
-
 
 class RescheduleBody(Asked, frozen=True, kw_only=True):
     run_at: datetime | None = None
