@@ -22,7 +22,7 @@ from perdure.core.limits import Admission
 from perdure.core.reducer import project
 from perdure.core.run import Run
 from perdure.core.settings import NO_WISHES, declare
-from perdure.engine import calls, doubt, handler, outcome
+from perdure.engine import calls, doubt, handler, loop_calls, outcome
 from perdure.engine import limits as engine_limits
 from perdure.engine.client import CommitBatcher
 from perdure.engine.context import Released
@@ -355,7 +355,7 @@ def _(patch: Patch) -> None:
     def failing(error: BaseException) -> Any:
         return ending_of(ValueError("released") if isinstance(error, Released) else error)
 
-    for module in (outcome, calls, handler):
+    for module in (outcome, calls, handler, loop_calls):
         if hasattr(module, "ending_of"):
             patch(module, "ending_of", failing)
 
