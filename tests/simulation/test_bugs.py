@@ -11,6 +11,9 @@ from simulation.sweeps import Sweep, sweep_with_bug
 
 MOST_SEEDS = 400
 
+# They wait for each other in a pool of processes.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
 def sweeps(pool: Executor) -> dict[str, Future[Sweep]]:

@@ -18,6 +18,9 @@ CHUNK = 100
 CHUNKS = range(1, SEEDS + 1, CHUNK)
 TWICE = range(1, 41)
 
+# They wait for each other in a pool of processes.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
 def sweeps(pool: Executor) -> dict[int, Future[Sweep]]:
