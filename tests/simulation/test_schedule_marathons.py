@@ -6,9 +6,14 @@ from concurrent.futures import Executor
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+import pytest
+
 from perdure.testing.simulation.marathons import YEAR
 from perdure.testing.virtual import EPOCH
 from simulation.sweeps import Marathon, run_minutes, run_years
+
+# Ten years take a minute; on a busy machine, several.
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_five_schedulers_make_every_second_of_ten_minutes_once(pool: Executor) -> None:
