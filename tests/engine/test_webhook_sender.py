@@ -21,6 +21,7 @@ import hook_kit
 from endpoints import PATIENCE, Asked, Silence, answering
 from hook_kit import EAGER, OTHER, SECRET, SIGNED, Receiver, settle, telling
 from perdure import App, Redaction, secret
+from perdure.core.doctor import Code
 from perdure.core.lifecycle import Status
 from perdure.core.webhook import WebhookState
 from perdure.engine.executors.secret import Secret
@@ -592,6 +593,43 @@ async def test_pruning_what_was_told_is_no_gap(app: App, receiver: Receiver) -> 
 
     assert (await app.webhooks.get("billing")).gap is None
     assert len(receiver.taken) == 3
+
+
+async def test_a_place_where_nothing_concerns_it_is_kept_too(
+    app: App, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await subscribe(app, receiver, task="other")
+    sender = app.webhook_sender()
+    await settle(app)
+    await sender.run_once()
+    before = (await app.webhooks.get("billing")).cursor
+
+    monkeypatch.setattr("perdure.engine.webhooks.sender.SAVE_EVERY", timedelta(0))
+    await sender.run_once()
+
+    kept = (await app.webhooks.get("billing")).cursor
+    assert kept != before
+    assert await app.storage.changes(kept, limit=1) == []
+
+
+async def test_the_doctor_knows_how_webhooks_are(app: App, receiver: Receiver) -> None:
+    await subscribe(app, receiver)
+    await subscribe(app, receiver, "idle", task="other")
+    receiver.answer = answering(500)
+    await settle(app)
+    assert await findings(app) == set()
+    await send(app)
+    assert await findings(app) == {Code.WEBHOOKS_FAILING}
+    receiver.answer = answering(410)
+    await send(app)
+
+    assert await findings(app) == {Code.WEBHOOKS_DISABLED}
+    assert not (await app.doctor()).is_healthy
+
+
+async def findings(app: App) -> set[Code]:
+    found = {finding.code for finding in (await app.doctor()).findings}
+    return {code for code in found if code.startswith("webhook")}
 
 
 async def test_without_h11_nothing_is_sent_nothing_is_lost_and_it_is_said(

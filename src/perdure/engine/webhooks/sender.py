@@ -69,10 +69,6 @@ class Page(msgspec.Struct, frozen=True):
     changes: list[Change]
     pruned: str | None
 
-    @property
-    def end(self) -> str:
-        return self.changes[-1].cursor
-
 
 class WebhookSender(AppService):
     """For one environment, or for all of the database: `environment=None`."""
@@ -169,11 +165,12 @@ class WebhookSender(AppService):
         while hook is not None and not self._is_over:
             page = await self._page(self._position(hook))
             hook = await self._look_back(hook, page.pruned)
-            if hook is None or not page.changes:
-                return
-            hook = await self._go_on(hook, page.changes)
-            if len(page.changes) < PAGE and hook and self._position(hook) == page.end:
-                return
+            if hook is not None and page.changes:
+                hook = await self._go_on(hook, page.changes)
+                if hook is None or self._position(hook) != page.changes[-1].cursor:
+                    continue
+            if len(page.changes) < PAGE:
+                return await self._keep_place(hook)
 
     async def _go_on(self, hook: Hook, changes: Sequence[Change]) -> Hook | None:
         messages = await messages_for(hook, changes, self._app.storage)
@@ -222,6 +219,11 @@ class WebhookSender(AppService):
             self._passed[hook.id] = Passed(hook.version, cursor, since)
             return hook
         return await self._put(hook, replace(hook.progress, cursor=cursor, done=()))
+
+    async def _keep_place(self, hook: Hook | None) -> None:
+        """Also while nothing happens at all: else it would look as if nobody had looked."""
+        if hook is not None and self._position(hook) != hook.progress.cursor:
+            await self._pass_by(hook, self._position(hook))
 
     async def _tell(
         self, hook: Hook, changes: Sequence[Change], messages: Sequence[Message]
