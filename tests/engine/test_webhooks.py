@@ -261,6 +261,30 @@ async def test_a_change_meanwhile_costs_no_repetition(app: App, receiver: Receiv
     assert set(receiver.counts.values()) == {1}
 
 
+async def test_a_pause_stops_a_sender_that_has_far_to_go(app: App, receiver: Receiver) -> None:
+    await subscribe(app, receiver)
+    await app.webhooks.update("billing", events=["run.*"])
+    await settle(app, 60)
+    paused = False
+
+    async def pause_once(asked: Any, writer: Any) -> None:
+        nonlocal paused
+        if not paused:
+            paused = True
+            await app.webhooks.pause("billing")
+        await answering()(asked, writer)
+
+    receiver.answer = pause_once
+    await send(app)
+    early = len(receiver.taken)
+    await app.webhooks.resume("billing")
+    await send(app)
+
+    assert 0 < early < 240
+    assert len(receiver.counts) == 240
+    assert set(receiver.counts.values()) == {1}
+
+
 async def test_who_is_deleted_while_being_told_stays_deleted(app: App, receiver: Receiver) -> None:
     await subscribe(app, receiver)
     await settle(app)

@@ -76,6 +76,8 @@ async def messages_for(hook: Hook, changes: Sequence[Change], storage: Storage) 
         for recorded in change.events
         if _is_wanted(hook, recorded)
     ]
+    if not wanted:
+        return []
     runs = await storage.get(list({change.run_id for change, _ in wanted}))
     concerned = {run.id for run in runs.values() if hook.interest.may_concern(run)}
     seen: dict[str, dict[int, Run]] = {}

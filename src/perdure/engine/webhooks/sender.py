@@ -63,13 +63,6 @@ class Passed(msgspec.Struct, frozen=True):
     since: float
 
 
-class Page(msgspec.Struct, frozen=True):
-    """A piece of the feed, and how far it had been pruned when that was read."""
-
-    changes: list[Change]
-    pruned: str | None
-
-
 class WebhookSender(AppService):
     """For one environment, or for all of the database: `environment=None`."""
 
@@ -80,7 +73,7 @@ class WebhookSender(AppService):
         self._busy: dict[str, asyncio.Task[bool]] = {}
         self._rounds: set[Round] = set()
         self._passed: dict[str, Passed] = {}
-        self._pages: dict[str, asyncio.Task[Page]] = {}
+        self._pages: dict[str, asyncio.Task[list[Change]]] = {}
         self._states: Tally[WebhookState] = Tally()
         self._news = asyncio.Event()
         self._is_over = False
@@ -162,18 +155,22 @@ class WebhookSender(AppService):
 
     async def _serve(self, hook: Hook | None) -> None:
         """Until it has caught up, or cannot go on."""
-        while hook is not None and not self._is_over:
-            page = await self._page(self._position(hook))
-            hook = await self._look_back(hook, page.pruned)
-            if hook is not None and page.changes:
-                hook = await self._go_on(hook, page.changes)
-                if hook is None or self._position(hook) != page.changes[-1].cursor:
+        while hook is not None and hook.enabled and not self._is_over:
+            position = self._position(hook)
+            changes = await self._page(position)
+            messages = await messages_for(hook, changes, self._app.storage)
+            # In this order: what was pruned before all of it was read shows.
+            hook = await self._look_back(hook, position, await self._app.storage.pruned_to())
+            if hook is not None and changes:
+                hook = await self._go_on(hook, changes, messages)
+                if hook is None or self._position(hook) != changes[-1].cursor:
                     continue
-            if len(page.changes) < PAGE:
+            if len(changes) < PAGE:
                 return await self._keep_place(hook)
 
-    async def _go_on(self, hook: Hook, changes: Sequence[Change]) -> Hook | None:
-        messages = await messages_for(hook, changes, self._app.storage)
+    async def _go_on(
+        self, hook: Hook, changes: Sequence[Change], messages: Sequence[Message]
+    ) -> Hook | None:
         if any(message.id not in hook.progress.done for message in messages):
             return await self._tell(hook, changes, messages)
         return await self._pass_by(hook, changes[-1].cursor)
@@ -183,25 +180,19 @@ class WebhookSender(AppService):
         is_current = passed is not None and passed.version == hook.version
         return passed.cursor if passed and is_current else hook.progress.cursor
 
-    async def _page(self, cursor: str) -> Page:
+    async def _page(self, cursor: str) -> list[Change]:
         """Whoever stands at the same place reads the same page."""
         if cursor not in self._pages:
-            self._pages[cursor] = asyncio.create_task(self._read(cursor))
+            reading = self._app.storage.changes(cursor, limit=PAGE)
+            self._pages[cursor] = asyncio.ensure_future(reading)
         return await asyncio.shield(self._pages[cursor])
 
-    async def _read(self, cursor: str) -> Page:
-        """In this order: what is pruned before the page is read shows."""
-        changes = await self._app.storage.changes(cursor, limit=PAGE)
-        return Page(changes, await self._app.storage.pruned_to())
-
-    async def _look_back(self, hook: Hook, pruned: str | None) -> Hook | None:
-        """Whether what it has still to look at is all there. If not it goes on, and says so."""
-        position, gap = self._position(hook), hook.progress.gap
-        if (
-            pruned is None
-            or feed_order(pruned) <= feed_order(position)
-            or (gap and gap.until == pruned)
-        ):
+    async def _look_back(self, hook: Hook, position: str, pruned: str | None) -> Hook | None:
+        """Whether what it had still to look at was all there. If not it goes on, and says so."""
+        gap = hook.progress.gap
+        if pruned is None or feed_order(pruned) <= feed_order(position):
+            return hook
+        if gap is not None and gap.until == pruned:
             return hook
         progress = missed(hook.progress, position, pruned, self._app.time())
         if gap is None:
