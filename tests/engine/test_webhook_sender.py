@@ -18,9 +18,12 @@ from standardwebhooks import Webhook as Verifier
 from standardwebhooks import WebhookVerificationError
 
 import hook_kit
+from builders import OPERATOR
 from endpoints import PATIENCE, Asked, Silence, answering
 from hook_kit import EAGER, OTHER, SECRET, SIGNED, Receiver, settle, telling
-from perdure import App, Redaction, secret
+from perdure import App, Context, Redaction, secret
+from perdure.core.commit import Commit, prepare_commit
+from perdure.core.decide import decide_cancel
 from perdure.core.doctor import Code
 from perdure.core.lifecycle import Status
 from perdure.core.webhook import WebhookState
@@ -180,6 +183,42 @@ async def test_events_of_a_run_come_in_order_and_each_once(app: App, receiver: R
         data = asked.json["data"]
         sequences.setdefault(data["run"]["id"], []).append(data["sequence"])
     assert sequences == {run_id: [1, 2, 3, 4] for run_id in run_ids}
+
+
+async def test_commits_that_stand_in_the_feed_the_wrong_way_round_are_told_in_order(
+    postgres_storage_url: str, receiver: Receiver
+) -> None:
+    """A handler's transaction began before the cancel request that its success comes after."""
+    app = telling(postgres_storage_url)
+    writing, asked_to_stop = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def slow(ctx: Context) -> None:
+        async with ctx.transaction() as connection:
+            await connection.execute("SELECT pg_current_xact_id()")
+            writing.set()
+            await asked_to_stop.wait()
+
+    async with app:
+        await subscribe(app, receiver, events=["run.*"])
+        async with app.worker(concurrency=1, same_loop=True):
+            run = await slow.trigger()
+            await asyncio.wait_for(writing.wait(), PATIENCE)
+            await app.storage.commit([await _cancel(app, run.id)])
+            asked_to_stop.set()
+            await run.result(PATIENCE)
+        await send(app)
+        feed = [it.sequence for change in await app.storage.changes(None, limit=100)
+                for it in change.events]  # fmt: skip
+
+    assert feed != sorted(feed), "the feed was in order: nothing was put right"
+    assert [asked.json["data"]["sequence"] for asked in receiver.taken] == sorted(feed)
+
+
+async def _cancel(app: App, run_id: str) -> Commit:
+    """Past `app.runs.cancel`, which would tell the worker at once."""
+    run = await app.runs.get(run_id)
+    return prepare_commit(run, decide_cancel(run, OPERATOR, app.time()), app.ids.commit_id())
 
 
 async def test_a_running_service_tells_without_being_asked(app: App, receiver: Receiver) -> None:
