@@ -322,5 +322,6 @@ __all__ = [
     "TaskNotFound",
     "TransactionError",
     "UnreadableHistory",
+    "WebhookNotFound",
     "WouldBlockLoop",
 ]
