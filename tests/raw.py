@@ -21,6 +21,9 @@ TABLES = (
     "schedules",
     "skipped_spans",
     "audit",
+    "webhooks",
+    "webhook_deliveries",
+    "feed_pruned",
 )
 
 Rows = list[tuple[Any, ...]]

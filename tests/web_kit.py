@@ -90,10 +90,10 @@ class Server:
 
 
 @contextmanager
-def serving(url: str, directory: Path, *arguments: str) -> Iterator[Server]:
+def serving(url: str, directory: Path, *arguments: str, **variables: str) -> Iterator[Server]:
     """A server that is ready; its log is `server.log` there."""
     command = [sys.executable, "-m", "perdure", "server", "--json", "--port", "0", *arguments]
-    environ = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")}
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")} | variables
     process = subprocess.Popen(
         [*command, "--url", url], cwd=directory, env=environ, stderr=subprocess.PIPE, text=True
     )

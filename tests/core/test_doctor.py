@@ -16,18 +16,22 @@ from perdure.core.doctor import (
     LONG_LOG,
     LONG_TRANSACTION,
     MANY_DEAD,
+    WEBHOOK_LATE,
     Code,
     Facts,
     Neglect,
     Session,
     Table,
     Vitals,
+    WebhookFact,
     examine,
     unusable,
 )
+from perdure.core.webhook import WebhookState
 from perdure.errors import StorageUnavailable
 
 SECOND = timedelta(seconds=1)
+DISABLED = WebhookState.DISABLED
 VITALS = Vitals(
     database="PostgreSQL 16.1",
     bytes=2**20,
@@ -57,8 +61,14 @@ def sessions(*found: Session) -> Facts:
     return seen(sessions=found)
 
 
+def hooks(**changes: Any) -> Facts:
+    fact = WebhookFact(name="billing", state=WebhookState.ACTIVE)
+    return replace(HEALTHY, webhooks=(replace(fact, **changes),))
+
+
 def test_nothing_is_found_where_all_is_well() -> None:
     assert examine(HEALTHY) == []
+    assert examine(hooks(behind=WEBHOOK_LATE)) == []
     assert examine(Facts(now=T0, vitals=Vitals(database="SQLite 3.51.3", bytes=0))) == []
 
 
@@ -79,6 +89,9 @@ def test_nothing_is_found_where_all_is_well() -> None:
         (replace(HEALTHY, neglect=Neglect(3)), Code.UNREADABLE_RUNS, "3 runs were put aside"),
         (replace(HEALTHY, stuck=("queue:mail",)), Code.STUCK_GATES, "queue:mail"),
         (replace(HEALTHY, unserved=QUEUES), Code.UNSERVED_QUEUES, "queue4 and 2 more"),
+        (hooks(state=DISABLED, why="gone"), Code.WEBHOOKS_DISABLED, "billing is disabled: gone"),
+        (hooks(behind=301 * SECOND), Code.WEBHOOKS_BEHIND, "billing (0:05:01)"),
+        (hooks(gap=True), Code.WEBHOOKS_MISSED, "told of them: billing"),
     ],
 )
 def test_a_problem_is_found_and_says_what_to_do(facts: Facts, code: Code, words: str) -> None:
@@ -95,6 +108,7 @@ def test_a_problem_is_found_and_says_what_to_do(facts: Facts, code: Code, words:
     [
         (seen(has_wal_reset_fault=True), Code.WAL_RESET_FAULT),
         (replace(HEALTHY, silent=("worker_1 on host",)), Code.SILENT_WORKERS),
+        (hooks(state=WebhookState.FAILING, why="it answered 500"), Code.WEBHOOKS_FAILING),
     ],
 )
 def test_what_is_only_good_to_know_is_no_problem(facts: Facts, code: Code) -> None:

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from perdure import App, every
+from perdure import App, every, secret
 from perdure.engine.audit_log import Verification
 from perdure.engine.credential import make_credential
 from perdure.engine.keys import Keys, Scope, read_keys
@@ -41,9 +41,13 @@ BODIES: dict[str, Any] = {
     "reschedule_run": {"priority": 1},
     "set_queue": {"concurrency": 1},
     "set_limit": {"concurrency": 1},
-}
+    "create_webhook": {
+        "name": "another", "url": "https://example.com/", "signing_secrets": ["WEBHOOK_X"],
+    },
+    "replay_webhook": {"since": "2026-01-01T00:00:00Z"},
+}  # fmt: skip
 SCOPED = [route for route in ROUTES if route.scope is not None]
-BY_ID = [route for route in SCOPED if {"run_id", "key_id"} & set(route.parameters)]
+BY_ID = [route for route in SCOPED if {"run_id", "key_id", "webhook"} & set(route.parameters)]
 
 
 def name(route: Route) -> str:
@@ -57,7 +61,7 @@ class World:
         self.api = api
         self.app = app
         self.ids = {"run_id": run_id, "queue": "numbers", "task": "double", "key_id": ""}
-        self.ids["schedule"] = "nightly"
+        self.ids |= {"schedule": "nightly", "webhook": "secretive"}
 
     async def call(
         self, route: Route, key: str | None = None, authorization: str | None = None
@@ -94,6 +98,7 @@ async def world(storage_url: str) -> AsyncIterator[World]:
         for each in (app, other):
             await each.schedules.create("nightly", every(60), "double", payload={"number": 1})
         made = await Keys(app).create("victim", ["read"], by=ADA)
+        await app.webhooks.create("secretive", "http://192.0.2.1/", signing_secret=secret("X"))
         async with Api(App(storage_url), LOCAL) as api:
             there = World(api, app, run_id)
             there.ids["key_id"] = made.key.id
@@ -167,6 +172,7 @@ async def test_what_is_listed_or_made_belongs_to_the_keys_environment(world: Wor
             assert answer.status_code < 400, name(route)
             assert world.ids["run_id"] not in answer.text
             assert world.ids["key_id"] not in answer.text
+            assert world.ids["webhook"] not in answer.text
 
     assert await _of_environment(world.app, "default") == before
 

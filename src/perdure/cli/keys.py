@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perdure.cli.operating import by_option, on_database, operator, reason_option
+from perdure.cli.operating import audited, by_option, on_database, operator, reason_option
 from perdure.cli.output import CommandFailed, answer
 from perdure.cli.table import table
 
@@ -44,7 +44,7 @@ async def create(
     lifetime = None if expires is None else _duration(expires, "--expires")
     actor = actor_of(operator(by))
     made = await Keys(app).create(name, scopes, expires_in=lifetime, by=actor)
-    await _audit(app, by, "create_key", made.key.id, scopes=list(made.key.scopes))
+    await audited(app, by, "create_key", made.key.id, scopes=list(made.key.scopes))
     _show(as_json, made)
 
 
@@ -74,7 +74,7 @@ async def revoke(app: App, as_json: bool, key_id: str, reason: str | None, by: s
     from perdure.engine.keys import Keys
 
     key = await Keys(app).revoke(key_id)
-    await _audit(app, by, "revoke_key", key.id, reason)
+    await audited(app, by, "revoke_key", key.id, reason)
     answer(as_json, _data(key), f"{key.id} ({key.name}) opens nothing any more.")
 
 
@@ -88,27 +88,8 @@ async def rotate(app: App, as_json: bool, key_id: str, overlap: str, by: str | N
     from perdure.engine.keys import Keys
 
     made = await Keys(app).rotate(key_id, _duration(overlap, "--overlap"))
-    await _audit(app, by, "rotate_key", made.key.id)
+    await audited(app, by, "rotate_key", made.key.id)
     _show(as_json, made)
-
-
-async def _audit(
-    app: App, by: str | None, action: str, target: str, reason: str | None = None, **details: Any
-) -> None:
-    from perdure.core.audit_trail import AuditEntry
-    from perdure.engine.audit_log import AuditLog
-    from perdure.engine.door import actor_of
-
-    entry = AuditEntry(
-        at=app.time(),
-        actor=actor_of(operator(by)),
-        action=action,
-        target=target,
-        reason=reason,
-        outcome="done",
-        details=details or None,
-    )
-    await AuditLog(app).write(entry)
 
 
 def _show(as_json: bool, made: NewKey) -> None:

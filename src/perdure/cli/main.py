@@ -16,6 +16,7 @@ from perdure.cli.schedules import schedules
 from perdure.cli.server import server
 from perdure.cli.settings import config
 from perdure.cli.trigger import trigger
+from perdure.cli.webhooks import webhooks
 from perdure.cli.worker import worker
 
 
@@ -30,7 +31,7 @@ def main() -> None:
 
 
 COMMANDS: tuple[click.Command, ...] = (
-    *(server, worker, scheduler, trigger, runs, why_run, schedules, queues),
+    *(server, worker, scheduler, trigger, runs, why_run, schedules, queues, webhooks),
     *(dead_letters, workers, keys, tick, migrate, audit, doctor, config),
 )
 

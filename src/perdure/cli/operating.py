@@ -99,3 +99,23 @@ def why(run: Run) -> str:
 async def said(app: App, as_json: bool, after: Run) -> None:
     """The run after an order."""
     click.echo(json.dumps(run_data(after)) if as_json else f"{after.id} is {after.status}.")
+
+
+async def audited(
+    app: App, by: str | None, action: str, target: str, reason: str | None = None, **details: Any
+) -> None:
+    """Write an order down where those given through the API are."""
+    from perdure.core.audit_trail import AuditEntry
+    from perdure.engine.audit_log import AuditLog
+    from perdure.engine.door import actor_of
+
+    entry = AuditEntry(
+        at=app.time(),
+        actor=actor_of(operator(by)),
+        action=action,
+        target=target,
+        reason=reason,
+        outcome="done",
+        details=details or None,
+    )
+    await AuditLog(app).write(entry)

@@ -19,6 +19,7 @@ from perdure.cli.output import CannotStart, explained, json_option, run
 @click.option("--require-keys", "requires_keys", is_flag=True, help="Even before the first one.")
 @click.option("--rate", help="Requests of one key, e.g. 6000/1m; or `none`.")
 @click.option("--maintenance/--no-maintenance", default=True, help="Recover and prune, too.")
+@click.option("--webhooks/--no-webhooks", default=True, help="Send webhooks, too.")
 @json_option
 @explained
 def server(

@@ -8,12 +8,14 @@ from enum import StrEnum
 
 import msgspec
 
+from perdure.core.webhook import WebhookState
 from perdure.errors import PerdureError
 
 LONG_TRANSACTION = timedelta(minutes=5)
 LONG_IDLE = timedelta(minutes=1)
 """For a session that does nothing while its transaction is open."""
 MAINTENANCE_LATE = timedelta(minutes=1)
+WEBHOOK_LATE = timedelta(minutes=5)
 CLOCK_OFFSET = timedelta(seconds=5)
 MANY_DEAD = 50_000
 LONG_LOG = 256 * 2**20
@@ -39,6 +41,10 @@ class Code(StrEnum):
     STUCK_GATES = "stuck_gates"
     SILENT_WORKERS = "silent_workers"
     UNSERVED_QUEUES = "unserved_queues"
+    WEBHOOKS_DISABLED = "webhooks_disabled"
+    WEBHOOKS_FAILING = "webhooks_failing"
+    WEBHOOKS_BEHIND = "webhooks_behind"
+    WEBHOOKS_MISSED = "webhooks_missed"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -89,6 +95,17 @@ class Neglect(msgspec.Struct, frozen=True):
     attention_at: datetime | None = None
 
 
+class WebhookFact(msgspec.Struct, frozen=True, kw_only=True):
+    """How a webhook is. `behind`: since when something waits that no sender has looked at; `gap`:
+    changes were pruned before it was told of them."""
+
+    name: str
+    state: WebhookState
+    why: str = ""
+    behind: timedelta = timedelta(0)
+    gap: bool = False
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that was seen. `stuck`: gates with room that others wait behind all the same."""
 
@@ -99,6 +116,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     stuck: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     unserved: tuple[str, ...] = ()
+    webhooks: tuple[WebhookFact, ...] = ()
 
 
 Findings = Iterator[Finding]
@@ -209,8 +227,33 @@ def _workers(facts: Facts) -> Findings:
         yield Finding(Code.UNSERVED_QUEUES, True, words, advice)
 
 
+def _webhooks(facts: Facts) -> Findings:
+    for hook in facts.webhooks:
+        if hook.state is WebhookState.DISABLED:
+            words = f"Webhook {hook.name} is disabled: {hook.why}."
+            advice = (
+                f"Mend its endpoint, then `perdure webhooks resume {hook.name}`: it goes on where "
+                "it stopped, as far as runs are still kept."
+            )
+            yield Finding(Code.WEBHOOKS_DISABLED, True, words, advice)
+        elif hook.state is WebhookState.FAILING:
+            words = f"Webhook {hook.name} is failing: {hook.why}."
+            advice = f"It is tried again by itself; `perdure webhooks show {hook.name}` tells when."
+            yield Finding(Code.WEBHOOKS_FAILING, False, words, advice)
+    behind = [f"{it.name} ({it.behind})" for it in facts.webhooks if it.behind > WEBHOOK_LATE]
+    if behind:
+        words = f"Nobody has told webhooks what waits for them: {_some(behind)}."
+        advice = "Start a sender: `perdure server`, `app.run_all()` or `app.webhook_sender()`."
+        yield Finding(Code.WEBHOOKS_BEHIND, True, words, advice)
+    missed = [it.name for it in facts.webhooks if it.gap]
+    if missed:
+        words = f"Changes were pruned before webhooks were told of them: {_some(missed)}."
+        advice = "Let receivers read what they need anew, then `perdure webhooks resume NAME`."
+        yield Finding(Code.WEBHOOKS_MISSED, True, words, advice)
+
+
 _LOOKS: tuple[Callable[[Facts], Findings], ...] = (
-    *(_space, _log, _vacuum, _transactions, _clock, _maintenance, _workers),
+    *(_space, _log, _vacuum, _transactions, _clock, _maintenance, _workers, _webhooks),
 )
 
 

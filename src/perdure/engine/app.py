@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from perdure.engine.results import Results
     from perdure.engine.scheduler import Scheduler
     from perdure.engine.schedules import Schedules
+    from perdure.engine.webhooks.keeping import Webhooks
+    from perdure.engine.webhooks.sender import WebhookSender
     from perdure.engine.worker_host import WorkerHost
 
 
@@ -199,6 +201,10 @@ class App(Declarations):
         return Manifests(self)
 
     @property
+    def webhooks(self) -> Webhooks:
+        return self._open.webhooks
+
+    @property
     def _open(self) -> Opened:
         if self._opened is None:
             raise AppNotOpen
@@ -254,6 +260,12 @@ class App(Declarations):
 
         return Scheduler(self)
 
+    def webhook_sender(self) -> WebhookSender:
+        """Posts to webhooks inside this process: `async with app.webhook_sender():`."""
+        from perdure.engine.webhooks.sender import WebhookSender
+
+        return WebhookSender(self, self.environment)
+
     @asynccontextmanager
     async def run_all(
         self,
@@ -271,6 +283,7 @@ class App(Declarations):
             await stack.enter_async_context(self)
             await stack.enter_async_context(self.maintenance())
             await stack.enter_async_context(self.scheduler())
+            await stack.enter_async_context(self.webhook_sender())
             await stack.enter_async_context(worker)
             yield self
 

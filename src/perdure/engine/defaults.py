@@ -33,6 +33,10 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     target_timeout: timedelta = timedelta(seconds=300)
     target_secrets: str = ""
     http_allow: str = ""
+    webhook_timeout: timedelta = timedelta(seconds=15)
+    webhook_failures: int = 20
+    webhook_patience: timedelta = timedelta(days=1)
+    webhook_secrets: str = "WEBHOOK_*"
     payload_limit: int = 1024 * 1024
     result_limit: int = 1024 * 1024
     idempotency_ttl: timedelta = timedelta(days=30)

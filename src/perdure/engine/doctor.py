@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.core.doctor import Code, Facts, Finding, Vitals, examine, unusable
+from perdure.core.doctor import (
+    Code,
+    Facts,
+    Finding,
+    Vitals,
+    WebhookFact,
+    examine,
+    unusable,
+)
 from perdure.core.limits import Gate
+from perdure.core.webhook import WebhookState
 from perdure.engine.catalogue import WorkerEntry, known_workers
+from perdure.engine.webhooks.hook import Hook, read_hooks
 from perdure.errors import SchemaMismatch, StorageError
 from perdure.storage.protocol import Storage
 
@@ -62,6 +72,7 @@ async def _facts(app: App, storage: Storage) -> Facts:
         stuck=await _stuck_gates(app, storage),
         silent=tuple(f"{it.id} on {it.host}" for it in workers if it not in live),
         unserved=await _unserved(app, storage, live),
+        webhooks=await _webhooks(app, storage, now),
     )
 
 
@@ -76,6 +87,25 @@ async def _unserved(app: App, storage: Storage, live: list[WorkerEntry]) -> tupl
         queue
         for queue in due
         if not any(worker.queues is None or queue in worker.queues for worker in live)
+    )
+
+
+async def _webhooks(app: App, storage: Storage, now: datetime) -> tuple[WebhookFact, ...]:
+    hooks = await read_hooks(storage, app.environment)
+    return tuple([await _webhook(hook, storage, now) for hook in hooks])
+
+
+async def _webhook(hook: Hook, storage: Storage, now: datetime) -> WebhookFact:
+    """One that is paused, disabled or failing has a reason to be behind."""
+    progress = hook.progress
+    waiting = await storage.changes(progress.cursor, limit=1)
+    is_idle = hook.state is not WebhookState.ACTIVE or not waiting
+    return WebhookFact(
+        name=hook.name,
+        state=hook.state,
+        why=(progress.disabled.why if progress.disabled else progress.why) or "",
+        behind=timedelta(0) if is_idle else now - waiting[0].events[0].occurred_at,
+        gap=progress.gap is not None,
     )
 
 

@@ -20,7 +20,7 @@ class SyncFacade:
     """`app.sync`: an app's coroutines on a loop of its own, opened at the first call.
 
     `app.sync.runs.get(id)` is `await app.runs.get(id)`, and so for `schedules`, `manifests`,
-    `dead_letters` and `workers`; `app.sync.call(lambda app: …)` is for all else.
+    `dead_letters`, `workers` and `webhooks`; `app.sync.call(lambda app: …)` is for all else.
     `app.sync.close()`, or leaving `with app.sync:`, closes it; a later call opens it again.
     """
 
@@ -64,6 +64,10 @@ class SyncFacade:
     @property
     def workers(self) -> Waiting:
         return Waiting(self, "workers")
+
+    @property
+    def webhooks(self) -> Waiting:
+        return Waiting(self, "webhooks")
 
     def __enter__(self) -> Self:
         return self

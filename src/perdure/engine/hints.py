@@ -47,6 +47,11 @@ def schedules(environment: str) -> str:
     return f"schedules:{environment}"
 
 
+def webhooks(environment: str) -> str:
+    """One was made, changed or moved."""
+    return f"webhooks:{environment}"
+
+
 def log(run_id: str) -> str:
     """Whoever follows a run's log."""
     return f"log:{run_id}"

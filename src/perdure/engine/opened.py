@@ -16,6 +16,7 @@ from perdure.engine.reconciling import reconcile_code
 from perdure.engine.results import Results
 from perdure.engine.schedules import Schedules
 from perdure.engine.storage_time import StorageTime
+from perdure.engine.webhooks.keeping import Webhooks
 from perdure.errors import AppOnAnotherLoop
 from perdure.storage import Storage
 
@@ -39,6 +40,7 @@ class Opened:
         self.queues = Queues(app)
         self.limits = Limits(app)
         self.schedules = Schedules(app)
+        self.webhooks = Webhooks(app)
 
     @classmethod
     async def open(cls, app: App) -> Opened:

@@ -25,6 +25,7 @@
     ├── ScheduleExists              there is one of that name already
     ├── ScheduleConflict            somebody else moved the schedule first: reload, decide again
     ├── KeyNotFound                 no API key has this id
+    ├── WebhookNotFound
     ├── IdempotencyConflict         the same key was used for another payload
     ├── SingletonConflict           another active run has the singleton key
     ├── RunUnsuccessful             the awaited run ended otherwise than by success
@@ -163,10 +164,8 @@ class AppOnAnotherLoop(PerdureError):
     that end in `_sync`."""
 
     def __str__(self) -> str:
-        return (
-            "the app is open on another event loop; here, use `async with app.twin() as app:`, "
-            "or the methods that end in _sync"
-        )
+        advice = "use `async with app.twin() as app:`, or the methods that end in _sync"
+        return f"the app is open on another event loop; here, {advice}"
 
 
 class WouldBlockLoop(PerdureError):
@@ -212,9 +211,7 @@ class ScheduleNotFound(PerdureError):
         self.schedule_id = schedule_id
 
     def __str__(self) -> str:
-        return (
-            f"there is no schedule {self.schedule_id!r}; app.schedules.list() names those there are"
-        )
+        return f"there is no schedule {self.schedule_id!r}; app.schedules.list() names them all"
 
 
 class ScheduleExists(PerdureError):
@@ -225,9 +222,7 @@ class ScheduleExists(PerdureError):
         self.schedule_id = schedule_id
 
     def __str__(self) -> str:
-        return (
-            f"there is a schedule {self.schedule_id!r} already; replace it, or choose another name"
-        )
+        return f"there is a schedule {self.schedule_id!r} already; replace it, or use another name"
 
 
 class ScheduleConflict(PerdureError):
@@ -255,6 +250,17 @@ class KeyNotFound(PerdureError):
         return f"there is no key {self.key_id!r:.80}; `perdure keys list` shows those there are"
 
 
+class WebhookNotFound(PerdureError):
+    """There is no such webhook, or it was deleted."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"there is no webhook {self.name!r:.80}; app.webhooks.list() names them all"
+
+
 class IdempotencyConflict(PerdureError):
     """The idempotency key belongs to a run with another payload."""
 
@@ -264,10 +270,9 @@ class IdempotencyConflict(PerdureError):
         self.run_id = run_id
 
     def __str__(self) -> str:
-        return (
-            f"idempotency key {self.key!r} was used for run {self.run_id} with another payload; "
-            "use a key that names what is asked for"
-        )
+        advice = "use a key that names what is asked for"
+        used = f"idempotency key {self.key!r} was used for run {self.run_id}"
+        return f"{used} with another payload; {advice}"
 
 
 class SingletonConflict(PerdureError):
@@ -317,5 +322,6 @@ __all__ = [
     "TaskNotFound",
     "TransactionError",
     "UnreadableHistory",
+    "WebhookNotFound",
     "WouldBlockLoop",
 ]

@@ -27,6 +27,7 @@ from perdure.storage.questions import Questions
 from perdure.storage.reservation import ReserveRequest
 from perdure.storage.run_log import LogBatch, LogLine, Progress
 from perdure.storage.schedule_protocol import ScheduleStorage
+from perdure.storage.webhook_protocol import WebhookStorage
 
 if TYPE_CHECKING:
     from perdure.storage.transacting import Transactions
@@ -213,7 +214,7 @@ class HintTransport(Protocol):
         ...
 
 
-class Storage(Questions, ScheduleStorage, Oversight, Protocol):
+class Storage(Questions, ScheduleStorage, WebhookStorage, Oversight, Protocol):
     """Where runs are kept. Every call may raise StorageUnavailable; nothing is half done then,
     and `commit` may be repeated as it is: its commit ids tell what had already been stored."""
 

@@ -48,6 +48,7 @@ from perdure.storage.run_log import LogBatch, LogLine, Progress
 from perdure.storage.schedule_protocol import DueSchedules, StepOutcome
 from perdure.storage.steps import Operation
 from perdure.storage.transacting import Transactions, find_commit
+from perdure.storage.webhooks import SqlWebhooks
 
 T = TypeVar("T")
 Make = Callable[[], Operation[T]]
@@ -60,7 +61,7 @@ class AlreadyStored(StorageError):
     """A row that was to be new exists: an earlier try of the same commit went through."""
 
 
-class SqlStorage(SqlOversight, ABC):
+class SqlStorage(SqlOversight, SqlWebhooks, ABC):
     """See `protocol.Storage` for what each method promises."""
 
     dialect: Dialect

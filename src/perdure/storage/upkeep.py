@@ -82,6 +82,7 @@ def prune_runs(status: Status, before: datetime, limit: int, dialect: Dialect) -
     [found] = yield trip(Step("finished_before", old))
     ids = {"ids": rows.json_list([dialect.key(dialect.run_id(row[0])) for row in found])}
     forget = (
+        "mark_pruned",
         "delete_history",
         "delete_tags",
         "delete_batches",

@@ -213,6 +213,49 @@ SCHEDULE_KEPT = Record(
     ("schedule_id", "because"),
     "An operator changed it, or newer code defined it.",
 )
+_WEBHOOK = ("webhook", "environment", "why")
+WEBHOOK_FAILING = Record(
+    "perdure.webhooks",
+    WARNING,
+    "webhook %(webhook)s failed: %(why)s",
+    (*_WEBHOOK, "failures", "next_try_at"),
+    "Tried again then; what it would have told waits in its order.",
+)
+WEBHOOK_DISABLED = Record(
+    "perdure.webhooks",
+    ERROR,
+    "webhook %(webhook)s is disabled: %(why)s",
+    _WEBHOOK,
+    "Nothing is sent until `perdure webhooks resume` or `replay`; its place is kept.",
+)
+WEBHOOK_WELL = Record(
+    "perdure.webhooks",
+    INFO,
+    "webhook %(webhook)s works again",
+    ("webhook", "environment", "failures"),
+    "After so many failures in a row.",
+)
+WEBHOOK_GAP = Record(
+    "perdure.webhooks",
+    ERROR,
+    "changes were pruned before webhook %(webhook)s was told of them",
+    ("webhook", "environment", "after", "until"),
+    "It had fallen behind for longer than runs are kept. Some may have concerned it.",
+)
+WEBHOOK_UNREADABLE = Record(
+    "perdure.webhooks",
+    ERROR,
+    "unreadable webhook",
+    _WEBHOOK,
+    "Stored by newer code, or damaged. It is passed by; its place is kept.",
+)
+WEBHOOKS_NOT_SENT = Record(
+    "perdure.webhooks",
+    ERROR,
+    "webhooks are not sent by this process: %(why)s",
+    ("why",),
+    "Other processes may send them.",
+)
 LINES_NOT_STORED = Record(
     "perdure.logs", WARNING, "log lines not stored", ("lines", "error"), "Kept, and tried again."
 )
@@ -325,6 +368,12 @@ HTTP_REQUESTS = _counter(
 HTTP_SECONDS = _seconds("http", "How long answers took.", ("method", "route"), _QUICK)
 STREAMS = _gauge("streams", "Clients that follow the stream of changes.")
 STREAMS_DROPPED = _counter("streams_dropped", "Clients dropped because they were too slow.")
+WEBHOOK_POSTS = _counter(
+    "webhook_posts", "Posts to endpoints of webhooks; outcome: delivered or failed.", ("outcome",)
+)
+WEBHOOK_SECONDS = _seconds("webhook", "How long endpoints of webhooks took.", ("outcome",))
+WEBHOOK_LAG_SECONDS = _seconds("webhook_lag", "From an event to its delivery.", ())
+WEBHOOKS = _gauge("webhooks", "Webhooks by state: active, failing, paused, disabled.", ("state",))
 _BY_QUEUE = ("queue",)
 QUEUE_DUE = _gauge(
     "queue_due", "Runs waiting for a worker. Counted up to 10,000 a task.", _BY_QUEUE

@@ -75,6 +75,7 @@ STATUSES: dict[type[e.PerdureError], int] = {
     e.TaskNotFound: 404,
     e.ScheduleNotFound: 404,
     e.KeyNotFound: 404,
+    e.WebhookNotFound: 404,
     e.NotAllowed: 409,
     e.SequenceConflict: 409,
     e.ScheduleExists: 409,

@@ -16,6 +16,7 @@ from perdure.core.rates import Rate
 from perdure.engine.app import App
 from perdure.engine.door import count
 from perdure.engine.stop_signal import on_stop_signal
+from perdure.engine.webhooks.sender import WebhookSender
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
 from perdure.web.api import RATE, Api, ApiOptions
@@ -35,6 +36,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     requires_keys: bool = False
     rate: Rate | str | None = RATE
     maintenance: bool = True
+    webhooks: bool = True
 
     @property
     def api(self) -> ApiOptions:
@@ -57,6 +59,8 @@ async def serve(app: App, options: ServerOptions) -> None:
         _check_keys(api, options)
         if options.maintenance:
             await stack.enter_async_context(api.home.app.maintenance())
+        if options.webhooks:
+            await stack.enter_async_context(WebhookSender(api.home.app, None))
         await _Server(_configuration(api), api).serve([listener])
     table.SERVER_STOPPED.say(pid=os.getpid())
 

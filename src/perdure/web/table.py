@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure import errors as e
 from perdure.engine.keys import Scope
-from perdure.web import bulk, control, overview, runs, schedules, stream
+from perdure.web import bulk, control, overview, runs, schedules, stream, webhooks
 from perdure.web.route import Route
 
 _READ, _TRIGGER, _OPERATE, _ADMIN = Scope.READ, Scope.TRIGGER, Scope.OPERATE, Scope.ADMIN
@@ -112,6 +112,28 @@ ADMIN = (
     Route("GET", "/v1/audit", _ADMIN, control.list_audit, "What operators did, sealed"),
 )  # fmt: skip
 
+_HOOK = "/v1/webhooks/{webhook}"
+_NO_HOOK = (e.WebhookNotFound,)
+
+WEBHOOKS = (
+    Route("GET", "/v1/webhooks", _READ, webhooks.list_webhooks, "Who is told of runs"),
+    Route("POST", "/v1/webhooks", _ADMIN, webhooks.create_webhook, "Post events to an endpoint",
+          (), 201),
+    Route("GET", _HOOK, _READ, webhooks.get_webhook, "A webhook", _NO_HOOK),
+    Route("PATCH", _HOOK, _ADMIN, webhooks.change_webhook, "Change what is given", _NO_HOOK),
+    Route("DELETE", _HOOK, _ADMIN, webhooks.delete_webhook, "Forget a webhook", _NO_HOOK),
+    Route("GET", f"{_HOOK}/deliveries", _READ, webhooks.list_deliveries,
+          "Its latest posts, newest first", _NO_HOOK),
+    Route("POST", f"{_HOOK}/pause", _OPERATE, webhooks.pause_webhook, "Send nothing for now",
+          _NO_HOOK),
+    Route("POST", f"{_HOOK}/resume", _OPERATE, webhooks.resume_webhook,
+          "Go on where it stopped, also after it was disabled", _NO_HOOK),
+    Route("POST", f"{_HOOK}/replay", _OPERATE, webhooks.replay_webhook,
+          "Tell everything again from a place on", _NO_HOOK),
+    Route("POST", f"{_HOOK}/test", _OPERATE, webhooks.test_webhook,
+          "Post `webhook.test` now, and tell what came of it", _NO_HOOK),
+)  # fmt: skip
+
 MACHINES = (
     Route("GET", "/metrics", _READ, overview.get_metrics, "Prometheus metrics of this process",
           media_type="text/plain"),
@@ -121,4 +143,4 @@ MACHINES = (
     Route("GET", "/openapi.json", None, overview.get_openapi, "This document"),
 )  # fmt: skip
 
-ROUTES: tuple[Route, ...] = (*RUNS, *CONTROL, *SCHEDULES, *ADMIN, *MACHINES)
+ROUTES: tuple[Route, ...] = (*RUNS, *CONTROL, *SCHEDULES, *WEBHOOKS, *ADMIN, *MACHINES)

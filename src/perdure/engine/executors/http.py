@@ -8,6 +8,8 @@ from importlib.metadata import version
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
 from perdure.core.run import Run
 from perdure.engine.context import Context
 from perdure.engine.executors.connection import Resolve, checked_addresses, connect, resolve
@@ -52,24 +54,38 @@ async def request(
 
 def prepare(target: HttpTarget, ctx: Context, secrets: Secrets, timestamp: int) -> Request:
     """Raises TargetFailed if a secret cannot be had or used."""
-    endpoint = read_url(target.url)
     body = None if target.method in WITHOUT_BODY else bytes(ctx.run.payload_json)
+    return make_request(target, secrets, Sent(ctx.run.id, timestamp, body, about(ctx)))
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What a request carries besides what its target says."""
+
+    id: str
+    timestamp: int
+    body: bytes | None
+    about: dict[str, str]
+
+
+def make_request(target: HttpTarget, secrets: Secrets, sent: Sent) -> Request:
+    """Raises TargetFailed if a secret cannot be had or used."""
+    endpoint = read_url(target.url)
     try:
         keys = [secrets.value(key) for key in target.signing_secrets]
         own = {
             name.lower(): check_header_text(secrets.value(value), f"headers.{name}")
             for name, value in target.headers.items()
         }
-        signature = signed(keys, ctx.run.id, timestamp, body or b"")
+        signature = signed(keys, sent.id, sent.timestamp, sent.body or b"")
     except (SecretNotHad, BadSigningSecret, InvalidInput) as error:
         raise TargetFailed("SecretNotUsable", str(error)) from None
     headers = {
-        **_standard(endpoint.authority, body),
+        **_standard(endpoint.authority, sent.body),
         **own,
-        **about(ctx),
+        **sent.about,
         **(signature if keys else {}),
     }
-    return Request(target.method, endpoint, list(headers.items()), body)
+    return Request(target.method, endpoint, list(headers.items()), sent.body)
 
 
 def about(ctx: Context) -> dict[str, str]:

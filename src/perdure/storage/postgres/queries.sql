@@ -1179,6 +1179,69 @@ SELECT environment, position, body, hash
  ORDER BY position
  LIMIT :limit;
 
+-- name: insert_webhook
+-- A name that is taken stays with whoever has it.
+INSERT INTO perdure_webhooks (id, environment, name, version, body)
+VALUES (:id, :environment, :name, :version, :body)
+    ON CONFLICT DO NOTHING;
+
+-- name: update_webhook
+-- Only over the version it was made from; whose version is stale gets no row back.
+UPDATE perdure_webhooks
+   SET version = :version, body = :body
+ WHERE id = :id AND version = :version - 1
+RETURNING id;
+
+-- name: read_webhook_owner
+SELECT id, version
+  FROM perdure_webhooks
+ WHERE environment = :environment AND name = :name;
+
+-- name: read_webhooks
+SELECT id, environment, name, version, body
+  FROM perdure_webhooks
+ WHERE :environment::text IS NULL OR environment = :environment
+ ORDER BY environment, name;
+
+-- name: delete_webhook
+DELETE FROM perdure_webhooks
+ WHERE id = :id
+RETURNING id;
+
+-- name: insert_deliveries
+INSERT INTO perdure_webhook_deliveries (webhook_id, number, body)
+SELECT webhook_id, number, body
+  FROM jsonb_to_recordset(:rows::jsonb) AS new (
+       webhook_id text, number bigint, body text);
+
+-- name: trim_deliveries
+DELETE FROM perdure_webhook_deliveries
+ WHERE webhook_id = :webhook_id AND number <= :number;
+
+-- name: read_deliveries
+SELECT number, body
+  FROM perdure_webhook_deliveries
+ WHERE webhook_id = :webhook_id AND number < :before
+ ORDER BY number DESC
+ LIMIT :limit;
+
+-- name: mark_pruned
+-- Before they are deleted: the last of the changes that go.
+INSERT INTO perdure_feed_pruned AS pruned (one, xid, run_id, first_sequence)
+SELECT 1, xid, run_id, first_sequence
+  FROM perdure_history
+ WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
+ ORDER BY xid DESC, run_id DESC, first_sequence DESC
+ LIMIT 1
+    ON CONFLICT (one) DO UPDATE
+   SET xid = excluded.xid, run_id = excluded.run_id, first_sequence = excluded.first_sequence
+ WHERE (excluded.xid, excluded.run_id, excluded.first_sequence)
+       > (pruned.xid, pruned.run_id, pruned.first_sequence);
+
+-- name: read_pruned
+SELECT xid::text || '.' || run_id::text || '.' || first_sequence
+  FROM perdure_feed_pruned;
+
 -- name: delete_free_keys
 DELETE FROM perdure_keys
  WHERE (environment, kind, scope, name) IN (

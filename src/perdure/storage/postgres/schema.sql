@@ -46,6 +46,15 @@ CREATE TABLE perdure_dead_letters (
     CONSTRAINT perdure_dead_letters_pkey PRIMARY KEY (run_id)
 );
 
+CREATE TABLE perdure_feed_pruned (
+    one smallint NOT NULL,
+    xid xid8 NOT NULL,
+    run_id uuid NOT NULL,
+    first_sequence integer NOT NULL,
+    CONSTRAINT perdure_feed_pruned_pkey PRIMARY KEY (one),
+    CONSTRAINT perdure_feed_pruned_one_check CHECK (one = 1)
+);
+
 CREATE TABLE perdure_history (
     run_id uuid NOT NULL,
     first_sequence integer NOT NULL,
@@ -225,4 +234,23 @@ CREATE TABLE perdure_turns (
     queue text COLLATE "C" NOT NULL,
     after_key text COLLATE "C" NOT NULL,
     CONSTRAINT perdure_turns_pkey PRIMARY KEY (environment, queue)
+);
+
+CREATE TABLE perdure_webhook_deliveries (
+    webhook_id text COLLATE "C" NOT NULL,
+    number bigint NOT NULL,
+    body text NOT NULL,
+    CONSTRAINT perdure_webhook_deliveries_pkey PRIMARY KEY (webhook_id, number),
+    CONSTRAINT perdure_webhook_deliveries_number_check CHECK (number >= 1)
+);
+
+CREATE TABLE perdure_webhooks (
+    id text COLLATE "C" NOT NULL,
+    environment text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    version integer NOT NULL,
+    body text NOT NULL,
+    CONSTRAINT perdure_webhooks_environment_name_key UNIQUE (environment, name),
+    CONSTRAINT perdure_webhooks_pkey PRIMARY KEY (id),
+    CONSTRAINT perdure_webhooks_version_check CHECK (version >= 1)
 );

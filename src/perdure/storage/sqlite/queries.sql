@@ -929,8 +929,9 @@ SELECT CAST(position AS TEXT), run_id, first_sequence, events
  LIMIT :limit;
 
 -- name: latest_change
-SELECT CAST(coalesce(max(position), 0) AS TEXT)
-  FROM perdure_history;
+-- The last one may have been pruned.
+SELECT CAST(max(coalesce((SELECT max(position) FROM perdure_history), 0),
+                coalesce((SELECT position FROM perdure_feed_pruned), 0)) AS TEXT);
 
 -- name: finished_before
 SELECT id
@@ -1011,6 +1012,64 @@ SELECT environment, position, body, hash
  WHERE environment = :environment AND position > :after
  ORDER BY position
  LIMIT :limit;
+
+-- name: insert_webhook
+-- A name that is taken stays with whoever has it.
+INSERT INTO perdure_webhooks (id, environment, name, version, body)
+VALUES (:id, :environment, :name, :version, :body)
+    ON CONFLICT DO NOTHING;
+
+-- name: update_webhook
+-- Only over the version it was made from; whose version is stale gets no row back.
+UPDATE perdure_webhooks
+   SET version = :version, body = :body
+ WHERE id = :id AND version = :version - 1
+RETURNING id;
+
+-- name: read_webhook_owner
+SELECT id, version
+  FROM perdure_webhooks
+ WHERE environment = :environment AND name = :name;
+
+-- name: read_webhooks
+SELECT id, environment, name, version, body
+  FROM perdure_webhooks
+ WHERE :environment IS NULL OR environment = :environment
+ ORDER BY environment, name;
+
+-- name: delete_webhook
+DELETE FROM perdure_webhooks
+ WHERE id = :id
+RETURNING id;
+
+-- name: insert_deliveries
+INSERT INTO perdure_webhook_deliveries (webhook_id, number, body)
+VALUES (:webhook_id, :number, :body);
+
+-- name: trim_deliveries
+DELETE FROM perdure_webhook_deliveries
+ WHERE webhook_id = :webhook_id AND number <= :number;
+
+-- name: read_deliveries
+SELECT number, body
+  FROM perdure_webhook_deliveries
+ WHERE webhook_id = :webhook_id AND number < :before
+ ORDER BY number DESC
+ LIMIT :limit;
+
+-- name: mark_pruned
+-- Before they are deleted: the last of the changes that go.
+INSERT INTO perdure_feed_pruned (one, position)
+SELECT 1, max(position)
+  FROM perdure_history
+ WHERE run_id IN (SELECT value FROM json_each(:ids))
+HAVING max(position) IS NOT NULL
+    ON CONFLICT (one) DO UPDATE
+   SET position = max(perdure_feed_pruned.position, excluded.position);
+
+-- name: read_pruned
+SELECT CAST(position AS TEXT)
+  FROM perdure_feed_pruned;
 
 -- name: delete_free_keys
 DELETE FROM perdure_keys

@@ -45,6 +45,11 @@ CREATE TABLE perdure_dead_letters (
     replay_run_id   TEXT
 ) STRICT;
 
+CREATE TABLE perdure_feed_pruned (
+    one       INTEGER PRIMARY KEY CHECK (one = 1),
+    position  INTEGER NOT NULL
+) STRICT;
+
 CREATE TABLE perdure_history (
     position        INTEGER PRIMARY KEY AUTOINCREMENT,
     run_id          TEXT NOT NULL,
@@ -220,4 +225,20 @@ CREATE TABLE perdure_turns (
     queue        TEXT NOT NULL,
     after_key    TEXT NOT NULL,
     PRIMARY KEY (environment, queue)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE perdure_webhook_deliveries (
+    webhook_id  TEXT NOT NULL,
+    number      INTEGER NOT NULL CHECK (number >= 1),
+    body        TEXT NOT NULL,
+    PRIMARY KEY (webhook_id, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE perdure_webhooks (
+    id           TEXT PRIMARY KEY,
+    environment  TEXT NOT NULL,
+    name         TEXT NOT NULL,
+    version      INTEGER NOT NULL CHECK (version >= 1),
+    body         TEXT NOT NULL,
+    UNIQUE (environment, name)
 ) STRICT, WITHOUT ROWID;

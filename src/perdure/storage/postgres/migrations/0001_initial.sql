@@ -200,6 +200,35 @@ CREATE TABLE perdure_audit (
     PRIMARY KEY (environment, position)
 );
 
+-- Webhooks: whom to tell of what happens to runs, and how far each has been told. `body` is all of it
+-- as JSON text. Each change is guarded by the version it replaces, so of several senders one moves
+-- on; the id tells a webhook from a later one of the same name.
+CREATE TABLE perdure_webhooks (
+    id           text COLLATE "C" PRIMARY KEY,
+    environment  text COLLATE "C" NOT NULL,
+    name         text COLLATE "C" NOT NULL,
+    version      integer NOT NULL CHECK (version >= 1),
+    body         text NOT NULL,
+    UNIQUE (environment, name)
+);
+
+-- The latest posts of each webhook, for whoever wants to know what became of them.
+CREATE TABLE perdure_webhook_deliveries (
+    webhook_id  text COLLATE "C" NOT NULL,
+    number      bigint NOT NULL CHECK (number >= 1),
+    body        text NOT NULL,
+    PRIMARY KEY (webhook_id, number)
+);
+
+-- How far pruning has reached into the change feed: the last change that is gone. Whoever has not
+-- come so far has missed something.
+CREATE TABLE perdure_feed_pruned (
+    one             smallint PRIMARY KEY CHECK (one = 1),
+    xid             xid8 NOT NULL,
+    run_id          uuid NOT NULL,
+    first_sequence  integer NOT NULL
+);
+
 -- What attempts say while they run, as batches of lines. Bounded by the worker that writes them.
 CREATE TABLE perdure_run_logs (
     run_id   uuid NOT NULL,

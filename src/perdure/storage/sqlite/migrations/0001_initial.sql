@@ -197,6 +197,33 @@ CREATE TABLE perdure_audit (
     PRIMARY KEY (environment, position)
 ) STRICT, WITHOUT ROWID;
 
+-- Webhooks: whom to tell of what happens to runs, and how far each has been told. `body` is all of it
+-- as JSON text. Each change is guarded by the version it replaces, so of several senders one moves
+-- on; the id tells a webhook from a later one of the same name.
+CREATE TABLE perdure_webhooks (
+    id           TEXT PRIMARY KEY,
+    environment  TEXT NOT NULL,
+    name         TEXT NOT NULL,
+    version      INTEGER NOT NULL CHECK (version >= 1),
+    body         TEXT NOT NULL,
+    UNIQUE (environment, name)
+) STRICT, WITHOUT ROWID;
+
+-- The latest posts of each webhook, for whoever wants to know what became of them.
+CREATE TABLE perdure_webhook_deliveries (
+    webhook_id  TEXT NOT NULL,
+    number      INTEGER NOT NULL CHECK (number >= 1),
+    body        TEXT NOT NULL,
+    PRIMARY KEY (webhook_id, number)
+) STRICT, WITHOUT ROWID;
+
+-- How far pruning has reached into the change feed: the last change that is gone. Whoever has not
+-- come so far has missed something.
+CREATE TABLE perdure_feed_pruned (
+    one       INTEGER PRIMARY KEY CHECK (one = 1),
+    position  INTEGER NOT NULL
+) STRICT;
+
 -- What attempts say while they run, as batches of lines. Bounded by the worker that writes them.
 CREATE TABLE perdure_run_logs (
     run_id   TEXT NOT NULL,

@@ -1,0 +1,178 @@
+"""A webhook as it is kept, and as operators see it: without what only a sender needs to know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.run import Actor
+from perdure.core.webhook import Disabled, Gap, Interest, Progress, WebhookState, state_of
+from perdure.engine.executors.secret import Secret
+from perdure.engine.executors.target import HttpTarget
+from perdure.engine.executors.url import read_url
+from perdure.engine.redaction import HIDDEN, Redact
+from perdure.errors import InvalidInput
+from perdure.storage.protocol import Storage
+from perdure.storage.webhook_protocol import StoredDelivery, StoredWebhook
+from perdure.telemetry import table
+
+
+class Hook(msgspec.Struct, frozen=True, kw_only=True):
+    """All of a webhook: what is wanted where, and how far it has been told."""
+
+    id: str
+    environment: str
+    name: str
+    target: HttpTarget
+    interest: Interest
+    with_payload: bool
+    created_at: datetime
+    created_by: Actor
+    progress: Progress
+    enabled: bool = True
+    version: int = 0
+
+    @property
+    def state(self) -> WebhookState:
+        return state_of(self.progress, enabled=self.enabled)
+
+    def is_due(self, now: datetime) -> bool:
+        return self.enabled and self.progress.is_due(now)
+
+
+class Webhook(msgspec.Struct, frozen=True, kw_only=True):
+    """A webhook as operators see it. Secrets are names; of `url` the query is hidden, since it may
+    be one. `cursor` is its place in the change feed; `why` tells of the last failure."""
+
+    name: str
+    environment: str
+    state: WebhookState
+    url: str
+    events: tuple[str, ...]
+    task: str | None
+    queue: str | None
+    tag: str | None
+    status: str | None
+    headers: dict[str, str]
+    signing_secrets: tuple[str, ...]
+    with_payload: bool
+    created_at: datetime
+    created_by: Actor
+    cursor: str
+    posts: int
+    delivered_at: datetime | None
+    failures: int
+    failing_since: datetime | None
+    next_try_at: datetime | None
+    why: str | None
+    disabled: Disabled | None
+    gap: Gap | None
+
+
+class DeliveryOutcome(StrEnum):
+    DELIVERED = "delivered"
+    FAILED = "failed"
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """One post, and what came of it. `cursor` is that of the change it told of: a replay after it
+    passes this message by."""
+
+    number: int
+    at: datetime
+    outcome: DeliveryOutcome
+    message_id: str
+    event: str
+    run_id: str | None
+    sequence: int | None
+    cursor: str | None
+    status: int | None
+    seconds: float
+    error: str | None
+    response: str | None
+
+
+def view_of(hook: Hook, redact: Redact) -> Webhook:
+    interest, progress = hook.interest, hook.progress
+    return Webhook(
+        name=hook.name,
+        environment=hook.environment,
+        state=hook.state,
+        url=_shown(hook.target.url),
+        events=interest.events,
+        task=interest.task,
+        queue=interest.queue,
+        tag=None if interest.tag is None else "=".join(interest.tag),
+        status=interest.status,
+        headers=_headers(hook.target, redact),
+        signing_secrets=tuple(secret.name for secret in hook.target.signing_secrets),
+        with_payload=hook.with_payload,
+        created_at=hook.created_at,
+        created_by=hook.created_by,
+        cursor=progress.cursor,
+        posts=progress.posts,
+        delivered_at=progress.delivered_at,
+        failures=progress.failures,
+        failing_since=progress.failing_since,
+        next_try_at=progress.next_try_at,
+        why=progress.why,
+        disabled=progress.disabled,
+        gap=progress.gap,
+    )
+
+
+def _shown(url: str) -> str:
+    endpoint = read_url(url)
+    return f"{endpoint.shown}?{HIDDEN}" if "?" in endpoint.path else endpoint.shown
+
+
+def _headers(target: HttpTarget, redact: Redact) -> dict[str, str]:
+    given = {
+        name: f"secret {value.name}" if isinstance(value, Secret) else value
+        for name, value in target.headers.items()
+    }
+    secret = {name for name, value in target.headers.items() if isinstance(value, Secret)}
+    hidden = redact("", dict(given))[1]
+    return {name: value if name in secret else hidden[name] for name, value in given.items()}
+
+
+def stored(hook: Hook) -> StoredWebhook:
+    """To replace the version it was made from."""
+    return StoredWebhook(
+        id=hook.id,
+        environment=hook.environment,
+        name=hook.name,
+        version=hook.version + 1,
+        body=msgspec.json.encode(replace(hook, version=0)).decode(),
+    )
+
+
+async def put_hook(storage: Storage, hook: Hook, posted: Sequence[Delivery] = ()) -> Hook | None:
+    """The hook as it is now; none if somebody else was faster."""
+    rows = [StoredDelivery(it.number, msgspec.json.encode(it).decode()) for it in posted]
+    kept = await storage.put_webhook(stored(hook), rows)
+    return replace(hook, version=hook.version + 1) if kept else None
+
+
+async def read_hooks(storage: Storage, environment: str | None) -> list[Hook]:
+    """One that this code cannot read must not hide the others."""
+    found = [_hook(it) for it in await storage.webhooks(environment)]
+    return [hook for hook in found if hook is not None]
+
+
+def _hook(found: StoredWebhook) -> Hook | None:
+    try:
+        return replace(msgspec.json.decode(found.body, type=Hook), version=found.version)
+    except (msgspec.ValidationError, InvalidInput) as error:
+        table.WEBHOOK_UNREADABLE.say(
+            webhook=found.name, environment=found.environment, why=str(error)
+        )
+        return None
+
+
+def delivery_of(found: StoredDelivery) -> Delivery:
+    return msgspec.json.decode(found.body, type=Delivery)

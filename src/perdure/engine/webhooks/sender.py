@@ -1,0 +1,304 @@
+"""Tells webhooks what has happened, from the change feed. Any number may run, anywhere.
+
+For each webhook: read on from its cursor; where something concerns it, take hold of it, post, and
+move the cursor, each by compare-and-set. Who dies in between leaves the cursor where it was: its
+posts are made again. A hold only keeps others from doing the same work; it decides nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections import Counter as Tally
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.retry import Backoff
+from perdure.core.webhook import (
+    Endurance,
+    Progress,
+    Stretch,
+    WebhookState,
+    failed,
+    missed,
+    taken,
+    told,
+    well,
+)
+from perdure.engine.hints import Topics
+from perdure.engine.service import AppService
+from perdure.engine.trouble import went_well
+from perdure.engine.webhooks.hook import Delivery, Hook, put_hook, read_hooks
+from perdure.engine.webhooks.message import Message, messages_for
+from perdure.storage.oversight import feed_order
+from perdure.storage.protocol import Change
+from perdure.telemetry import table
+from perdure.telemetry.registry import Gauges
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+    from perdure.engine.webhooks.posting import Poster
+    from perdure.engine.webhooks.round import Round
+
+PAGE = 100
+"""Changes read at once."""
+SAVE_EVERY = timedelta(seconds=10)
+"""So often a place in the feed is stored while nothing there concerns the webhook."""
+SHORTEST_ROUND = timedelta(milliseconds=100)
+"""Between looks, however many hints come."""
+NEEDS_H11 = "it needs h11: pip install 'perdure[http]'"
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """How far a webhook has looked since it was stored as this version, at `since`."""
+
+    version: int
+    cursor: str
+    since: float
+
+
+class WebhookSender(AppService):
+    """For one environment, or for all of the database: `environment=None`."""
+
+    def __init__(self, app: App, environment: str | None) -> None:
+        super().__init__(app, app.defaults.poll)
+        defaults = app.defaults
+        self._environment = environment
+        self._busy: dict[str, asyncio.Task[bool]] = {}
+        self._rounds: set[Round] = set()
+        self._passed: dict[str, Passed] = {}
+        self._pages: dict[str, asyncio.Task[list[Change]]] = {}
+        self._states: Tally[WebhookState] = Tally()
+        self._news = asyncio.Event()
+        self._is_over = False
+        self._cannot: str | None = None
+        self._ends: list[Callable[[], None]] = []
+        self._endurance = Endurance(
+            backoff=Backoff(
+                initial=defaults.backoff_initial,
+                factor=defaults.backoff_factor,
+                maximum=defaults.backoff_maximum,
+                spread=defaults.backoff_jitter,
+            ),
+            failures=defaults.webhook_failures,
+            time=defaults.webhook_patience,
+        )
+
+    # Running
+
+    def start(self) -> None:
+        registry = self._app.metrics.registry
+        self._ends = [self._app.hub.listen(self._hear), registry.watch(self.gauges)]
+        super().start()
+
+    async def stop(self) -> None:
+        """What has been posted is written down first; that takes no longer than a post may."""
+        self._is_over = True
+        for end in self._ends:
+            end()
+        await super().stop()
+        for posting in self._rounds:
+            posting.end()
+        await asyncio.gather(*self._busy.values())
+
+    async def run_once(self) -> None:
+        """Begin with all that are due. Called by hand, it waits until they are through; as a
+        service it does not, so that nobody waits for anybody's endpoint."""
+        hooks = await read_hooks(self._app.storage, self._environment)
+        self._states = Tally(hook.state for hook in hooks)
+        self._passed = {h.id: self._passed[h.id] for h in hooks if h.id in self._passed}
+        self._pages.clear()
+        now = self._app.time()
+        due = [hook for hook in hooks if hook.is_due(now) and hook.id not in self._busy]
+        if due and self._can_post():
+            for hook in due:
+                self._begin(hook)
+        while self._busy and self._task is None:
+            await asyncio.wait(self._busy.values())
+
+    async def rest(self) -> None:
+        await self._clock.sleep(SHORTEST_ROUND)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._interval.total_seconds()):
+                await self._news.wait()
+        self._news.clear()
+
+    def gauges(self) -> Gauges:
+        return {
+            table.WEBHOOKS: {(state.value,): float(self._states[state]) for state in WebhookState}
+        }
+
+    def _hear(self, topics: Topics | None) -> None:
+        """Where there are no webhooks only news of some are news."""
+        if topics is None or self._states or any(it.startswith("webhooks:") for it in topics):
+            self._news.set()
+
+    def _can_post(self) -> bool:
+        if self._cannot is None:
+            self._cannot = "" if importlib.util.find_spec("h11") else NEEDS_H11
+            if self._cannot:
+                table.WEBHOOKS_NOT_SENT.say(why=self._cannot)
+        return not self._cannot
+
+    def _begin(self, hook: Hook) -> None:
+        task = asyncio.create_task(went_well(type(self).__name__, self._serve(hook)))
+        self._busy[hook.id] = task
+        task.add_done_callback(lambda _: self._busy.pop(hook.id, None))
+
+    # One webhook
+
+    async def _serve(self, hook: Hook | None) -> None:
+        """Until it has caught up, or cannot go on."""
+        while hook is not None and hook.enabled and not self._is_over:
+            position = self._position(hook)
+            changes = await self._page(position)
+            messages = await messages_for(hook, changes, self._app.storage)
+            # In this order: what was pruned before all of it was read shows.
+            hook = await self._look_back(hook, position, await self._app.storage.pruned_to())
+            if hook is not None and changes:
+                hook = await self._go_on(hook, changes, messages)
+                if hook is None or self._position(hook) != changes[-1].cursor:
+                    continue
+            if len(changes) < PAGE:
+                return await self._keep_place(hook)
+
+    async def _go_on(
+        self, hook: Hook, changes: Sequence[Change], messages: Sequence[Message]
+    ) -> Hook | None:
+        if any(message.id not in hook.progress.done for message in messages):
+            return await self._tell(hook, changes, messages)
+        return await self._pass_by(hook, changes[-1].cursor)
+
+    def _position(self, hook: Hook) -> str:
+        passed = self._passed.get(hook.id)
+        is_current = passed is not None and passed.version == hook.version
+        return passed.cursor if passed and is_current else hook.progress.cursor
+
+    async def _page(self, cursor: str) -> list[Change]:
+        """Whoever stands at the same place reads the same page."""
+        if cursor not in self._pages:
+            reading = self._app.storage.changes(cursor, limit=PAGE)
+            self._pages[cursor] = asyncio.ensure_future(reading)
+        return await asyncio.shield(self._pages[cursor])
+
+    async def _look_back(self, hook: Hook, position: str, pruned: str | None) -> Hook | None:
+        """Whether what it had still to look at was all there. If not it goes on, and says so."""
+        gap = hook.progress.gap
+        if pruned is None or feed_order(pruned) <= feed_order(position):
+            return hook
+        if gap is not None and gap.until == pruned:
+            return hook
+        progress = missed(hook.progress, position, pruned, self._app.time())
+        if gap is None:
+            table.WEBHOOK_GAP.say(
+                webhook=hook.name, environment=hook.environment, after=position, until=pruned
+            )
+        return await self._put(hook, progress)
+
+    async def _pass_by(self, hook: Hook, cursor: str) -> Hook | None:
+        """Nothing there concerned it. That is stored from time to time only."""
+        now = self._clock.elapsed()
+        passed = self._passed.get(hook.id)
+        since = passed.since if passed and passed.version == hook.version else now
+        if now - since < SAVE_EVERY.total_seconds():
+            self._passed[hook.id] = Passed(hook.version, cursor, since)
+            return hook
+        return await self._put(hook, replace(hook.progress, cursor=cursor, done=()))
+
+    async def _keep_place(self, hook: Hook | None) -> None:
+        """Also while nothing happens at all: else it would look as if nobody had looked."""
+        if hook is not None and self._position(hook) != hook.progress.cursor:
+            await self._pass_by(hook, self._position(hook))
+
+    async def _tell(
+        self, hook: Hook, changes: Sequence[Change], messages: Sequence[Message]
+    ) -> Hook | None:
+        """Post what there is to tell; the webhook if it can go on at once."""
+        from perdure.engine.webhooks.posting import Poster
+        from perdure.engine.webhooks.round import Round, stretch_of
+
+        token, hold = self._app.ids.token(), self._app.defaults.lease_ttl
+        until = self._app.time() + hold + self._app.defaults.webhook_timeout
+        held = await self._put(hook, taken(hook.progress, token, until))
+        if held is None:
+            return None
+        posting = Round(held, messages, held.progress.done)
+        await self._post(posting, Poster(self._app), hold / 2)
+        return await self._settle(held, token, stretch_of(changes, messages), posting)
+
+    async def _post(self, posting: Round, poster: Poster, most: timedelta) -> None:
+        """No post begins after `most`: the hold must not end before the last one has."""
+        timer = asyncio.get_running_loop().call_later(most.total_seconds(), posting.end)
+        self._rounds.add(posting)
+        if self._is_over:
+            posting.end()
+        try:
+            await posting.post(poster)
+        finally:
+            self._rounds.discard(posting)
+            timer.cancel()
+
+    async def _settle(
+        self, held: Hook, token: str, stretch: Stretch, posting: Round
+    ) -> Hook | None:
+        """Write down what came of it, unless somebody has moved the webhook meanwhile."""
+        decide = partial(self._decide, stretch, posting, self._app.time(), self._clock.jitter())
+        hook: Hook | None = held
+        while hook is not None and hook.progress.is_held_by(token):
+            progress = decide(hook.progress)
+            numbered = _numbered(posting.deliveries, hook.progress.posts)
+            stored = await self._put(hook, progress, numbered)
+            if stored is not None:
+                _tell_log(held.progress, stored)
+                return None if posting.trouble else stored
+            hook = await self._reread(held)
+        return None
+
+    def _decide(
+        self, stretch: Stretch, posting: Round, now: datetime, jitter: float, progress: Progress
+    ) -> Progress:
+        after = told(progress, stretch, posting.delivered, len(posting.deliveries), now)
+        if posting.trouble is not None:
+            return failed(after, posting.trouble, self._endurance, now, jitter)
+        return well(after) if posting.delivered else after
+
+    async def _put(
+        self, hook: Hook, progress: Progress, posted: Sequence[Delivery] = ()
+    ) -> Hook | None:
+        stored = await put_hook(self._app.storage, replace(hook, progress=progress), posted)
+        if stored is not None:
+            elapsed = self._clock.elapsed()
+            self._passed[hook.id] = Passed(stored.version, progress.cursor, elapsed)
+        return stored
+
+    async def _reread(self, hook: Hook) -> Hook | None:
+        found = await read_hooks(self._app.storage, hook.environment)
+        return next((it for it in found if it.id == hook.id), None)
+
+
+def _tell_log(before: Progress, hook: Hook) -> None:
+    name, environment, progress = hook.name, hook.environment, hook.progress
+    if progress.disabled is not None:
+        why = progress.disabled.why
+        table.WEBHOOK_DISABLED.say(webhook=name, environment=environment, why=why)
+    elif progress.failures:
+        table.WEBHOOK_FAILING.say(
+            webhook=name,
+            environment=environment,
+            why=progress.why,
+            failures=progress.failures,
+            next_try_at=str(progress.next_try_at),
+        )
+    elif before.failures:
+        failures = before.failures
+        table.WEBHOOK_WELL.say(webhook=name, environment=environment, failures=failures)
+
+
+def _numbered(deliveries: Sequence[Delivery], before: int) -> list[Delivery]:
+    return [replace(it, number=before + n) for n, it in enumerate(deliveries, 1)]
