@@ -41,6 +41,7 @@ BODIES: dict[str, Any] = {
     "reschedule_run": {"priority": 1},
     "set_queue": {"concurrency": 1},
     "set_limit": {"concurrency": 1},
+    "call_storage": {"arguments": {}},
 }
 SCOPED = [route for route in ROUTES if route.scope is not None]
 BY_ID = [route for route in SCOPED if {"run_id", "key_id"} & set(route.parameters)]
@@ -58,6 +59,7 @@ class World:
         self.app = app
         self.ids = {"run_id": run_id, "queue": "numbers", "task": "double", "key_id": ""}
         self.ids["schedule"] = "nightly"
+        self.ids["operation"] = "now"
 
     async def call(
         self, route: Route, key: str | None = None, authorization: str | None = None

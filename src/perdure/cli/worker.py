@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 @click.option("--targets", help="Serve http and shell tasks of the catalogue, too: http,shell.")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--drain", type=click.FloatRange(min=0), help="Seconds to end runs when stopped.")
-@click.option("--maintenance/--no-maintenance", default=True, help="Recover and prune, too.")
-@click.option("--scheduler/--no-scheduler", default=True, help="Make what is scheduled, too.")
+@click.option(
+    "--maintenance/--no-maintenance", default=None, help="Recover and prune, too: not over HTTP."
+)
+@click.option(
+    "--scheduler/--no-scheduler", default=None, help="Make what is scheduled, too: not over HTTP."
+)
 @click.option("--supervised", is_flag=True, hidden=True)
 @json_option
 @explained
@@ -39,8 +43,8 @@ def worker(
     targets: str | None,
     processes: int,
     drain: float | None,
-    maintenance: bool,
-    scheduler: bool,
+    maintenance: bool | None,
+    scheduler: bool | None,
     supervised: bool,
     as_json: bool,
 ) -> None:
@@ -50,9 +54,14 @@ def worker(
     needs no APP. Commands of the catalogue are executed with --targets http,shell: whoever may
     write the catalogue may then run anything here.
 
+    With --url https://… (or PERDURE_URL) it has no database: it asks a server, with the API key
+    in PERDURE_API_KEY, which needs the scope `work`.
+
     SIGTERM or Ctrl-C lets runs end until the drain is over, hands over the rest, and exits 0.
     A second one exits at once, with 1. With --json, log lines are JSON.
     """
+    from msgspec.structs import replace
+
     from perdure.cli.logs import log_to_stderr
     from perdure.engine.worker_process import WorkerOptions
 
@@ -64,11 +73,23 @@ def worker(
         queues=_names(queues, "queue", "--queues"),
         targets=_names(targets, "kind of target", "--targets") or (),
         drain=_length(drain),
-        maintenance=maintenance,
-        scheduler=scheduler,
         supervised=supervised,
     )
-    _work(_app(app_spec, url, environment, options), options)
+    app = _app(app_spec, url, environment, options)
+    _work(app, replace(options, **_services(app, maintenance, scheduler)))
+
+
+def _services(app: App, maintenance: bool | None, scheduler: bool | None) -> dict[str, bool]:
+    """Both, unless told otherwise; over HTTP the server, or whoever has the database, does it."""
+    from perdure.storage import is_remote
+
+    remote = is_remote(app.url)
+    if remote and maintenance:
+        raise click.UsageError("Leave out --maintenance: over HTTP the server recovers and prunes.")
+    return {
+        "maintenance": not remote if maintenance is None else maintenance,
+        "scheduler": not remote if scheduler is None else scheduler,
+    }
 
 
 def _app(
