@@ -4,7 +4,6 @@ part of a path an API with its own database."""
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from perdure import App
 from perdure.web.api import LOCAL, Api, ApiOptions
-from perdure.web.server import _configuration
+from perdure.web.server import _bind, _configuration
 
 PATIENCE = 20
 
@@ -35,7 +34,7 @@ class Hall:
     def __init__(self) -> None:
         self._apis: dict[str, Api] = {}
         self._numbers = count(1)
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+        self._listener = _bind("127.0.0.1", 0)
         self._loop = asyncio.new_event_loop()
         self._server = Quiet(_configuration(self))  # type: ignore[arg-type]  # any ASGI app will do
         self._thread = threading.Thread(target=self._run, name="test-server", daemon=True)

@@ -119,7 +119,6 @@ async def test_a_wake_up_reaches_it_long_before_the_poll(world: World) -> None:
             run = await caller.tasks["tell_time"].trigger()
             delays.append(float(await run.result(20)) - asked)
 
-    print(delays)
     assert sorted(delays)[len(delays) // 2] < 1.0, delays
 
 

@@ -54,14 +54,10 @@ def worker(
     needs no APP. Commands of the catalogue are executed with --targets http,shell: whoever may
     write the catalogue may then run anything here.
 
-    With --url https://… (or PERDURE_URL) it has no database: it asks a server, with the API key
-    in PERDURE_API_KEY, which needs the scope `work`.
-
+    A server's address as --url needs a key of scope `work` in PERDURE_API_KEY, and no database.
     SIGTERM or Ctrl-C lets runs end until the drain is over, hands over the rest, and exits 0.
     A second one exits at once, with 1. With --json, log lines are JSON.
     """
-    from msgspec.structs import replace
-
     from perdure.cli.logs import log_to_stderr
     from perdure.engine.worker_process import WorkerOptions
 
@@ -73,23 +69,11 @@ def worker(
         queues=_names(queues, "queue", "--queues"),
         targets=_names(targets, "kind of target", "--targets") or (),
         drain=_length(drain),
+        maintenance=maintenance,
+        scheduler=scheduler,
         supervised=supervised,
     )
-    app = _app(app_spec, url, environment, options)
-    _work(app, replace(options, **_services(app, maintenance, scheduler)))
-
-
-def _services(app: App, maintenance: bool | None, scheduler: bool | None) -> dict[str, bool]:
-    """Both, unless told otherwise; over HTTP the server, or whoever has the database, does it."""
-    from perdure.storage import is_remote
-
-    remote = is_remote(app.url)
-    if remote and maintenance:
-        raise click.UsageError("Leave out --maintenance: over HTTP the server recovers and prunes.")
-    return {
-        "maintenance": not remote if maintenance is None else maintenance,
-        "scheduler": not remote if scheduler is None else scheduler,
-    }
+    _work(_app(app_spec, url, environment, options), options)
 
 
 def _app(
