@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -23,6 +23,7 @@ from perdure.core.lifecycle import Status
 from perdure.core.limits import LimitScope
 from perdure.core.run import Actor, ActorType, Run
 from perdure.core.values import encode_value
+from perdure.engine.bulk import TASK as BULK
 from perdure.engine.catalogue import TASK as TASK_KIND
 from perdure.engine.keys import KEY, Keys
 from perdure.errors import (
@@ -74,13 +75,17 @@ class World:
         self._stack.push_async_callback(opened.close)
         return opened
 
-    async def post(self, key: str, operation: str, body: Any) -> httpx.Response:
+    async def post(
+        self, key: str, operation: str, body: Any, client: httpx.AsyncClient | None = None
+    ) -> httpx.Response:
         """Whatever anybody might send."""
+        if client is None:
+            async with httpx.AsyncClient() as own:
+                return await self.post(key, operation, body, own)
         content = body if isinstance(body, bytes) else msgspec.json.encode(body)
         headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-        async with httpx.AsyncClient() as client:
-            url = f"{self.address}/v1/storage/{operation}"
-            return await client.post(url, content=content, headers=headers)
+        url = f"{self.address}/v1/storage/{operation}"
+        return await client.post(url, content=content, headers=headers)
 
 
 @pytest_asyncio.fixture
@@ -161,6 +166,27 @@ async def test_what_is_no_call_is_refused_as_such(world: World, body: bytes) -> 
     key = await make_key(world.app, "work")
 
     assert (await world.post(key, "commit", body)).status_code in (400, 422)
+
+
+JUNK = [None, -1, 2**70, 1e308, "", "x", "a\x00b", "9999", [], [None], ["x"], {}, {"x": 1}]
+
+
+async def test_whatever_arguments_an_operation_is_given_it_does_not_break(world: World) -> None:
+    key = await make_key(world.app, "work", "admin")
+    asked = [
+        (name, dict.fromkeys(OPERATIONS[name].arguments.__struct_fields__, junk))
+        for name in sorted(OPERATIONS.keys() - {"hear"})
+        for junk in JUNK
+    ]
+
+    async with httpx.AsyncClient() as client:
+        broken = [
+            (name, given)
+            for name, given in asked
+            if (await world.post(key, name, {"arguments": given}, client)).status_code >= 500
+        ]
+
+    assert broken == []
 
 
 # Projections
@@ -435,6 +461,75 @@ async def test_a_trigger_makes_nothing_that_is_an_operators_or_a_schedules(
     assert await world.beside.get([plain.run.id]) == {}
 
 
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"payload_json": msgspec.Raw(b"[" * 100 + b"]" * 100)}, "nested"),
+        ({"payload_json": msgspec.Raw(b'"' + b"x" * 2_000_000 + b'"')}, "exceed the limit"),
+        ({"task": ""}, "task"),
+        ({"queue": "a\x00b"}, "queue"),
+        ({"priority": 2**70}, "priority"),
+        ({"task": BULK}, "engine's own"),
+    ],
+)
+async def test_what_our_own_door_refuses_is_refused_here_too(
+    world: World, changed: dict[str, Any], problem: str
+) -> None:
+    client = await world.storage("work", "trigger", "admin")
+    plain = new_run()
+
+    created = replace(plain.events[0], **changed)
+    [outcome] = await client.commit([replace(plain, events=(created,))])
+
+    assert isinstance(outcome, InvalidInput)
+    assert problem in str(outcome)
+    assert await world.beside.get([plain.run.id]) == {}
+
+
+async def test_half_a_character_is_refused_before_it_is_anything(world: World) -> None:
+    client = await world.storage("work", "trigger")
+    plain = new_run()
+
+    created = replace(plain.events[0], payload_json=msgspec.Raw(b'"\\ud800"'))
+    [outcome] = await client.commit([replace(plain, events=(created,))])
+
+    assert isinstance(outcome, StorageRefused)
+    assert await world.beside.get([plain.run.id]) == {}
+
+
+async def test_a_result_that_cannot_be_kept_is_refused(world: World) -> None:
+    await create(world.beside)
+    worker = await world.storage("work")
+    owned = await claim_one(worker)
+    commit = success(owned)
+
+    deep = replace(commit.events[0], result_json=msgspec.Raw(b"[" * 100 + b"]" * 100))
+    [outcome] = await worker.commit([replace(commit, events=(deep,))])
+
+    assert isinstance(outcome, InvalidInput)
+    assert await reload(world.beside, owned) == owned
+
+
+async def test_instants_that_lead_out_of_the_calendar_are_refused(world: World) -> None:
+    await create(world.beside, priority=10)
+    worker = await world.storage("work")
+    owned = await claim_one(worker)
+    [released] = decide_release(owned, token_of(owned), now(), resume_at=now())
+    forged = replace(released, resume_at=datetime(1, 1, 1, tzinfo=UTC))
+
+    [outcome] = await worker.commit([replace(step(owned, [released]), events=(forged,))])
+
+    assert isinstance(outcome, InvariantViolation)
+    assert await reload(world.beside, owned) == owned
+
+
+async def test_the_engines_own_tasks_are_executed_by_servers_only(world: World) -> None:
+    worker = await world.storage("work", "trigger", "admin")
+
+    with pytest.raises(InvalidInput, match="engine's own"):
+        await worker.claim(request(1, tasks=(BULK,)))
+
+
 async def test_keys_are_neither_read_nor_written(world: World) -> None:
     for scopes in (("work",), ("work", "admin")):
         storage = await world.storage(*scopes)
@@ -457,7 +552,8 @@ async def test_a_worker_writes_no_command_into_the_catalogue(world: World) -> No
         with pytest.raises(AccessRefused, match="'evil' has a target that others would execute"):
             await app._open.storage.put([_entry(other)])
 
-    assert await world.beside.records("default", TASK_KIND) == []
+    known = await world.beside.records("default", TASK_KIND)
+    assert "evil" not in {record.name for record in known}
 
 
 def _entry(app: App) -> Record:

@@ -17,6 +17,7 @@ from perdure.core.commit import Commit
 from perdure.core.effects import DeadLetter, DeadLetterClosed, KeyFreed
 from perdure.core.run import Run
 from perdure.core.values import check_label
+from perdure.engine.bulk import refuse_reserved
 from perdure.engine.catalogue import TASK, WORKER, TaskEntry, WorkerEntry
 from perdure.engine.keys import Scope
 from perdure.errors import AccessRefused, InvalidInput, PerdureError
@@ -47,7 +48,9 @@ class Desk:
         self._storage = call.app.storage
         self.environment = call.app.environment
         self._is_admin = Scope.ADMIN in call.caller.scopes
-        self.projecting = Projecting(self._storage, self.environment, call.caller.scopes)
+        self.projecting = Projecting(
+            self._storage, self.environment, call.caller.scopes, call.app.defaults
+        )
 
     # Besides the contract
 
@@ -69,6 +72,8 @@ class Desk:
         return _merged(projected, await self._storage.commit(_good(projected)))
 
     async def claim(self, request: ClaimRequest, outcomes: Sequence[Proposal]) -> Claimed:
+        for task in request.tasks:
+            refuse_reserved(task)  # what operators order is carried out here
         projected = await self.projecting.commits(outcomes)
         claimed = await self._storage.claim(request, _good(projected))
         return replace(claimed, outcomes=tuple(_merged(projected, claimed.outcomes)))
@@ -82,6 +87,7 @@ class Desk:
         outcomes: list[StepOutcome] = []
         for proposal in steps:
             self._check_environment([proposal.schedule, proposal.limit, *proposal.spans])
+            refuse_reserved(proposal.schedule.definition.task)
             step = await self.projecting.step(proposal)
             outcomes += (
                 [step]
@@ -189,6 +195,7 @@ class Desk:
             entry = msgspec.json.decode(record.body, type=kind)
         except (msgspec.MsgspecError, PerdureError) as error:
             raise InvalidInput("body", f"is no {record.kind}: {error}") from error
+        refuse_reserved(record.name)
         if isinstance(entry, TaskEntry) and entry.target is not None and not self._is_admin:
             problem = f"task {entry.name!r} has a target that others would execute"
             raise AccessRefused(f"{problem}; that needs the scope admin, which the key has not")

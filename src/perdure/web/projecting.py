@@ -9,13 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from perdure.core.commit import Commit, prepare_commit
-from perdure.core.events import RunCreated
+from perdure.core.decide import NewRun, decide_create
+from perdure.core.events import Event, RunCreated, RunSucceeded
 from perdure.core.lifecycle import EventType
 from perdure.core.run import Actor, ActorType, Run
 from perdure.core.schedule.step import ScheduleStep
+from perdure.core.values import check_text
+from perdure.engine.bulk import refuse_reserved
+from perdure.engine.defaults import Defaults
 from perdure.engine.keys import Scope
 from perdure.errors import (
     AccessRefused,
@@ -32,15 +37,19 @@ Projected = Commit | PerdureError
 
 _FIRST = frozenset({EventType.CREATED, EventType.DELIVERY_REQUESTED})
 _TRIGGERS = frozenset({ActorType.CLIENT, ActorType.WORKER})
+_WISHES = tuple(name for name in NewRun.__struct_fields__ if name != "ttl")
 
 
 class Projecting:
     """For one caller. `used_admin` tells whether anything it proposed needed that."""
 
-    def __init__(self, storage: Storage, environment: str, scopes: frozenset[Scope]) -> None:
+    def __init__(
+        self, storage: Storage, environment: str, scopes: frozenset[Scope], defaults: Defaults
+    ) -> None:
         self._storage = storage
         self._environment = environment
         self._scopes = scopes
+        self._defaults = defaults
         self.used_admin = False
 
     async def commits(self, proposals: Sequence[Proposal]) -> list[Projected]:
@@ -70,6 +79,8 @@ class Projecting:
             return self._advance(proposal, stored)
         except PerdureError as error:
             return error
+        except (ArithmeticError, ValueError) as error:  # instants that lead out of the calendar
+            return InvariantViolation(proposal.run_id, f"it cannot be projected: {error}")
 
     def _creation(self, proposal: Proposal) -> Commit:
         _check_consistency(proposal)
@@ -79,6 +90,18 @@ class Projecting:
         commit = self._prepared(proposal, None)
         self._check_creator(proposal)
         return commit
+
+    def _check_values(self, event: Event) -> None:
+        """What our own code checks before it makes such an event: here somebody else made it."""
+        if isinstance(event, RunSucceeded) and event.result_json is not UNSET:
+            limit = self._defaults.result_limit
+            check_text(bytes(event.result_json), field="result", limit=limit)
+        if isinstance(event, RunCreated):
+            refuse_reserved(event.task)
+            limit = self._defaults.payload_limit
+            check_text(bytes(event.payload_json), limit=limit)
+            wish = NewRun(**{name: getattr(event, name) for name in _WISHES})
+            decide_create(wish, event.run_id, event.actor, event.occurred_at)
 
     def _check_creator(self, proposal: Proposal) -> None:
         """Occurrences, reruns of dead letters and what operators make need more than a trigger."""
@@ -112,15 +135,19 @@ class Projecting:
         return self._prepared(proposal, stored)
 
     def _prepared(self, proposal: Proposal, stored: Run | None) -> Commit:
+        for event in proposal.events:
+            self._check_values(event)
         first = proposal.events[0] if proposal.events else None
         queue = first.queue if isinstance(first, RunCreated) else stored and stored.queue
-        return prepare_commit(
+        commit = prepare_commit(
             stored,
             proposal.events,
             proposal.commit_id,
             pushed_queues=(queue,) if proposal.is_pushed and queue else (),
             dead_letter_closed=proposal.dead_letter_closed,
         )
+        _ = commit.run.claim_rank  # may lie before the beginning of time
+        return commit
 
     def _need(self, scope: Scope, proposal: Proposal) -> None:
         self.used_admin = self.used_admin or scope is Scope.ADMIN

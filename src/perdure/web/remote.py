@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from perdure.core.audit_trail import AuditEntry
 from perdure.engine.keys import Scope
-from perdure.errors import AccessRefused, PerdureError
+from perdure.errors import AccessRefused, InvalidInput, PerdureError
 from perdure.storage.operations import OPERATIONS, Operation
 from perdure.storage.wire import ErrorTold, encode, error_told
 from perdure.web.desk import Desk
@@ -48,6 +48,8 @@ WORK = frozenset(
 )
 """What workers do. Everything else is an operator's, and needs `admin` besides."""
 
+MOST = 2**31 - 1
+
 ORDERS = frozenset({"close_dead_letter", "free_keys", "put_limits", "put_schedules", "reserve"})
 """What is written into the audit log."""
 
@@ -64,7 +66,8 @@ class StorageProblem(Problem, frozen=True, kw_only=True):
     raised: ErrorTold
 
 
-async def call_storage(call: Call, body: StorageCall) -> Response:
+async def call_storage(call: Call, body: StorageCall) -> Any:
+    """The answer is that of the operation."""
     operation = OPERATIONS.get(call.path["operation"])
     if operation is None:
         problem = f"a storage has no operation {call.path['operation']!r:.80} over HTTP"
@@ -93,7 +96,19 @@ def _arguments(operation: Operation, body: StorageCall) -> dict[str, Any]:
         decoded = msgspec.json.decode(body.arguments, type=operation.arguments)
     except msgspec.ValidationError as error:
         raise misfit(error) from error
-    return {name: getattr(decoded, name) for name in decoded.__struct_fields__}
+    arguments = {name: getattr(decoded, name) for name in decoded.__struct_fields__}
+    for name, value in arguments.items():
+        for each in value if isinstance(value, list | tuple | frozenset) else [value]:
+            _check_plain(name, each)
+    return arguments
+
+
+def _check_plain(name: str, value: Any) -> None:
+    """What no database could compare with. Raises InvalidInput."""
+    if isinstance(value, int) and not -MOST <= value <= MOST:
+        raise InvalidInput(name, f"must lie between {-MOST} and {MOST}, not {value}")
+    if isinstance(value, str) and "\0" in value:
+        raise InvalidInput(name, "must not hold the character NUL")
 
 
 async def _carry_out(
