@@ -45,6 +45,7 @@ BODIES: dict[str, Any] = {
         "name": "another", "url": "https://example.com/", "signing_secrets": ["WEBHOOK_X"],
     },
     "replay_webhook": {"since": "2026-01-01T00:00:00Z"},
+    "call_storage": {"arguments": {}},
 }  # fmt: skip
 SCOPED = [route for route in ROUTES if route.scope is not None]
 BY_ID = [route for route in SCOPED if {"run_id", "key_id", "webhook"} & set(route.parameters)]
@@ -61,7 +62,7 @@ class World:
         self.api = api
         self.app = app
         self.ids = {"run_id": run_id, "queue": "numbers", "task": "double", "key_id": ""}
-        self.ids |= {"schedule": "nightly", "webhook": "secretive"}
+        self.ids |= {"schedule": "nightly", "webhook": "secretive", "operation": "now"}
 
     async def call(
         self, route: Route, key: str | None = None, authorization: str | None = None

@@ -29,7 +29,7 @@ def keys() -> None:
 @keys.command()
 @click.argument("name")
 @click.option(
-    "--scope", "scopes", multiple=True, required=True, help="read, trigger, operate, admin."
+    "--scope", "scopes", multiple=True, required=True, help="read, trigger, operate, admin, work."
 )
 @click.option("--expires", help="When it ends, from now: 90d, 12h.")
 @by_option

@@ -15,7 +15,7 @@ from perdure.cli.output import CannotStart, CommandFailed
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
-url_option = click.option("--url", help="The database, e.g. sqlite:///runs.db.")
+url_option = click.option("--url", help="The database, e.g. sqlite:///runs.db, or a server.")
 environment_option = click.option("--environment", help="Whose runs; by default the configured.")
 
 

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
 @click.option("--targets", help="Serve http and shell tasks of the catalogue, too: http,shell.")
 @click.option("--processes", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--drain", type=click.FloatRange(min=0), help="Seconds to end runs when stopped.")
-@click.option("--maintenance/--no-maintenance", default=True, help="Recover and prune, too.")
-@click.option("--scheduler/--no-scheduler", default=True, help="Make what is scheduled, too.")
+@click.option(
+    "--maintenance/--no-maintenance", default=None, help="Recover and prune, too: not over HTTP."
+)
+@click.option(
+    "--scheduler/--no-scheduler", default=None, help="Make what is scheduled, too: not over HTTP."
+)
 @click.option("--supervised", is_flag=True, hidden=True)
 @json_option
 @explained
@@ -39,8 +43,8 @@ def worker(
     targets: str | None,
     processes: int,
     drain: float | None,
-    maintenance: bool,
-    scheduler: bool,
+    maintenance: bool | None,
+    scheduler: bool | None,
     supervised: bool,
     as_json: bool,
 ) -> None:
@@ -50,6 +54,7 @@ def worker(
     needs no APP. Commands of the catalogue are executed with --targets http,shell: whoever may
     write the catalogue may then run anything here.
 
+    A server's address as --url needs a key of scope `work` in PERDURE_API_KEY, and no database.
     SIGTERM or Ctrl-C lets runs end until the drain is over, hands over the rest, and exits 0.
     A second one exits at once, with 1. With --json, log lines are JSON.
     """

@@ -25,8 +25,8 @@ from perdure.engine.metrics import Metrics
 from perdure.engine.redaction import Redact, Redaction
 from perdure.engine.threshold import Door, to_the_end
 from perdure.engine.tracing import tracing_of
-from perdure.errors import AppNotOpen
-from perdure.storage import Storage, check_url, open_storage, options_of
+from perdure.errors import AppNotOpen, InvalidInput
+from perdure.storage import Storage, check_url, is_remote, open_storage, options_of
 from perdure.storage.protocol import Clock
 
 if TYPE_CHECKING:
@@ -249,7 +249,11 @@ class App(Declarations):
         return WorkerHost(self, 1, None, run_ids=[run_id])
 
     def maintenance(self) -> Maintenance:
-        """Recovery and clean-up inside this process: `async with app.maintenance():`."""
+        """Recovery and clean-up inside this process: `async with app.maintenance():`. Raises
+        InvalidInput over HTTP, where the server does it."""
+        if is_remote(self.url):
+            problem = f"{self.url!r:.80} is a server's, which looks after its database by itself"
+            raise InvalidInput("url", problem)
         from perdure.engine.maintenance import Maintenance
 
         return Maintenance(self)
@@ -275,15 +279,17 @@ class App(Declarations):
         drain: Duration | None = None,
         same_loop: bool = False,
     ) -> AsyncIterator[Self]:
-        """Open the app and run every service in this process; see `worker`."""
+        """Open the app and run every service in this process; see `worker`. Over HTTP that is the
+        worker alone: whoever has the database does the rest."""
         worker = self.worker(
             concurrency=concurrency, queues=queues, drain=drain, same_loop=same_loop
         )
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self)
-            await stack.enter_async_context(self.maintenance())
-            await stack.enter_async_context(self.scheduler())
-            await stack.enter_async_context(self.webhook_sender())
+            if not is_remote(self.url):
+                await stack.enter_async_context(self.maintenance())
+                await stack.enter_async_context(self.scheduler())
+                await stack.enter_async_context(self.webhook_sender())
             await stack.enter_async_context(worker)
             yield self
 

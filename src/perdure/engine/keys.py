@@ -35,12 +35,14 @@ LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Scope(StrEnum):
-    """What a key may do. None includes another; a key may have several."""
+    """What a key may do. None includes another; a key may have several. `work`: claim and execute
+    runs, without a database."""
 
     READ = "read"
     TRIGGER = "trigger"
     OPERATE = "operate"
     ADMIN = "admin"
+    WORK = "work"
 
 
 class Secret(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -17,8 +18,9 @@ from perdure.engine.results import Results
 from perdure.engine.schedules import Schedules
 from perdure.engine.storage_time import StorageTime
 from perdure.engine.webhooks.keeping import Webhooks
-from perdure.errors import AppOnAnotherLoop
+from perdure.errors import AccessRefused, AppOnAnotherLoop
 from perdure.storage import Storage
+from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -58,11 +60,13 @@ class Opened:
         return opened
 
     async def introduce(self, app: App) -> None:
-        """Tell the storage what the app knows."""
+        """Tell the storage what the app knows. A worker may not say everything to a server: what
+        its key does not allow, somebody else has to say."""
         entries = [catalogue.entry_of(task) for task in app.tasks.values()]
-        await catalogue.publish_tasks(self.storage, app.environment, entries)
-        await declare_limits(app)
-        await reconcile_code(app)
+        published = catalogue.publish_tasks(self.storage, app.environment, entries)
+        await _as_far_as_allowed("tasks", published)
+        await _as_far_as_allowed("limits", declare_limits(app))
+        await _as_far_as_allowed("schedules", reconcile_code(app))
 
     @property
     def is_abandoned(self) -> bool:
@@ -81,3 +85,10 @@ class Opened:
             stack.push_async_callback(self.time.close)
             stack.push_async_callback(self.hints.stop)
             stack.push_async_callback(self.results.close)
+
+
+async def _as_far_as_allowed(what: str, saying: Awaitable[object]) -> None:
+    try:
+        await saying
+    except AccessRefused as refusal:
+        table.NOT_INTRODUCED.say(what=what, error=str(refusal))

@@ -21,6 +21,7 @@ import msgspec
 
 from perdure.engine.io_thread import IoThread
 from perdure.engine.stop_signal import on_stop_signal
+from perdure.storage import is_remote
 from perdure.telemetry import table
 
 if TYPE_CHECKING:
@@ -37,14 +38,15 @@ MANY = 20_000
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker process is asked to do. None: as the app's defaults say."""
+    """What one worker process is asked to do. None: as the app's defaults say; and as to
+    maintenance and scheduler, where there is a database they are done, too."""
 
     concurrency: int | None = None
     queues: Sequence[str] | None = None
     targets: Sequence[str] = ()
     drain: timedelta | None = None
-    maintenance: bool = True
-    scheduler: bool = True
+    maintenance: bool | None = None
+    scheduler: bool | None = None
     supervised: bool = False
 
 
@@ -104,8 +106,11 @@ class _Exit:
 @asynccontextmanager
 async def _services(app: App, options: WorkerOptions) -> AsyncIterator[None]:
     """What a worker does besides, all on one thread."""
+    has_database = not is_remote(app.url)
     wanted = ((options.maintenance, app.maintenance), (options.scheduler, app.scheduler))
-    made: list[AppService] = [make() for is_wanted, make in wanted if is_wanted]
+    made: list[AppService] = [
+        make() for said, make in wanted if (has_database if said is None else said)
+    ]
     thread = IoThread("perdure-services")
     async with AsyncExitStack() as stack:
         stack.push_async_callback(thread.close)

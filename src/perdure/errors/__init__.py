@@ -37,6 +37,7 @@
     └── StorageError
         ├── StorageUnavailable      transient: retry
         ├── SchemaMismatch          the database has another schema version than this code
+        ├── AccessRefused           the server does not let this API key do that
         └── StorageRefused          the database refused the statement for good
 
 `SequenceConflict`, `InvariantViolation` and `LeaseLost` never stand in for one another.
@@ -62,7 +63,13 @@ from perdure.errors.result import (
     RunSkipped,
     RunUnsuccessful,
 )
-from perdure.errors.storage import SchemaMismatch, StorageError, StorageRefused, StorageUnavailable
+from perdure.errors.storage import (
+    AccessRefused,
+    SchemaMismatch,
+    StorageError,
+    StorageRefused,
+    StorageUnavailable,
+)
 
 
 class SequenceConflict(PerdureError):
@@ -288,6 +295,7 @@ class SingletonConflict(PerdureError):
 
 
 __all__ = [
+    "AccessRefused",
     "AppNotOpen",
     "AppOnAnotherLoop",
     "IdempotencyConflict",

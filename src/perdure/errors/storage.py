@@ -31,5 +31,9 @@ class SchemaMismatch(StorageError):
         return f"the database has schema {self.found}, this code needs {self.wanted}: {advice}"
 
 
+class AccessRefused(StorageError):
+    """The server knows no such API key, or does not let it do what was asked."""
+
+
 class StorageRefused(StorageError):
     """The database refused a statement for a reason that will not go away by itself."""

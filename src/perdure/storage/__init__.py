@@ -8,7 +8,7 @@ from typing import Any
 from perdure.errors import InvalidInput
 from perdure.storage.protocol import Clock, Storage
 
-__all__ = ["Storage", "check_url", "open_storage", "options_of"]
+__all__ = ["Storage", "check_url", "is_remote", "open_storage", "options_of"]
 
 _SQLITE = ("inline", "busy_timeout", "hints", "on_statement")
 _POSTGRES = (
@@ -21,25 +21,49 @@ _POSTGRES = (
     "hints",
     "on_statement",
 )
-_OPTIONS = {"sqlite": _SQLITE, "postgresql": _POSTGRES, "postgres": _POSTGRES}
+_HTTP = ("api_key", "max_connections", "retries", "timeout", "hints")
+_OPTIONS = {
+    "sqlite": _SQLITE,
+    "postgresql": _POSTGRES,
+    "postgres": _POSTGRES,
+    "http": _HTTP,
+    "https": _HTTP,
+}
 
-_KNOWN = "use sqlite:///file.db or postgresql://user@host/database"
+_KNOWN = "use sqlite:///file.db, postgresql://user@host/database or https://server"
 
 
 def open_storage(url: str, clock: Clock, **options: Any) -> Storage:
     """The storage behind a URL: `sqlite:///runs.db`, `sqlite:////absolute/runs.db` or
-    `postgresql://user@host/database`. Connects lazily; `migrate` makes the schema."""
+    `postgresql://user@host/database`; or a server that has one, `https://host:port`. Connects
+    lazily; `migrate` makes the schema."""
     scheme, _, rest = check_url(url).partition("://")
     if scheme == "sqlite":
         from perdure.storage.sqlite import SqliteStorage
 
         return SqliteStorage(os.path.expanduser(rest.removeprefix("/")), clock, **options)
+    if is_remote(url):
+        return _http_storage(url, clock, **options)
     try:
         from perdure.storage.postgres.storage import PostgresStorage
     except ImportError as error:
         advice = "PostgreSQL needs its driver: pip install 'perdure[postgres]'"
         raise InvalidInput("url", f"{advice} ({error})") from error
     return PostgresStorage(url, clock, **options)
+
+
+def _http_storage(url: str, clock: Clock, **options: Any) -> Storage:
+    try:
+        from perdure.storage.http.storage import HttpStorage
+    except ImportError as error:
+        advice = "a server is reached with h11: pip install 'perdure[http]'"
+        raise InvalidInput("url", f"{advice} ({error})") from error
+    return HttpStorage(url, clock, **options)
+
+
+def is_remote(url: str) -> bool:
+    """Whether a server stands between us and the database."""
+    return url.startswith(("http://", "https://"))
 
 
 def check_url(url: str | os.PathLike[str]) -> str:

@@ -51,14 +51,14 @@ class Clock(Protocol):
     async def sleep(self, delay: timedelta) -> None: ...
 
 
-class Committed(msgspec.Struct, frozen=True, gc=False):
+class Committed(msgspec.Struct, frozen=True, gc=False, tag="committed"):
     """The commit is durable; the run is at `sequence`."""
 
     run_id: str
     sequence: int
 
 
-class Existing(msgspec.Struct, frozen=True):
+class Existing(msgspec.Struct, frozen=True, tag="existing"):
     """Nothing was written: another run owns the key. It may have another payload, or be pruned."""
 
     run_id: str

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from perdure.storage.protocol import Outcome
 
 
-class Stepped(msgspec.Struct, frozen=True):
+class Stepped(msgspec.Struct, frozen=True, tag="stepped"):
     """The step is durable; what became of its commits. One that is Existing had its time before:
     that run is the occurrence."""
 

@@ -174,6 +174,13 @@ POOLER_IN_THE_WAY = Record(
     (),
     "LISTEN needs a connection of its own.",
 )
+NOT_INTRODUCED = Record(
+    "perdure.app",
+    WARNING,
+    "what code says was not told to the server",
+    ("what", "error"),
+    "The API key does not allow it: open the app beside the database, or with a key that does.",
+)
 UNREADABLE_RUN = Record(
     "perdure.storage", ERROR, "unreadable run", ("run_id", "why"), "Parked; never tried in a loop."
 )

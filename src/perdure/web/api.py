@@ -27,6 +27,7 @@ from perdure.engine.write import load
 from perdure.errors import PerdureError, RunNotFound, SequenceConflict
 from perdure.telemetry import table
 from perdure.web.door import LOOPBACK_NAMES, SECURITY_HEADERS, Door
+from perdure.web.ears import Ears
 from perdure.web.feed import Feed
 from perdure.web.keyring import Keyring
 from perdure.web.problems import (
@@ -88,6 +89,7 @@ class Api:
             self.keyring = await stack.enter_async_context(Keyring(app))
             for environment in self.keyring.environments:
                 await self.workplaces.at(environment)  # there may be orders to go on with
+            self.ears = Ears(app.clock)
             self.feed = Feed(app)
             self.feed.listen()
             stack.push_async_callback(self.feed.close)
@@ -102,6 +104,7 @@ class Api:
     def begin_stop(self) -> None:
         """End what would go on for ever, so that the rest can end by itself."""
         self.feed.begin_stop()
+        self.ears.begin_stop()
 
     def _make_door(self, app: App) -> Door:
         return Door(

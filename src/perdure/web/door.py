@@ -80,7 +80,8 @@ class Door:
         """Whether they may call this, now. What no scope allows nobody may."""
         if route.scope is None:
             return
-        self._throttle.admit(caller.id)
+        if route.is_throttled:
+            self._throttle.admit(caller.id)
         if route.scope not in caller.scopes:
             has = ", ".join(sorted(caller.scopes)) or "none"
             problem = f"this needs the scope {route.scope}; the key has: {has}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.storage.operations import OPERATIONS
 from perdure.web.problems import CONTENT_TYPE, REFUSALS, Problem, Refusal, status_of
 from perdure.web.route import Route
 
@@ -121,6 +122,8 @@ def _in_path(route: Route) -> list[Schema]:
 def _path_schema(name: str) -> Schema:
     if name == "run_id":
         return {"type": "string", "pattern": "^run_[0-9a-f]{32}$"}
+    if name == "operation":
+        return {"type": "string", "enum": sorted(OPERATIONS)}
     return {"type": "string", "minLength": 1, "pattern": "^[^/]+$"}
 
 

@@ -32,7 +32,7 @@ def read_query(route: Route, request: Request) -> Any:
     try:
         return msgspec.convert(given, route.query, strict=False)
     except msgspec.ValidationError as error:
-        raise _misfit(error) from error
+        raise misfit(error) from error
 
 
 async def read_body(route: Route, request: Request, most: int) -> Any:
@@ -47,7 +47,7 @@ async def read_body(route: Route, request: Request, most: int) -> Any:
     try:
         return msgspec.json.decode(body, type=route.body)
     except msgspec.ValidationError as error:
-        raise _misfit(error) from error
+        raise misfit(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestRefused(Refusal.MALFORMED, f"the body is not JSON: {error}") from error
     except RecursionError:
@@ -89,7 +89,7 @@ def _too_large(most: int) -> RequestRefused:
     return RequestRefused(Refusal.BODY_TOO_LARGE, f"the body has more than {most} bytes")
 
 
-def _misfit(error: msgspec.ValidationError) -> InvalidInput:
+def misfit(error: msgspec.ValidationError) -> InvalidInput:
     match = _WHERE.match(str(error))
     assert match is not None
     problem, path = match["problem"], match["path"] or ""

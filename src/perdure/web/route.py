@@ -89,6 +89,7 @@ class Route(msgspec.Struct, frozen=True, dict=True):
     also: tuple[int, ...] = ()
     media_type: str = "application/json"
     takes_idempotency_key: bool = False
+    is_throttled: bool = True
 
     @property
     def name(self) -> str:

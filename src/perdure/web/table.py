@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perdure import errors as e
 from perdure.engine.keys import Scope
-from perdure.web import bulk, control, overview, runs, schedules, stream, webhooks
+from perdure.web import bulk, control, overview, remote, runs, schedules, stream, webhooks
 from perdure.web.route import Route
 
 _READ, _TRIGGER, _OPERATE, _ADMIN = Scope.READ, Scope.TRIGGER, Scope.OPERATE, Scope.ADMIN
@@ -134,6 +134,12 @@ WEBHOOKS = (
           "Post `webhook.test` now, and tell what came of it", _NO_HOOK),
 )  # fmt: skip
 
+WORKERS = (
+    Route("POST", "/v1/storage/{operation}", Scope.WORK, remote.call_storage,
+          "What a worker without a database asks of it", (e.RunNotFound, e.StorageRefused),
+          is_throttled=False),
+)  # fmt: skip
+
 MACHINES = (
     Route("GET", "/metrics", _READ, overview.get_metrics, "Prometheus metrics of this process",
           media_type="text/plain"),
@@ -143,4 +149,6 @@ MACHINES = (
     Route("GET", "/openapi.json", None, overview.get_openapi, "This document"),
 )  # fmt: skip
 
-ROUTES: tuple[Route, ...] = (*RUNS, *CONTROL, *SCHEDULES, *WEBHOOKS, *ADMIN, *MACHINES)
+ROUTES: tuple[Route, ...] = (
+    *RUNS, *CONTROL, *SCHEDULES, *WEBHOOKS, *ADMIN, *WORKERS, *MACHINES,
+)  # fmt: skip

@@ -165,8 +165,16 @@ async def read_hooks(storage: Storage, environment: str | None) -> list[Hook]:
 
 
 def _hook(found: StoredWebhook) -> Hook | None:
+    """Whose it is stands beside the body, where storage compares it; the body has no say."""
     try:
-        return replace(msgspec.json.decode(found.body, type=Hook), version=found.version)
+        hook = msgspec.json.decode(found.body, type=Hook)
+        return replace(
+            hook,
+            id=found.id,
+            environment=found.environment,
+            name=found.name,
+            version=found.version,
+        )
     except (msgspec.ValidationError, InvalidInput) as error:
         table.WEBHOOK_UNREADABLE.say(
             webhook=found.name, environment=found.environment, why=str(error)

@@ -1,0 +1,123 @@
+"""One operation asked of a server: the request, the answer or the error that came of it, and
+whether to ask again."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from perdure.errors import (
+    AccessRefused,
+    PerdureError,
+    StorageRefused,
+    StorageUnavailable,
+)
+from perdure.storage.http.address import Address
+from perdure.storage.http.connection import NotSent, Pool, Response
+from perdure.storage.operations import Operation
+from perdure.storage.protocol import Clock
+from perdure.storage.wire import ErrorTold, encode_arguments, value_of
+
+RETRIES = 8
+FIRST_DELAY = timedelta(milliseconds=20)
+LONGEST_DELAY = timedelta(seconds=2)
+SOON = timedelta(milliseconds=250)
+"""The longest delay before another try of a renewal, which cannot wait long."""
+TIMEOUT = timedelta(seconds=20)
+SHORT_TIMEOUT = timedelta(seconds=5)
+_AWAY = frozenset({408, 429, 500, 502, 503, 504})
+_NO_ACCESS = frozenset({401, 403})
+
+
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server, or somebody in front of it, answers instead. `raised`: by the storage."""
+
+    type: str = ""
+    detail: str = ""
+    raised: ErrorTold | None = None
+
+
+class Client:
+    """`retries`: how often what may be repeated is, while there is no answer."""
+
+    def __init__(
+        self,
+        address: Address,
+        clock: Clock,
+        *,
+        api_key: str | None,
+        most: int,
+        retries: int,
+        timeout: timedelta,
+    ) -> None:
+        self._address = address
+        self._clock = clock
+        self._retries = retries
+        self._timeout = timeout
+        self._pool: Pool | None = None
+        self._most = most
+        self._headers = [("host", address.shown), ("content-type", "application/json")]
+        if api_key is not None:
+            self._headers.append(("authorization", f"Bearer {api_key}"))
+
+    async def ask(self, operation: Operation, arguments: dict[str, Any]) -> Any:
+        """Raises what the storage there raised, StorageUnavailable, or AccessRefused."""
+        is_urgent = operation.name == "renew"
+        longest = SOON if is_urgent else LONGEST_DELAY
+        within = min(self._timeout, SHORT_TIMEOUT) if is_urgent else self._timeout
+        body, attempt = encode_arguments(arguments), 0
+        while True:
+            try:
+                return await self.ask_once(operation, body, within)
+            except StorageUnavailable as error:
+                may_repeat = operation.repeats or isinstance(error, NotSent)
+                if attempt == self._retries or not may_repeat:
+                    raise
+            delay = min(FIRST_DELAY * 2**attempt, longest)
+            await self._clock.sleep(delay * (1 + 0.5 * self._clock.jitter()))
+            attempt += 1
+
+    async def ask_once(self, operation: Operation, body: bytes, within: timedelta) -> Any:
+        target = f"{self._address.path}/v1/storage/{operation.name}"
+        length = ("content-length", str(len(body)))
+        response = await self._opened().post(
+            target, [*self._headers, length], body, within.total_seconds()
+        )
+        if response.status != 200:
+            raise self._error_of(response)
+        try:
+            return value_of(msgspec.json.decode(response.body, type=operation.answer))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            problem = f"{self._address.shown} is no Perdure server, or of another version"
+            raise StorageRefused(f"{problem}: {error}") from error
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
+            self._pool = None
+
+    def _opened(self) -> Pool:
+        """Made on the loop that first needs it."""
+        if self._pool is None:
+            self._pool = Pool(self._address, self._clock, self._most)
+        return self._pool
+
+    def _error_of(self, response: Response) -> PerdureError:
+        trouble = _read(response.body)
+        if trouble.raised is not None:
+            return trouble.raised.value()
+        said = trouble.detail or f"status {response.status}"
+        problem = f"{self._address.shown}: {said}"
+        if response.status in _NO_ACCESS:
+            return AccessRefused(problem)
+        kind = StorageUnavailable if response.status in _AWAY else StorageRefused
+        return kind(problem)
+
+
+def _read(body: bytes) -> Trouble:
+    try:
+        return msgspec.json.decode(body, type=Trouble)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return Trouble()

@@ -1,0 +1,83 @@
+"""Real servers for the HTTP adapter: one uvicorn on a thread of its own, and below each first
+part of a path an API with its own database."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import uvicorn
+from starlette.types import Receive, Scope, Send
+
+from perdure import App
+from perdure.web.api import LOCAL, Api, ApiOptions
+from perdure.web.server import _bind, _configuration
+
+PATIENCE = 20
+
+
+class Quiet(uvicorn.Server):
+    """Signals are the test's own business."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Hall:
+    """Many APIs behind one listener. A proxy in front of a server would look the same."""
+
+    def __init__(self) -> None:
+        self._apis: dict[str, Api] = {}
+        self._numbers = count(1)
+        self._listener = _bind("127.0.0.1", 0)
+        self._loop = asyncio.new_event_loop()
+        self._server = Quiet(_configuration(self))  # type: ignore[arg-type]  # any ASGI app will do
+        self._thread = threading.Thread(target=self._run, name="test-server", daemon=True)
+        self._thread.start()
+
+    def open(self, url: str, options: ApiOptions) -> str:
+        """The address at which the database is served from now on."""
+        name = str(next(self._numbers))
+        self._apis[name] = api = Api(App(url), options)
+        self._call(api.__aenter__())
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}/{name}"
+
+    def close(self, address: str) -> None:
+        self._call(_end(self._apis.pop(address.rpartition("/")[2])))
+
+    def end(self) -> None:
+        self._loop.call_soon_threadsafe(setattr, self._server, "should_exit", True)
+        self._thread.join(PATIENCE)
+        self._loop.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        _, name, rest = scope["path"].split("/", 2)
+        path = f"/{rest}"
+        await self._apis[name]({**scope, "path": path, "raw_path": path.encode()}, receive, send)
+
+    def _call(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(self._server.serve([self._listener]))
+
+
+async def _end(api: Api) -> None:
+    api.begin_stop()
+    await api.__aexit__()
+
+
+@contextmanager
+def served(hall: Hall, url: str, options: ApiOptions = LOCAL) -> Iterator[str]:
+    """The address of a server for this database."""
+    address = hall.open(url, options)
+    try:
+        yield address
+    finally:
+        hall.close(address)
