@@ -89,7 +89,8 @@ def _(patch: Patch) -> None:
         return judge(item, found, repeated=repeated)
 
     patch(committing, "_judge", lenient)
-    _in_query(patch, "update_runs", "runs.sequence = new.expected", "TRUE")
+    for name in ("update_runs", "start_runs", "end_runs"):
+        _in_query(patch, name, "runs.sequence = new.expected", "TRUE")
 
 
 @bug("a conflict is taken for success")

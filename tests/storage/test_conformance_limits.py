@@ -211,7 +211,7 @@ async def test_a_claim_without_limits_looks_for_none(storage_url: str) -> None:
     assert [name for name in said if name not in framing] == [
         "claim_candidates",
         "claim_clock",
-        "update_runs",
+        "start_runs",
         "insert_history",
         "next_claimable",
     ]

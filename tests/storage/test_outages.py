@@ -100,7 +100,7 @@ class Tries:
         self._changed = asyncio.Event()
 
     def __call__(self, statement: str) -> None:
-        self._count += statement == "update_runs"
+        self._count += statement in ("update_runs", "start_runs", "end_runs")
         self._changed.set()
 
     async def reach(self, count: int) -> None:

@@ -58,6 +58,8 @@ HOT = {
     "lock_runs": {"perdure_runs_pkey"},
     "read_runs": {"perdure_runs_pkey"},
     "update_runs": {"perdure_runs_pkey"},
+    "start_runs": {"perdure_runs_pkey"},
+    "end_runs": {"perdure_runs_pkey"},
     "any_parked": {"perdure_runs_gated"},
     "get_runs": {"perdure_runs_pkey", "perdure_history_pkey"},
     "get_ended_runs": {"perdure_runs_pkey", "perdure_history_pkey"},

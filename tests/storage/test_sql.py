@@ -59,7 +59,9 @@ def test_a_query_takes_the_same_parameters_in_both_dialects(name: str) -> None:
     assert set(SQLITE[name].parameters) == set(POSTGRES[name].parameters)
 
 
-@pytest.mark.parametrize("name", ["insert_runs", "update_runs", "insert_history"])
+@pytest.mark.parametrize(
+    "name", ["insert_runs", "update_runs", "start_runs", "end_runs", "insert_history"]
+)
 def test_rows_without_names_have_the_same_order_in_both_dialects(name: str) -> None:
     assert SQLITE[name].parameters == POSTGRES[name].parameters
 

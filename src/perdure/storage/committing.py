@@ -16,6 +16,7 @@ from perdure.core.commit import Commit
 from perdure.core.effects import NO_EFFECTS, DeadLetterClosed, Key, payload_hash
 from perdure.errors import InvariantViolation, SequenceConflict
 from perdure.storage import rows
+from perdure.storage.advancing import advances
 from perdure.storage.protocol import Committed, Existing, Outcome
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Bulk, Many, Operation, Rows, Statement, Step, Trip, trip
@@ -101,8 +102,7 @@ def _advance(batch: Sequence[Commit], dialect: Dialect) -> Operation[tuple[list[
     """Move all runs that are where their step begins. The others have moved on: nobody needs to
     lock those to be told so."""
     ordered = sorted(batch, key=lambda item: item.run.id)
-    advances = Bulk("update_runs", [rows.known_run(item, dialect) for item in ordered])
-    moved, [[any_parked]] = yield trip(advances, Step("any_parked"))
+    moved, [[any_parked]] = yield trip(advances(ordered, dialect), Step("any_parked"))
     winners, verdicts = batch, {}
     if len(moved) < len(batch):
         won = {dialect.run_id(row[0]) for row in moved}
@@ -135,7 +135,7 @@ def writes_of(winners: Sequence[Commit], dialect: Dialect, *, any_parked: bool) 
     known = [item for item in winners if item.expected_sequence > 0]
     return trip(
         Bulk("insert_runs", [rows.new_run(item, dialect) for item in new]),
-        Bulk("update_runs", [rows.known_run(item, dialect) for item in known]),
+        advances(known, dialect),
         Many("insert_batches", [row for i in new for row in rows.batch_fields(i, dialect)]),
         Many("insert_tags", [row for item in new for row in rows.tag_fields(item.run, dialect)]),
         *_records(winners, known if any_parked else [], dialect),

@@ -66,7 +66,7 @@ def new_run(commit: Commit, dialect: Dialect) -> Row:
         None if lease is None else lease.worker_id,
         None if lease is None else dialect.instant(lease.expires_at),
         run.holds_schedule_slot,
-        _gate(run),
+        gate_of(run),
         dialect.instant(run.created_at),
         dialect.instant(run.finished_at),
         run.concurrency_key,
@@ -80,33 +80,7 @@ def new_run(commit: Commit, dialect: Dialect) -> Row:
     )
 
 
-def known_run(commit: Commit, dialect: Dialect) -> Row:
-    """For `update_runs`: what must be stored, and what shall be."""
-    run, lease, failure = commit.run, commit.run.lease, commit.run.failure
-    return (
-        dialect.key(run.id),
-        run.environment,
-        commit.expected_sequence,
-        commit.lease_token,
-        run.queue,
-        run.priority,
-        run.status._value_,  # not `.value`, which is a call
-        run.sequence,
-        dialect.instant(run.claimable_at),
-        dialect.instant(run.attention_at),
-        None if lease is None else lease.token,
-        None if lease is None else lease.worker_id,
-        None if lease is None else dialect.instant(lease.expires_at),
-        run.holds_schedule_slot,
-        _gate(run),
-        dialect.instant(run.finished_at),
-        None if failure is None else failure.kind.value,
-        None if failure is None else failure.fingerprint,
-        encode_state(run),
-    )
-
-
-def _gate(run: Run) -> str | None:
+def gate_of(run: Run) -> str | None:
     return None if run.dispatch_expires_at is None else RESERVED
 
 

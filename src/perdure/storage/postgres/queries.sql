@@ -109,6 +109,40 @@ UPDATE perdure_runs AS runs
    AND runs.lease_token IS NOT DISTINCT FROM new.held_token
 RETURNING runs.id;
 
+-- name: start_runs
+-- `update_runs` for runs that a worker has begun: what that cannot change is not touched.
+UPDATE perdure_runs AS runs
+   SET status = new.status, sequence = new.sequence, claimable_at = NULL,
+       attention_at = new.lease_expires_at, lease_token = new.lease_token,
+       lease_worker = new.lease_worker, lease_expires_at = new.lease_expires_at,
+       holds_slot = new.holds_slot, gate = NULL, failure_kind = NULL, fingerprint = NULL,
+       state = new.state
+  FROM unnest(:id::uuid[], :environment::text[], :expected::integer[], :held_token::text[],
+              :status::text[], :sequence::integer[], :lease_token::text[], :lease_worker::text[],
+              :lease_expires_at::timestamptz[], :holds_slot::boolean[],
+              string_to_array(:state, chr(30)))
+       AS new (id, environment, expected, held_token, status, sequence, lease_token,
+               lease_worker, lease_expires_at, holds_slot, state)
+ WHERE runs.id = new.id AND runs.environment = new.environment AND runs.sequence = new.expected
+   AND runs.lease_token IS NOT DISTINCT FROM new.held_token
+RETURNING runs.id;
+
+-- name: end_runs
+-- `update_runs` for runs that have ended: they hold nothing any more.
+UPDATE perdure_runs AS runs
+   SET status = new.status, sequence = new.sequence, claimable_at = NULL, attention_at = NULL,
+       lease_token = NULL, lease_worker = NULL, lease_expires_at = NULL, holds_slot = FALSE,
+       gate = NULL, finished_at = new.finished_at, failure_kind = new.failure_kind,
+       fingerprint = new.fingerprint, state = new.state
+  FROM unnest(:id::uuid[], :environment::text[], :expected::integer[], :held_token::text[],
+              :status::text[], :sequence::integer[], :finished_at::timestamptz[],
+              :failure_kind::text[], :fingerprint::text[], string_to_array(:state, chr(30)))
+       AS new (id, environment, expected, held_token, status, sequence, finished_at,
+               failure_kind, fingerprint, state)
+ WHERE runs.id = new.id AND runs.environment = new.environment AND runs.sequence = new.expected
+   AND runs.lease_token IS NOT DISTINCT FROM new.held_token
+RETURNING runs.id;
+
 -- name: any_parked
 -- Whether any run is parked at all, so that what knows no limits does not look for gates to open.
 SELECT EXISTS (SELECT FROM perdure_runs WHERE gate IS NOT NULL);

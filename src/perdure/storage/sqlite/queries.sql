@@ -82,6 +82,41 @@ UPDATE perdure_runs AS runs
    AND runs.lease_token IS new.held_token
 RETURNING id;
 
+-- name: start_runs
+-- `update_runs` for runs that a worker has begun: what that cannot change is not touched.
+WITH new (id, environment, expected, held_token, status, sequence, lease_token, lease_worker,
+          lease_expires_at, holds_slot, state) AS (
+    VALUES (:id, :environment, :expected, :held_token, :status, :sequence, :lease_token,
+            :lease_worker, :lease_expires_at, :holds_slot, :state)
+)
+UPDATE perdure_runs AS runs
+   SET status = new.status, sequence = new.sequence, claimable_at = NULL,
+       attention_at = new.lease_expires_at, lease_token = new.lease_token,
+       lease_worker = new.lease_worker, lease_expires_at = new.lease_expires_at,
+       holds_slot = new.holds_slot, gate = NULL, failure_kind = NULL, fingerprint = NULL,
+       state = new.state
+  FROM new
+ WHERE runs.id = new.id AND runs.environment = new.environment AND runs.sequence = new.expected
+   AND runs.lease_token IS new.held_token
+RETURNING id;
+
+-- name: end_runs
+-- `update_runs` for runs that have ended: they hold nothing any more.
+WITH new (id, environment, expected, held_token, status, sequence, finished_at, failure_kind,
+          fingerprint, state) AS (
+    VALUES (:id, :environment, :expected, :held_token, :status, :sequence, :finished_at,
+            :failure_kind, :fingerprint, :state)
+)
+UPDATE perdure_runs AS runs
+   SET status = new.status, sequence = new.sequence, claimable_at = NULL, attention_at = NULL,
+       lease_token = NULL, lease_worker = NULL, lease_expires_at = NULL, holds_slot = 0,
+       gate = NULL, finished_at = new.finished_at, failure_kind = new.failure_kind,
+       fingerprint = new.fingerprint, state = new.state
+  FROM new
+ WHERE runs.id = new.id AND runs.environment = new.environment AND runs.sequence = new.expected
+   AND runs.lease_token IS new.held_token
+RETURNING id;
+
 -- name: any_parked
 -- Whether any run is parked at all, so that what knows no limits does not look for gates to open.
 SELECT EXISTS (SELECT 1 FROM perdure_runs WHERE gate IS NOT NULL);

@@ -1,0 +1,95 @@
+"""The statement that moves known runs on, and its rows.
+
+Every run is claimed and started once and ends once: these two steps change little, and have
+statements of their own, which touch nothing else. Everything rarer takes the statement that can
+do it all. Storage tells them apart by their events, and decides nothing by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.core.codec import encode_state
+from perdure.core.commit import Commit
+from perdure.core.events import RunLeaseClaimed, RunStarted
+from perdure.storage.rows import Dialect, gate_of
+from perdure.storage.steps import Bulk, Row
+
+
+def advances(items: Sequence[Commit], dialect: Dialect) -> Bulk:
+    """One statement for all: whoever locks several runs does so in order of id."""
+    if all(map(_starts, items)):
+        return Bulk("start_runs", [_started(item, dialect) for item in items])
+    if all(map(_ends, items)):
+        return Bulk("end_runs", [_ended(item, dialect) for item in items])
+    return Bulk("update_runs", [_known(item, dialect) for item in items])
+
+
+def _starts(item: Commit) -> bool:
+    return [type(event) for event in item.events] == [RunLeaseClaimed, RunStarted]
+
+
+def _ends(item: Commit) -> bool:
+    return item.run.finished_at is not None and len(item.events) == 1
+
+
+def _started(item: Commit, dialect: Dialect) -> Row:
+    """For `start_runs`."""
+    run, lease = item.run, item.run.lease
+    assert lease is not None
+    return (
+        dialect.key(run.id),
+        run.environment,
+        item.expected_sequence,
+        item.lease_token,
+        run.status._value_,  # not `.value`, which is a call
+        run.sequence,
+        lease.token,
+        lease.worker_id,
+        dialect.instant(lease.expires_at),  # which is also when maintenance must look
+        run.holds_schedule_slot,
+        encode_state(run),
+    )
+
+
+def _ended(item: Commit, dialect: Dialect) -> Row:
+    """For `end_runs`."""
+    run, failure = item.run, item.run.failure
+    return (
+        dialect.key(run.id),
+        run.environment,
+        item.expected_sequence,
+        item.lease_token,
+        run.status._value_,
+        run.sequence,
+        dialect.instant(run.finished_at),
+        None if failure is None else failure.kind.value,
+        None if failure is None else failure.fingerprint,
+        encode_state(run),
+    )
+
+
+def _known(item: Commit, dialect: Dialect) -> Row:
+    """For `update_runs`: what must be stored, and what shall be."""
+    run, lease, failure = item.run, item.run.lease, item.run.failure
+    return (
+        dialect.key(run.id),
+        run.environment,
+        item.expected_sequence,
+        item.lease_token,
+        run.queue,
+        run.priority,
+        run.status._value_,
+        run.sequence,
+        dialect.instant(run.claimable_at),
+        dialect.instant(run.attention_at),
+        None if lease is None else lease.token,
+        None if lease is None else lease.worker_id,
+        None if lease is None else dialect.instant(lease.expires_at),
+        run.holds_schedule_slot,
+        gate_of(run),
+        dialect.instant(run.finished_at),
+        None if failure is None else failure.kind.value,
+        None if failure is None else failure.fingerprint,
+        encode_state(run),
+    )
