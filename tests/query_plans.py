@@ -18,8 +18,7 @@ POSTGRES = load_queries("perdure.storage.postgres")
 PARTIAL = {
     "perdure_runs_claimable",
     "perdure_runs_attention",
-    "perdure_runs_leased_by_queue",
-    "perdure_runs_leased_by_task",
+    "perdure_runs_leased",
     "perdure_runs_slots",
     "perdure_runs_gated",
     "perdure_runs_by_key",

@@ -72,7 +72,7 @@ async def test_a_lease_that_nobody_takes_back_tells_that_maintenance_does_not_ru
     await stored(opened.storage, new_run())
     await claim_one(opened.storage)
     when = {"sqlite": "0", "postgresql": "'2020-01-01'"}[opened.url.partition(":")[0]]
-    raw.execute(opened.url, f"UPDATE perdure_runs SET attention_at = {when}")
+    raw.execute(opened.url, f"UPDATE perdure_runs SET lease_expires_at = {when}")
 
     assert await problems(opened) == {Code.MAINTENANCE_LATE}
 

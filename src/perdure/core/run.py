@@ -246,7 +246,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def attention_at(self) -> datetime | None:
-        """When maintenance must look: never late, perhaps early (renewals do not move it)."""
+        """When maintenance must look, unless somebody does something first."""
         if self.lease is not None:
             return self.lease.expires_at
         expires_at = self.expires_at if self.expires_at and self.may_expire else None

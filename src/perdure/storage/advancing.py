@@ -46,7 +46,7 @@ def _started(item: Commit, dialect: Dialect) -> Row:
         run.sequence,
         lease.token,
         lease.worker_id,
-        dialect.instant(lease.expires_at),  # which is also when maintenance must look
+        dialect.instant(lease.expires_at),
         run.holds_schedule_slot,
         encode_state(run),
     )
@@ -82,7 +82,7 @@ def _known(item: Commit, dialect: Dialect) -> Row:
         run.status._value_,
         run.sequence,
         dialect.instant(run.claimable_at),
-        dialect.instant(run.attention_at),
+        None if lease is not None else dialect.instant(run.attention_at),
         None if lease is None else lease.token,
         None if lease is None else lease.worker_id,
         None if lease is None else dialect.instant(lease.expires_at),

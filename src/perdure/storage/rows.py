@@ -61,7 +61,7 @@ def new_run(commit: Commit, dialect: Dialect) -> Row:
         run.status._value_,  # not `.value`, which is a call
         run.sequence,
         dialect.instant(run.claimable_at),
-        dialect.instant(run.attention_at),
+        None if lease is not None else dialect.instant(run.attention_at),
         None if lease is None else lease.token,
         None if lease is None else lease.worker_id,
         None if lease is None else dialect.instant(lease.expires_at),

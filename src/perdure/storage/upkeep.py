@@ -65,7 +65,7 @@ def _renewed(
 
 def due_for_attention(limit: int, dialect: Dialect) -> Operation[list[Run]]:
     bound = {"limit": limit}
-    _, found = yield trip(Step("put_off_attention", bound), Step("due_for_attention", bound))
+    [found] = yield trip(Step("due_for_attention", bound))
     runs = runs_of(found, dialect)
     readable = {run.id for run in runs}
     aside = [

@@ -113,7 +113,7 @@ RETURNING runs.id;
 -- `update_runs` for runs that a worker has begun: what that cannot change is not touched.
 UPDATE perdure_runs AS runs
    SET status = new.status, sequence = new.sequence, claimable_at = NULL,
-       attention_at = new.lease_expires_at, lease_token = new.lease_token,
+       attention_at = NULL, lease_token = new.lease_token,
        lease_worker = new.lease_worker, lease_expires_at = new.lease_expires_at,
        holds_slot = new.holds_slot, gate = NULL, failure_kind = NULL, fingerprint = NULL,
        state = new.state
@@ -389,7 +389,7 @@ SELECT counted.*, least(CASE WHEN paused THEN 0 END, slots, tokens) AS room
                     WHEN limits.scope = 'task' THEN limits.max_leases
                          - (SELECT count(*) FROM perdure_runs
                              WHERE environment = limits.environment AND task = limits.name
-                               AND lease_worker IS NOT NULL)
+                               AND lease_token IS NOT NULL)
                          - (SELECT count(*) FROM perdure_runs
                              WHERE environment = limits.environment AND task = limits.name
                                AND gate = 'reserved')
@@ -751,13 +751,13 @@ SELECT wanted.scope, wanted.name, wanted.key,
                                AND gate = 'reserved')
        WHEN 'task' THEN (SELECT count(*) FROM perdure_runs
                           WHERE environment = :environment AND task = wanted.name
-                            AND lease_worker IS NOT NULL)
+                            AND lease_token IS NOT NULL)
                         + (SELECT count(*) FROM perdure_runs
                             WHERE environment = :environment AND task = wanted.name
                               AND gate = 'reserved')
        WHEN 'key' THEN (SELECT count(*) FROM perdure_runs
                          WHERE environment = :environment AND task = wanted.name
-                           AND concurrency_key = wanted.key AND lease_worker IS NOT NULL)
+                           AND concurrency_key = wanted.key AND lease_token IS NOT NULL)
                        + (SELECT count(*) FROM perdure_runs
                            WHERE environment = :environment AND task = wanted.name
                              AND concurrency_key = wanted.key AND gate = 'reserved')
@@ -956,7 +956,7 @@ SELECT runs.id
    FOR UPDATE OF runs SKIP LOCKED;
 
 -- name: renew_leases
--- No sequence, no event, no indexed column: a HOT update. `attention_at` stays, early at worst.
+-- No sequence, no event, no indexed column: a HOT update.
 UPDATE perdure_runs AS runs
    SET lease_expires_at = greatest(runs.lease_expires_at,
                                    clock_timestamp() + wanted.ttl * interval '1 microsecond')
@@ -975,20 +975,7 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
        SELECT events FROM perdure_history AS history
         WHERE run_id = runs.id AND first_sequence = 1
         LIMIT 1) AS history
- WHERE runs.lease_worker = :worker_id;
-
--- name: put_off_attention
--- Leases that were renewed since: look again when they expire.
-UPDATE perdure_runs
-   SET attention_at = lease_expires_at
- WHERE id IN (
-       SELECT id
-         FROM perdure_runs
-        WHERE attention_at <= statement_timestamp()
-          AND lease_expires_at > statement_timestamp()
-        ORDER BY attention_at
-        LIMIT :limit
-          FOR UPDATE SKIP LOCKED);
+ WHERE runs.lease_worker = :worker_id AND runs.lease_token IS NOT NULL;
 
 -- name: put_off_unreadable
 -- Runs this code cannot read: look again in an hour, perhaps it has been upgraded.
@@ -998,16 +985,27 @@ UPDATE perdure_runs AS runs
  WHERE runs.id = aside.id;
 
 -- name: due_for_attention
+-- Leases are few beside runs: all of them are looked through, so that no index follows their expiry.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM perdure_runs AS runs
+  FROM (SELECT id, attention_at AS since
+          FROM (SELECT id, attention_at
+                  FROM perdure_runs
+                 WHERE attention_at <= statement_timestamp() AND lease_expires_at IS NULL
+                 ORDER BY attention_at
+                 LIMIT :limit) AS waiting
+        UNION ALL
+        SELECT id, lease_expires_at
+          FROM perdure_runs
+         WHERE lease_token IS NOT NULL AND lease_expires_at <= statement_timestamp()
+           AND (attention_at IS NULL OR attention_at <= statement_timestamp())
+         ORDER BY since
+         LIMIT :limit) AS due
+  JOIN perdure_runs AS runs USING (id)
  CROSS JOIN LATERAL (
        SELECT events FROM perdure_history AS history
         WHERE run_id = runs.id AND first_sequence = 1
         LIMIT 1) AS history
- WHERE runs.attention_at <= statement_timestamp()
-   AND (runs.lease_expires_at IS NULL OR runs.lease_expires_at <= statement_timestamp())
- ORDER BY runs.attention_at
- LIMIT :limit;
+ ORDER BY due.since;
 
 -- name: get_runs
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
@@ -1420,7 +1418,7 @@ SELECT id
 -- name: holders_of_task
 SELECT id
   FROM (SELECT id FROM perdure_runs
-         WHERE environment = :environment AND task = :name AND lease_worker IS NOT NULL
+         WHERE environment = :environment AND task = :name AND lease_token IS NOT NULL
         UNION ALL
         SELECT id FROM perdure_runs
          WHERE environment = :environment AND task = :name AND gate = 'reserved'
@@ -1432,7 +1430,7 @@ SELECT id
 SELECT id
   FROM (SELECT id FROM perdure_runs
          WHERE environment = :environment AND task = :name AND concurrency_key = :key
-           AND lease_worker IS NOT NULL
+           AND lease_token IS NOT NULL
         UNION ALL
         SELECT id FROM perdure_runs
          WHERE environment = :environment AND task = :name AND concurrency_key = :key
@@ -1657,4 +1655,6 @@ SELECT (SELECT count(*)
           FROM (SELECT 1 FROM perdure_runs
                  WHERE environment = :environment AND gate = 'unreadable'
                  LIMIT :most) AS aside),
-       (SELECT min(attention_at) FROM perdure_runs WHERE attention_at IS NOT NULL);
+       least((SELECT min(attention_at) FROM perdure_runs
+               WHERE attention_at IS NOT NULL AND lease_expires_at IS NULL),
+             (SELECT min(lease_expires_at) FROM perdure_runs WHERE lease_token IS NOT NULL));

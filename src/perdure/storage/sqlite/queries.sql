@@ -91,7 +91,7 @@ WITH new (id, environment, expected, held_token, status, sequence, lease_token, 
 )
 UPDATE perdure_runs AS runs
    SET status = new.status, sequence = new.sequence, claimable_at = NULL,
-       attention_at = new.lease_expires_at, lease_token = new.lease_token,
+       attention_at = NULL, lease_token = new.lease_token,
        lease_worker = new.lease_worker, lease_expires_at = new.lease_expires_at,
        holds_slot = new.holds_slot, gate = NULL, failure_kind = NULL, fingerprint = NULL,
        state = new.state
@@ -309,7 +309,7 @@ SELECT limits.scope, limits.name, limits.fair, limits.paused, limits.opens_at,
             WHEN limits.scope = 'task' THEN limits.max_leases
                  - (SELECT count(*) FROM perdure_runs AS leased
                      WHERE leased.environment = limits.environment
-                       AND leased.task = limits.name AND leased.lease_worker IS NOT NULL)
+                       AND leased.task = limits.name AND leased.lease_token IS NOT NULL)
                  - (SELECT count(*) FROM perdure_runs AS reserved INDEXED BY perdure_runs_reserved
                      WHERE reserved.environment = limits.environment
                        AND reserved.task = limits.name AND reserved.gate = 'reserved')
@@ -626,14 +626,14 @@ SELECT wanted.value ->> 'scope', wanted.value ->> 'name', wanted.value ->> 'key'
                                AND queue = wanted.value ->> 'name' AND gate = 'reserved')
        WHEN 'task' THEN (SELECT count(*) FROM perdure_runs
                           WHERE environment = :environment
-                            AND task = wanted.value ->> 'name' AND lease_worker IS NOT NULL)
+                            AND task = wanted.value ->> 'name' AND lease_token IS NOT NULL)
                         + (SELECT count(*) FROM perdure_runs INDEXED BY perdure_runs_reserved
                             WHERE environment = :environment
                               AND task = wanted.value ->> 'name' AND gate = 'reserved')
        WHEN 'key' THEN (SELECT count(*) FROM perdure_runs
                          WHERE environment = :environment AND task = wanted.value ->> 'name'
                            AND concurrency_key = wanted.value ->> 'key'
-                           AND lease_worker IS NOT NULL)
+                           AND lease_token IS NOT NULL)
                        + (SELECT count(*) FROM perdure_runs
                            WHERE environment = :environment AND task = wanted.value ->> 'name'
                              AND concurrency_key = wanted.value ->> 'key'
@@ -820,7 +820,7 @@ SELECT runs.id
     ON runs.id = wanted.value ->> 'id' AND runs.lease_token = wanted.value ->> 'token';
 
 -- name: renew_leases
--- No sequence, no event, no indexed column. `attention_at` stays, early at worst.
+-- No sequence, no event, no indexed column.
 UPDATE perdure_runs
    SET lease_expires_at = max(lease_expires_at, now() + :ttl)
  WHERE id = :id AND lease_token = :token;
@@ -832,20 +832,9 @@ SELECT runs.id, runs.lease_token, runs.lease_expires_at, runs.status
 
 -- name: leases_of_worker
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM perdure_runs AS runs INDEXED BY perdure_runs_leased_by_task
+  FROM perdure_runs AS runs INDEXED BY perdure_runs_leased
   JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
- WHERE runs.lease_worker = :worker_id;
-
--- name: put_off_attention
--- Leases that were renewed since: look again when they expire.
-UPDATE perdure_runs
-   SET attention_at = lease_expires_at
- WHERE id IN (
-       SELECT id
-         FROM perdure_runs
-        WHERE attention_at <= now() AND lease_expires_at > now()
-        ORDER BY attention_at
-        LIMIT :limit);
+ WHERE runs.lease_worker = :worker_id AND runs.lease_token IS NOT NULL;
 
 -- name: put_off_unreadable
 -- Runs this code cannot read: look again in an hour, perhaps it has been upgraded.
@@ -854,13 +843,24 @@ UPDATE perdure_runs
  WHERE id = :id;
 
 -- name: due_for_attention
+-- Leases are few beside runs: all of them are looked through, so that no index follows their expiry.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM perdure_runs AS runs
+  FROM (SELECT id, attention_at AS since
+          FROM (SELECT id, attention_at
+                  FROM perdure_runs
+                 WHERE attention_at <= now() AND lease_expires_at IS NULL
+                 ORDER BY attention_at
+                 LIMIT :limit)
+        UNION ALL
+        SELECT id, lease_expires_at
+          FROM perdure_runs INDEXED BY perdure_runs_leased
+         WHERE lease_token IS NOT NULL AND lease_expires_at <= now()
+           AND (attention_at IS NULL OR attention_at <= now())
+         ORDER BY since
+         LIMIT :limit) AS due
+  JOIN perdure_runs AS runs ON runs.id = due.id
   JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
- WHERE runs.attention_at <= now()
-   AND (runs.lease_expires_at IS NULL OR runs.lease_expires_at <= now())
- ORDER BY runs.attention_at
- LIMIT :limit;
+ ORDER BY due.since;
 
 -- name: get_runs
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
@@ -1228,7 +1228,7 @@ SELECT id FROM perdure_runs
 
 -- name: holders_of_task
 SELECT id FROM perdure_runs
- WHERE environment = :environment AND task = :name AND lease_worker IS NOT NULL
+ WHERE environment = :environment AND task = :name AND lease_token IS NOT NULL
 UNION ALL
 SELECT id FROM perdure_runs INDEXED BY perdure_runs_reserved
  WHERE environment = :environment AND task = :name AND gate = 'reserved'
@@ -1238,7 +1238,7 @@ SELECT id FROM perdure_runs INDEXED BY perdure_runs_reserved
 -- name: holders_of_key
 SELECT id FROM perdure_runs
  WHERE environment = :environment AND task = :name AND concurrency_key = :key
-   AND lease_worker IS NOT NULL
+   AND lease_token IS NOT NULL
 UNION ALL
 SELECT id FROM perdure_runs
  WHERE environment = :environment AND task = :name AND concurrency_key = :key
@@ -1439,4 +1439,9 @@ SELECT (SELECT count(*)
           FROM (SELECT 1 FROM perdure_runs
                  WHERE environment = :environment AND gate = 'unreadable'
                  LIMIT :most) AS aside),
-       (SELECT min(attention_at) FROM perdure_runs WHERE attention_at IS NOT NULL);
+       (SELECT min(since)
+          FROM (SELECT min(attention_at) AS since FROM perdure_runs
+                 WHERE attention_at IS NOT NULL AND lease_expires_at IS NULL
+                UNION ALL
+                SELECT min(lease_expires_at) FROM perdure_runs INDEXED BY perdure_runs_leased
+                 WHERE lease_token IS NOT NULL));

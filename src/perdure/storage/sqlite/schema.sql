@@ -179,10 +179,8 @@ CREATE INDEX perdure_runs_finished ON perdure_runs (status, finished_at)
 CREATE INDEX perdure_runs_gated
     ON perdure_runs (environment, gate, queue, task, priority, claimable_at, id)
  WHERE gate IS NOT NULL;
-CREATE INDEX perdure_runs_leased_by_queue ON perdure_runs (environment, queue)
+CREATE INDEX perdure_runs_leased ON perdure_runs (environment, task, concurrency_key, queue)
  WHERE lease_token IS NOT NULL;
-CREATE INDEX perdure_runs_leased_by_task ON perdure_runs (environment, task, concurrency_key)
- WHERE lease_worker IS NOT NULL;
 CREATE INDEX perdure_runs_nominal ON perdure_runs (environment, schedule_id, nominal_at, id)
  WHERE nominal_at IS NOT NULL;
 CREATE INDEX perdure_runs_parent ON perdure_runs (parent_id) WHERE parent_id IS NOT NULL;

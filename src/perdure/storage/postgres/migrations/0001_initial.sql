@@ -57,12 +57,10 @@ CREATE INDEX perdure_runs_by_key
     ON perdure_runs (environment, queue, concurrency_key, task, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL;
 CREATE INDEX perdure_runs_attention ON perdure_runs (attention_at) WHERE attention_at IS NOT NULL;
--- Two ways to say leased, so that counting a task's holders can only use the second of these:
--- statistics taken while nothing was leased would let either seem as good.
-CREATE INDEX perdure_runs_leased_by_queue ON perdure_runs (environment, queue)
+-- The one index that follows each lease, since every run goes through it twice: who holds a place of
+-- a key, a task or a queue, which leases have expired, what a worker holds.
+CREATE INDEX perdure_runs_leased ON perdure_runs (environment, task, concurrency_key, queue)
  WHERE lease_token IS NOT NULL;
-CREATE INDEX perdure_runs_leased_by_task ON perdure_runs (environment, task, concurrency_key)
- WHERE lease_worker IS NOT NULL;
 -- Lanes behind a gate too: whoever is let in first is so by rank, and paused queues are passed by.
 CREATE INDEX perdure_runs_gated
     ON perdure_runs (environment, gate, queue, task, priority, claimable_at, id)
