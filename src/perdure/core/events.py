@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import UNSET
@@ -30,16 +30,13 @@ class Fact(
     """What every event says. `lease_expires_at` is the stored expiry of the lease held when the
     event was made, so that replay judges renewals that left no event of their own."""
 
+    type: ClassVar[EventType]
     run_id: str
     environment: str = DEFAULT_ENVIRONMENT
     occurred_at: datetime
     actor: Actor
     meta: dict[str, Any] | None = None
     lease_expires_at: datetime | None = None
-
-    @property
-    def type(self) -> EventType:
-        return _TYPES[self.__class__]
 
 
 class RunCreated(Fact, frozen=True, kw_only=True, tag=EventType.CREATED.value):
@@ -218,4 +215,5 @@ Event = (
 EVENT_CLASSES: dict[EventType, type[Event]] = {
     EventType(cls.__struct_config__.tag): cls for cls in Event.__args__
 }
-_TYPES: dict[type[Any], EventType] = {cls: type for type, cls in EVENT_CLASSES.items()}
+for _type, _class in EVENT_CLASSES.items():
+    _class.type = _type

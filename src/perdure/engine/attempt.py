@@ -150,6 +150,8 @@ class Attempt:
 
     def _meaning(self, ending: Ending | Settled) -> Ending | Settled | None:
         """What is to be recorded, given why it was asked to stop, if it was."""
+        if self._reason is None and not isinstance(ending, Settled):
+            return ending
         match self._reason, ending:
             case _, Settled():
                 return None if ending.run is None else ending

@@ -66,6 +66,11 @@ class Ids:
     def token(self) -> str:
         return make_token(self._random_bytes)
 
+    def tokens(self, count: int) -> tuple[str, ...]:
+        """So many at once."""
+        digits = self._random_bytes(16 * count).hex()
+        return tuple(digits[at : at + 32] for at in range(0, len(digits), 32))
+
     def random(self, count: int) -> bytes:
         """For secrets."""
         return self._random_bytes(count)

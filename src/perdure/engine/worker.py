@@ -305,7 +305,7 @@ class Worker:
         ids = self._app.ids
         return ClaimRequest(
             worker_id=self.id,
-            tokens=tuple(ids.token() for _ in range(places)),
+            tokens=ids.tokens(places),
             tasks=tuple(self._tasks),
             queues=self._queues,
             run_ids=self._run_ids,
