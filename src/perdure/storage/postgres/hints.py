@@ -55,9 +55,12 @@ class PostgresHints:
     async def listen(self, on_topics: OnTopics) -> None:
         """Returns, having heard nothing, where nothing can be heard."""
         try:
-            async with await self._connect() as connection:
+            connection = await self._connect()
+            try:
                 if self._is_trusted or await _is_direct(connection):
                     await _listen(connection, on_topics)
+            finally:
+                await connection.close()  # nothing to roll back, whatever it was in the middle of
         except psycopg.Error as error:
             raise translation(error) from error
         table.POOLER_IN_THE_WAY.say()
