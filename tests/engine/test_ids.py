@@ -20,6 +20,29 @@ def test_run_ids_sort_by_when_they_were_made() -> None:
     assert all(is_run_id(run_id) for run_id in made)
 
 
+def test_run_ids_of_one_instant_sort_by_which_was_made_first() -> None:
+    ids = Ids()
+    made = [ids.run_id(NOON) for _ in range(1000)]
+
+    assert made == sorted(set(made))
+    assert all(is_run_id(run_id) for run_id in made)
+
+
+def test_run_ids_of_one_instant_have_room_even_above_the_highest() -> None:
+    ids = Ids(lambda count: b"\xff" * count)
+    made = [ids.run_id(NOON) for _ in range(3)]
+
+    assert made == sorted(set(made))
+    assert all(is_run_id(run_id) for run_id in made)
+
+
+def test_tokens_come_as_many_as_were_asked_for() -> None:
+    made = Ids().tokens(100)
+
+    assert len(set(made)) == 100
+    assert {len(token) for token in made} == {32}
+
+
 def test_no_id_is_made_twice_over_many_pools() -> None:
     ids = Ids(Entropy())
     made = [ids.token() for _ in range(3 * POOL // 16 + 1)]

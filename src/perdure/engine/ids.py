@@ -1,4 +1,5 @@
-"""Ids that nobody else makes. Run ids are UUIDv7: they sort by when they were made."""
+"""Ids that nobody else makes. Run ids are UUIDv7: they sort by when they were made, and those of
+one instant by which was made first."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from datetime import datetime
 RandomBytes = Callable[[int], bytes]
 
 POOL = 8192
+STRIDE = 1 << 32
+"""Ids of one instant lie so far apart at most."""
 
 
 class Entropy:
@@ -38,12 +41,41 @@ ENTROPY = Entropy()
 
 def make_run_id(now: datetime, random_bytes: RandomBytes = ENTROPY) -> str:
     """`run_` and the 32 hexadecimal digits of a UUIDv7 with microsecond order."""
-    milliseconds, rest = divmod(round(now.timestamp() * 1_000_000), 1000)
+    tail = int.from_bytes(random_bytes(8), "big") & ((1 << 62) - 1)
+    return _run_id(_microseconds(now), tail)
+
+
+def _microseconds(now: datetime) -> int:
+    return round(now.timestamp() * 1_000_000)
+
+
+def _run_id(microseconds: int, tail: int) -> str:
+    milliseconds, rest = divmod(microseconds, 1000)
     # The 12 bits after the version hold the fraction of the millisecond (RFC 9562, method 3).
     fraction = rest * 4096 // 1000
-    tail = int.from_bytes(random_bytes(8), "big") & ((1 << 62) - 1)
     value = milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | tail
     return f"run_{value:032x}"
+
+
+class Line:
+    """Run ids of one instant, each after the one before: what was asked for together is claimed in
+    that order, and lies side by side in the database."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._microseconds = 0
+        self._tail = 0
+
+    def next(self, now: datetime, random_bytes: RandomBytes) -> str:
+        microseconds = _microseconds(now)
+        chance = int.from_bytes(random_bytes(8), "big")
+        with self._lock:
+            if microseconds == self._microseconds:
+                self._tail += 1 + chance % STRIDE
+            else:
+                self._tail = chance >> 3  # of 62 bits one is free, so that there is always a next
+            self._microseconds = microseconds
+            return _run_id(microseconds, self._tail)
 
 
 def make_token(random_bytes: RandomBytes = ENTROPY) -> str:
@@ -56,9 +88,10 @@ class Ids:
 
     def __init__(self, random_bytes: RandomBytes = ENTROPY) -> None:
         self._random_bytes = random_bytes
+        self._line = Line()
 
     def run_id(self, now: datetime) -> str:
-        return make_run_id(now, self._random_bytes)
+        return self._line.next(now, self._random_bytes)
 
     def commit_id(self) -> str:
         return make_token(self._random_bytes)
