@@ -20,7 +20,7 @@ OnStatement = Callable[[str], None]
 QUERIES: dict[str, Query] = load_queries("perdure.storage.sqlite")
 
 WAL_TRIES = 100
-TOGETHER = 64
+TOGETHER = 256
 """Rows of one statement, at most. Halves of it for the rest, so that few texts are prepared."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
