@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli.bulk import Many, one_or_many_letters, order
 from perdure.cli.operating import (
     by_option,
+    made_run,
     on_database,
     operator,
     payload_of,
     payload_option,
     reason_option,
-    run_argument,
 )
 from perdure.cli.output import answer
-from perdure.cli.runs import made_run
 from perdure.cli.table import table
 
 if TYPE_CHECKING:
@@ -43,26 +43,45 @@ async def list_letters(app: App, as_json: bool, status: str, limit: int) -> None
 
 
 @dead_letters.command()
-@run_argument
+@one_or_many_letters
 @payload_option
 @reason_option
 @by_option
 @on_database
 async def replay(
-    app: App, as_json: bool, run_id: str, payload: str | None, reason: str | None, by: str | None
+    app: App,
+    as_json: bool,
+    run_id: str | None,
+    payload: str | None,
+    reason: str | None,
+    by: str | None,
+    **many: Any,
 ) -> None:
-    """Try it again as a new run."""
+    """Try it again as a new run; or all that fit."""
+    which = Many(**many)
+    which.check(run_id, payload)
+    if run_id is None:
+        await order(app, as_json, "replay", which, reason, by)
+        return
     arguments = payload_of(payload)
     made = await app.dead_letters.replay(run_id, reason, operator(by), payload=arguments)
     made_run(as_json, made, f"replays {run_id}")
 
 
 @dead_letters.command()
-@run_argument
+@one_or_many_letters
+@reason_option
 @by_option
 @on_database
-async def discard(app: App, as_json: bool, run_id: str, by: str | None) -> None:
-    """Close it without another try."""
+async def discard(
+    app: App, as_json: bool, run_id: str | None, reason: str | None, by: str | None, **many: Any
+) -> None:
+    """Close it without another try; or all that fit."""
+    which = Many(**many)
+    which.check(run_id)
+    if run_id is None:
+        await order(app, as_json, "discard", which, reason, by)
+        return
     await app.dead_letters.discard(run_id, operator(by))
     answer(as_json, {"discarded": run_id}, f"The dead letter of {run_id} is discarded.")
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.instants import instant_of, on_the_wall, zone_of
-from perdure.cli.operating import by_option, on_database, operator
+from perdure.cli.manifests import apply, export, schema
+from perdure.cli.operating import by_option, made_run, on_database, operator
 from perdure.cli.output import answer
-from perdure.cli.runs import made_run
 from perdure.cli.table import pairs, shown, table
 
 if TYPE_CHECKING:
@@ -26,7 +26,11 @@ needed_reason = click.option("--reason", required=True, help="Why; it stays read
 
 @click.group()
 def schedules() -> None:
-    """What runs by itself: look at it, hold it, run it by hand, define it in files."""
+    """What runs by itself: look at it, hold it, define it."""
+
+
+for command in (apply, export, schema):
+    schedules.add_command(command)
 
 
 @schedules.command("list")

@@ -144,6 +144,19 @@ class App(Declarations):
         twin.stated_schedules = self.stated_schedules
         return twin
 
+    def without_tasks(self, environment: str | None = None) -> App:
+        """An app on the same database that knows nobody's tasks, closed."""
+        return App(
+            self.url,
+            environment=environment or self.environment,
+            defaults=self.defaults,
+            clock=self.clock,
+            ids=self.ids,
+            redact=self.redact,
+            tracing=self.tracing,
+            **self.storage_options,
+        )
+
     def open_storage(self) -> Storage:
         """Another way into the same storage, for another loop."""
         return open_storage(self.url, self.clock, **self.storage_options)
