@@ -1,4 +1,4 @@
-"""`perdure dead-letters …`: runs that somebody has to decide about; `perdure workers list`."""
+"""`perdure dead-letters …`: runs that somebody has to decide about."""
 
 from __future__ import annotations
 
@@ -84,27 +84,3 @@ async def discard(
         return
     await app.dead_letters.discard(run_id, operator(by))
     answer(as_json, {"discarded": run_id}, f"The dead letter of {run_id} is discarded.")
-
-
-@click.group()
-def workers() -> None:
-    """Who works."""
-
-
-@workers.command("list")
-@on_database
-async def list_workers(app: App, as_json: bool) -> None:
-    """Every worker that was seen within the last hour."""
-    import msgspec
-
-    found = await app.workers.list()
-    rows = [
-        (w.id, w.host, w.process_id, f"{w.running}/{w.concurrency}", _queues(w.queues), w.seen_at)
-        for w in found
-    ]
-    text = table(("WORKER", "HOST", "PID", "RUNNING", "QUEUES", "SEEN"), rows)
-    answer(as_json, msgspec.to_builtins(found), text if rows else "There are none.")
-
-
-def _queues(queues: tuple[str, ...] | None) -> str:
-    return "all" if queues is None else ", ".join(queues)

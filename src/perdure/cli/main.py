@@ -34,7 +34,7 @@ SECTIONS: dict[str, dict[str, Line]] = {
             "schedules:schedules", "What runs by itself: look at it, hold it, define it."
         ),
         "queues": Line("queues:queues", "What holds for queues: pauses, limits, turns."),
-        "workers": Line("dead_letters:workers", "Who works."),
+        "workers": Line("workers:workers", "Who works, and who shall end."),
         "webhooks": Line("webhooks:webhooks", "Who is told of runs."),
     },
     "Look after it": {

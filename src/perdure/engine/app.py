@@ -37,13 +37,14 @@ if TYPE_CHECKING:
     from perdure.engine.maintenance import Maintenance
     from perdure.engine.manifests.applying import Manifests
     from perdure.engine.opened import Opened
-    from perdure.engine.operators import DeadLetters, Runs, Workers
+    from perdure.engine.operators import DeadLetters, Runs
     from perdure.engine.results import Results
     from perdure.engine.scheduler import Scheduler
     from perdure.engine.schedules import Schedules
     from perdure.engine.webhooks.keeping import Webhooks
     from perdure.engine.webhooks.sender import WebhookSender
     from perdure.engine.worker_host import WorkerHost
+    from perdure.engine.workers import Workers
 
 
 class App(Declarations):

@@ -65,6 +65,13 @@ OUTCOME_REFUSED = Record(
     ("run_id", "why"),
     "Storage will never take it; the run fails, as `system`.",
 )
+DRAIN_ASKED = Record(
+    _WORKER,
+    INFO,
+    "asked to drain by %(by)s: %(reason)s",
+    ("worker_id", "by", "reason"),
+    "An operator wants this worker to end; it does, as after SIGTERM.",
+)
 DRAINING = Record(
     _WORKER, WARNING, "stopping; waiting for runs to end", ("runs",), "Until the drain is over."
 )
