@@ -159,7 +159,7 @@ async def test_at_a_terminal_one_is_asked_and_sees_how_far_it_is(app: App, shell
     command = [*PERDURE, "runs", "cancel", "--task", "double"]
 
     with Terminal(command, cwd=shell.directory, env=shell.environ()) as terminal:
-        terminal.wait_for("30 runs fit. Go on and cancel? [y/N]:")
+        terminal.wait_for("30 runs fit. Go on and cancel them? [y/N]:")
         terminal.type("y\n")
         code = terminal.end()
 

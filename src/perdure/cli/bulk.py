@@ -83,7 +83,7 @@ async def order(
     if many.dry_run or not matched:
         answer(as_json, {"matched": matched}, f"{_count(matched)} {_fit(matched)}.")
         return
-    _confirm(action, matched, many.yes)
+    confirm(f"{_count(matched)} {_fit(matched)}", f"{action} them", many.yes)
     wanted = Order(
         action=what,
         words=cast("Words", many.words),  # counting has checked them
@@ -104,13 +104,13 @@ def _plain(value: Any) -> Any:
     return msgspec.to_builtins(value)
 
 
-def _confirm(action: str, matched: int, yes: bool) -> None:
+def confirm(found: str, what: str, yes: bool) -> None:
+    """Ask whoever sits there. Raises CommandFailed if nobody does, click.Abort if they say no."""
     if yes:
         return
     if not sys.stdin.isatty():
-        problem = f"{_count(matched)} {_fit(matched)}; say --yes to {action} them"
-        raise CommandFailed(f"{problem}, or --dry-run to only count")
-    click.confirm(f"{_count(matched)} {_fit(matched)}. Go on and {action}?", abort=True, err=True)
+        raise CommandFailed(f"{found}; say --yes to {what}, or --dry-run to only count")
+    click.confirm(f"{found}. Go on and {what}?", abort=True, err=True)
 
 
 async def _carried_out(app: App, wanted: Order, reached: Reached) -> tuple[str | None, Report]:

@@ -43,6 +43,8 @@ SECTIONS: dict[str, dict[str, Line]] = {
             "doctor:doctor", "See whether the database is well, and say what to do if not."
         ),
         "audit": Line("database:audit", "Replay every history and compare it with what is stored."),
+        "prune": Line("prune:prune", "Forget runs that ended long ago, with their histories."),
+        "bench": Line("bench:bench", "Measure how fast this database is, from here."),
         "keys": Line("keys:keys", "Who may use the HTTP API."),
         "config": Line("settings:config", "Print every setting, its value and who set it."),
     },

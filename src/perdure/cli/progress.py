@@ -12,10 +12,15 @@ Reached = Callable[[int], None]
 """Called with how much is done by now."""
 
 
+def is_watched() -> bool:
+    """Whether somebody sits there."""
+    return sys.stderr.isatty()
+
+
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Reached]:
     """Without a terminal nothing is shown."""
-    if not (sys.stderr.isatty() and total):
+    if not (is_watched() and total):
         yield lambda done: None
         return
     with click.progressbar(length=total, label=label, file=sys.stderr, show_pos=True) as bar:

@@ -11,6 +11,7 @@ from perdure.cli.instants import instant_of, on_the_wall, zone_of
 from perdure.cli.manifests import apply, export, schema
 from perdure.cli.operating import by_option, made_run, on_database, operator
 from perdure.cli.output import answer
+from perdure.cli.progress import progress
 from perdure.cli.table import pairs, shown, table
 
 if TYPE_CHECKING:
@@ -227,13 +228,14 @@ async def _backfilled(
     """A thousand at a time, and how far it is after each."""
     start, end = within
     made = 0
-    while True:
-        done = await app.schedules.backfill(name, start, end, reason, by)
-        made += sum(run.created for run in done.runs)
-        if done.rest_after is None:
-            return made
-        click.echo(f"{made} of {times}, up to {shown(done.rest_after)} …", err=True)
-        start = done.rest_after + timedelta(microseconds=1)
+    with progress("backfill", times) as reached:
+        while True:
+            done = await app.schedules.backfill(name, start, end, reason, by)
+            made += sum(run.created for run in done.runs)
+            reached(made)
+            if done.rest_after is None:
+                return made
+            start = done.rest_after + timedelta(microseconds=1)
 
 
 def _said(as_json: bool, schedule: Schedule) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from perdure.engine.manifests.applying import Manifests
     from perdure.engine.opened import Opened
     from perdure.engine.operators import DeadLetters, Runs
+    from perdure.engine.pruning import Pruning
     from perdure.engine.results import Results
     from perdure.engine.scheduler import Scheduler
     from perdure.engine.schedules import Schedules
@@ -313,6 +314,15 @@ class App(Declarations):
         from perdure.engine.doctor import examine_app
 
         return await examine_app(self)
+
+    def pruning(
+        self, *, older_than: Duration | None = None, statuses: Sequence[str] | None = None
+    ) -> Pruning:
+        """What is old enough to be forgotten, to be counted or pruned now: by retention, or what
+        ended before `older_than`; with `statuses`, only what ended so."""
+        from perdure.engine.pruning import Pruning
+
+        return Pruning(self, older_than=older_than, statuses=statuses)
 
     async def tick(self, *, grace: Duration | None = None) -> None:
         """One pass of scheduler and maintenance. If it finds expired leases it stays until it may
