@@ -86,7 +86,8 @@ async def test_a_drained_process_lets_its_run_end_and_exits_with_0(plant: Plant)
     assert (asked.code, asked.out) == (0, f"{worker_id} is asked to end.\n")
     assert await plant.code() == 0
     assert await run.result(1) == "waited"
-    assert plant.said("asked to drain by ada: new release")
+    [heard] = plant.said("asked to drain")
+    assert (heard["by"], heard["reason"]) == ("ada", "new release")
     [entry] = [it.entry for it in await AuditLog(plant.app).read()]
     assert (entry.action, entry.target, entry.reason) == ("drain_worker", worker_id, "new release")
 

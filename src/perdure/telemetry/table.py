@@ -66,11 +66,7 @@ OUTCOME_REFUSED = Record(
     "Storage will never take it; the run fails, as `system`.",
 )
 DRAIN_ASKED = Record(
-    _WORKER,
-    INFO,
-    "asked to drain by %(by)s: %(reason)s",
-    ("worker_id", "by", "reason"),
-    "An operator wants this worker to end; it does, as after SIGTERM.",
+    _WORKER, INFO, "asked to drain", ("worker_id", "by", "reason"), "By an operator: it will end."
 )
 DRAINING = Record(
     _WORKER, WARNING, "stopping; waiting for runs to end", ("runs",), "Until the drain is over."
