@@ -55,9 +55,8 @@ def worker(
     write the catalogue may then run anything here.
 
     A server's address as --url needs a key of scope `work` in PERDURE_API_KEY, and no database.
-    SIGTERM or Ctrl-C lets runs end until the drain is over, hands over the rest, and exits 0; so
-    does `perdure workers drain`. A second one exits at once, with 1. With --json, log lines are
-    JSON.
+    SIGTERM, Ctrl-C or `perdure workers drain` lets runs end until the drain is over, hands over
+    the rest, and exits 0. A second one exits at once, with 1. With --json, log lines are JSON.
     """
     from perdure.cli.logs import log_to_stderr
     from perdure.engine.worker_process import WorkerOptions

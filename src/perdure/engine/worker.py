@@ -54,6 +54,9 @@ class Worker:
     _watching: asyncio.Timeout | None = None
     """How long the loop that keeps watch will wait."""
 
+    on_drain: Callable[[Drain], None] = staticmethod(lambda wish: None)
+    """Called when somebody has asked for it from afar."""
+
     def __init__(
         self,
         app: App,
@@ -65,7 +68,6 @@ class Worker:
         queues: Sequence[str] | None,
         run_ids: Sequence[str] | None = None,
         tasks: Mapping[str, object],
-        on_drain: Callable[[Drain], None],
     ) -> None:
         self.id = app.ids.worker_id()
         self._app = app
@@ -85,15 +87,13 @@ class Worker:
         registry = app.metrics.registry
         self._stuck = registry.counter(table.HANDLERS_STUCK)
         self._logs = RunLogs(storage, hint, app.clock, self._time.now, app.redact, registry)
-        self._on_drain = on_drain
         self._heartbeat = Heartbeat(app, self._beat)
         self._services: list[Service] = [self._leases, self._doubt, self._heartbeat]
         self._claimers: list[asyncio.Task[None]] = []
         self._wake, self._watch = asyncio.Event(), asyncio.Lock()
         self._changed = asyncio.Event()
         self._next_look: datetime | None = None
-        self._is_hinted = False
-        self._cancel_hints = 0
+        self._is_hinted, self._cancel_hints = False, 0
         self._is_stopping = self._is_in_a_hurry = False
         self._drain: asyncio.Timeout | None = None
         self._farewells: list[Callable[[], None]] = []
@@ -146,7 +146,7 @@ class Worker:
         self._handlers.dismiss_idle()
         wish = await self._register()
         if wish is not None and not self._is_stopping:
-            self._on_drain(wish)
+            self.on_drain(wish)
         await self._registration.forget_the_dead()
 
     async def _register(self, *, stopped: bool = False) -> Drain | None:

@@ -166,6 +166,7 @@ class WorkerHost:
             if self._targets:
                 await stack.enter_async_context(self._serving())
             self._worker = self._make_worker(hints)
+            self._worker.on_drain = self._asked_to_drain
             await self._worker.start()
             self._there = stack.pop_all()
 
@@ -179,7 +180,6 @@ class WorkerHost:
             queues=self._queues,
             run_ids=self._run_ids,
             tasks=self._tasks,
-            on_drain=self._asked_to_drain,
         )
 
     @asynccontextmanager
