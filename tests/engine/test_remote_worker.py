@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
@@ -16,6 +16,7 @@ import pytest_asyncio
 from fix_app import QUICK
 from perdure import App, Context
 from perdure.core.lifecycle import Status
+from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.defaults import Defaults
 from perdure.errors import AccessRefused, InvalidInput, RunCancelled, RunFailed
 from remote_kit import Hall, served
@@ -242,3 +243,21 @@ async def test_what_is_no_key_is_refused_and_not_shown() -> None:
         async with App("http://localhost:1", api_key="secret\r\nx: y"):
             raise AssertionError("it is open")
     assert "secret" not in str(refused.value)
+
+
+async def test_a_worker_without_a_database_is_drained_at_once(world: World) -> None:
+    app = with_tasks(await world.app("work", "trigger", defaults=PATIENT))
+
+    async with app, app.worker(concurrency=1) as worker:
+        await (await app.tasks["double"].trigger(1)).result(10)
+        await _told(world, lambda it: it.id == worker.id)  # with its first heartbeat
+        await world.beside.workers.drain(worker.id)
+        await _told(world, lambda it: it.id == worker.id and it.stopped)  # and with its last
+
+    assert worker.drain_wish is not None
+
+
+async def _told(world: World, holds: Callable[[WorkerEntry], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not any(map(holds, await world.beside.workers.list())):  # noqa: ASYNC110  # no hint
+            await asyncio.sleep(0.01)

@@ -15,6 +15,7 @@ from perdure.core.run import OnExhausted, Policy
 from perdure.errors import InvalidInput
 from perdure.storage.oversight import LetterFilter, feed_order
 from perdure.storage.protocol import RunFilter, Storage
+from raw import dump
 from storage_kit import claim_one, create, failure, letters, new_run, now, stored, success
 
 ONE_TRY = Policy(max_attempts=1, on_exhausted=OnExhausted.DEAD_LETTER)
@@ -53,6 +54,45 @@ async def test_what_ended_is_counted_step_by_step(storage: Storage) -> None:
     assert sum(it.count for it in ended) == 3
     assert all(it.since - began in (-timedelta(hours=1), timedelta(0)) for it in ended)
     assert await storage.throughput("elsewhere", began, timedelta(minutes=1)) == []
+
+
+async def test_what_ended_is_counted_queue_by_queue(storage: Storage) -> None:
+    began = await storage.now()
+    for queue in ("mail", "mail", "other"):
+        await create(storage, queue=queue)
+        await storage.commit([success(await claim_one(storage))])
+    await create(storage, queue="idle")
+
+    assert await storage.pace("default", began - timedelta(minutes=1)) == {"mail": 2, "other": 1}
+    assert await storage.pace("default", began + timedelta(hours=1)) == {}
+
+
+async def test_what_would_be_pruned_is_counted_and_only_so_far(storage: Storage) -> None:
+    for _ in range(3):
+        await create(storage)
+        await storage.commit([success(await claim_one(storage))])
+    await create(storage)
+    late = await storage.now() + timedelta(minutes=1)
+
+    assert await storage.prunable(Status.SUCCEEDED, late, most=100) == 3
+    assert await storage.prunable(Status.SUCCEEDED, late, most=2) == 2
+    assert await storage.prunable(Status.FAILED, late, most=100) == 0
+    assert await storage.prunable(Status.SUCCEEDED, late - timedelta(hours=1), most=100) == 0
+
+
+async def test_runs_that_have_ended_are_forgotten_without_a_trace(
+    storage: Storage, storage_url: str
+) -> None:
+    kept = await create(storage)
+    before = dump(storage_url)
+    ended = await create(storage, tags={"a": "b"}, batch_id="batch_1", queue="bench")
+    await storage.commit([success(await claim_one(storage, queues=("bench",)))])
+
+    count = await storage.forget_runs([ended.id, kept.id, "run_" + 32 * "0", "nonsense"])
+
+    assert count == 1
+    assert dump(storage_url) == before
+    assert await storage.pruned_to() is None
 
 
 async def test_nothing_before_the_latest_change_follows_it(storage: Storage) -> None:

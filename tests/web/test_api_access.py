@@ -21,6 +21,7 @@ from perdure.web.api import LOCAL, Api, ApiOptions
 from perdure.web.route import Route
 from perdure.web.table import ROUTES
 from raw import dump
+from situations import a_worker
 from web_kit import ADA, ALL, calling, client_of, dead_letter, make_key, shop
 
 PUBLIC = {"/healthz", "/readyz", "/openapi.json"}
@@ -47,8 +48,10 @@ BODIES: dict[str, Any] = {
     "replay_webhook": {"since": "2026-01-01T00:00:00Z"},
     "call_storage": {"arguments": {}},
 }  # fmt: skip
+OWN = {"run_id", "key_id", "webhook", "worker"}
+"""What there is in one environment only."""
 SCOPED = [route for route in ROUTES if route.scope is not None]
-BY_ID = [route for route in SCOPED if {"run_id", "key_id", "webhook"} & set(route.parameters)]
+BY_ID = [route for route in SCOPED if OWN & set(route.parameters)]
 
 
 def name(route: Route) -> str:
@@ -62,7 +65,12 @@ class World:
         self.api = api
         self.app = app
         self.ids = {"run_id": run_id, "queue": "numbers", "task": "double", "key_id": ""}
-        self.ids |= {"schedule": "nightly", "webhook": "secretive", "operation": "now"}
+        self.ids |= {
+            "schedule": "nightly",
+            "webhook": "secretive",
+            "operation": "now",
+            "worker": "worker_1",
+        }
 
     async def call(
         self, route: Route, key: str | None = None, authorization: str | None = None
@@ -98,6 +106,7 @@ async def world(storage_url: str) -> AsyncIterator[World]:
         run_id = await dead_letter(app)
         for each in (app, other):
             await each.schedules.create("nightly", every(60), "double", payload={"number": 1})
+        await a_worker(app, "worker_1")
         made = await Keys(app).create("victim", ["read"], by=ADA)
         await app.webhooks.create("secretive", "http://192.0.2.1/", signing_secret=secret("X"))
         async with Api(App(storage_url), LOCAL) as api:

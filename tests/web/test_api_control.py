@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx
 import pytest
@@ -109,6 +110,42 @@ async def test_tasks_and_workers_are_told(client: httpx.AsyncClient, shop_app: A
     assert stats["workers"]["live"] in (1, 2)  # the server's own sees to bulk orders
     assert [task["name"] for task in tasks] == ["double", "fragile", "perdure.bulk"]
     assert (double["queue"], double["policy"]["max_attempts"]) == ("numbers", 3)
+
+
+async def test_a_worker_is_drained(client: httpx.AsyncClient, shop_app: App) -> None:
+    async with shop_app.worker(concurrency=3) as worker:
+        await worker_seen(client, worker.id, stopped=False)
+        asked = await client.post(f"/v1/workers/{worker.id}/drain", json={"reason": "upgrade"})
+        seen = await worker_seen(client, worker.id, stopped=True)
+        again = await client.post(f"/v1/workers/{worker.id}/drain")
+
+    assert (asked.status_code, asked.json()["drain"]["reason"]) == (200, "upgrade")
+    assert asked.json()["drain"]["by"] == {"type": "operator", "id": "local"}
+    assert (seen["stopping"], seen["drain"]) == (True, asked.json()["drain"])
+    assert (again.status_code, again.json()["type"]) == (
+        404,
+        "urn:perdure:problem:worker-not-found",
+    )
+
+
+async def worker_seen(
+    client: httpx.AsyncClient, worker_id: str | None = None, *, stopped: bool
+) -> dict[str, Any]:
+    """A worker, once it is in the registry and has stopped, or not."""
+    async with asyncio.timeout(20):
+        while True:
+            for it in (await client.get("/v1/workers")).json()["items"]:
+                if worker_id in (None, it["id"]) and it["stopped"] is stopped:
+                    return dict(it)
+
+
+async def test_the_servers_own_worker_is_not_drained(client: httpx.AsyncClient, api: Api) -> None:
+    own = await worker_seen(client, stopped=False)
+
+    refused = await client.post(f"/v1/workers/{own['id']}/drain")
+
+    assert refused.status_code == 422
+    assert "belongs to the server of process" in refused.json()["detail"]
 
 
 async def test_numbers_for_dashboards(client: httpx.AsyncClient, shop_app: App) -> None:

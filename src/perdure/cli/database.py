@@ -15,6 +15,7 @@ from perdure.cli.loading import (
     url_option,
 )
 from perdure.cli.output import FAILED, answer, explained, json_option, run
+from perdure.cli.progress import is_watched, progress
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -101,15 +102,26 @@ async def _audit(storage: Storage, environment: str, as_json: bool) -> None:
 
     from perdure.engine.audit import Audit
 
-    examined = Audit(storage, environment)
-    async for finding in examined.findings():
-        who = finding.run_id or environment
-        answer(as_json, msgspec.to_builtins(finding), f"{who}: {finding.problem}")
+    with progress("audit", await _count(storage, environment)) as reached:
+        examined = Audit(storage, environment, tell=reached)
+        async for finding in examined.findings():
+            who = finding.run_id or environment
+            answer(as_json, msgspec.to_builtins(finding), f"{who}: {finding.problem}")
     t = examined.totals
     line = f"environment={environment} runs={t.runs} events={t.events} mismatch={t.mismatches}"
     answer(as_json, {"environment": environment, **msgspec.to_builtins(t)}, line)
     if t.mismatches:
         click.get_current_context().exit(FAILED)
+
+
+async def _count(storage: Storage, environment: str) -> int:
+    """How many runs there are, if anybody wants to see how far it is."""
+    from perdure.engine.bulk import MOST
+    from perdure.storage.protocol import RunFilter
+
+    if not is_watched():
+        return 0
+    return await storage.count(RunFilter(environment=environment), most=MOST)
 
 
 @click.command()

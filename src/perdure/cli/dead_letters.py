@@ -1,22 +1,22 @@
-"""`perdure dead-letters …`: runs that somebody has to decide about; `perdure workers list`."""
+"""`perdure dead-letters …`: runs that somebody has to decide about."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli.bulk import Many, one_or_many_letters, order
 from perdure.cli.operating import (
     by_option,
+    made_run,
     on_database,
     operator,
     payload_of,
     payload_option,
     reason_option,
-    run_argument,
 )
 from perdure.cli.output import answer
-from perdure.cli.runs import made_run
 from perdure.cli.table import table
 
 if TYPE_CHECKING:
@@ -43,49 +43,44 @@ async def list_letters(app: App, as_json: bool, status: str, limit: int) -> None
 
 
 @dead_letters.command()
-@run_argument
+@one_or_many_letters
 @payload_option
 @reason_option
 @by_option
 @on_database
 async def replay(
-    app: App, as_json: bool, run_id: str, payload: str | None, reason: str | None, by: str | None
+    app: App,
+    as_json: bool,
+    run_id: str | None,
+    payload: str | None,
+    reason: str | None,
+    by: str | None,
+    **many: Any,
 ) -> None:
-    """Try it again as a new run."""
+    """Try it again as a new run; or all that fit."""
+    which = Many(**many)
+    which.check(run_id, payload)
+    if run_id is None:
+        await order(app, as_json, "replay", which, reason, by)
+        return
     arguments = payload_of(payload)
     made = await app.dead_letters.replay(run_id, reason, operator(by), payload=arguments)
     made_run(as_json, made, f"replays {run_id}")
 
 
 @dead_letters.command()
-@run_argument
+@one_or_many_letters
+@reason_option
 @by_option
 @on_database
-async def discard(app: App, as_json: bool, run_id: str, by: str | None) -> None:
-    """Close it without another try."""
+async def discard(
+    app: App, as_json: bool, run_id: str | None, reason: str | None, by: str | None, **many: Any
+) -> None:
+    """Close it without another try; or all that fit."""
+    which = Many(**many)
+    which.check(run_id)
+    if run_id is None:
+        await order(app, as_json, "discard", which, reason, by)
+        return
     await app.dead_letters.discard(run_id, operator(by))
     answer(as_json, {"discarded": run_id}, f"The dead letter of {run_id} is discarded.")
-
-
-@click.group()
-def workers() -> None:
-    """Who works."""
-
-
-@workers.command("list")
-@on_database
-async def list_workers(app: App, as_json: bool) -> None:
-    """Every worker that was seen within the last hour."""
-    import msgspec
-
-    found = await app.workers.list()
-    rows = [
-        (w.id, w.host, w.process_id, f"{w.running}/{w.concurrency}", _queues(w.queues), w.seen_at)
-        for w in found
-    ]
-    text = table(("WORKER", "HOST", "PID", "RUNNING", "QUEUES", "SEEN"), rows)
-    answer(as_json, msgspec.to_builtins(found), text if rows else "There are none.")
-
-
-def _queues(queues: tuple[str, ...] | None) -> str:
-    return "all" if queues is None else ", ".join(queues)

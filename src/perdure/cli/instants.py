@@ -1,7 +1,8 @@
-"""Instants, as people write them and as they read them."""
+"""Instants and lengths of time, as people write them and as they read them."""
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +12,17 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
     from perdure.core.schedule import Cadence
+
+_DURATION = re.compile(r"(\d{1,6})(s|m|h|d)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def duration_of(text: str, what: str) -> timedelta:
+    """A length of time."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise CommandFailed(f"{what} must be like 90d, 12h or 30m, not {text!r}")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 def instant_of(text: str, what: str, zone: str | None = None) -> datetime:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli.instants import duration_of
 from perdure.cli.operating import audited, by_option, on_database, operator, reason_option
-from perdure.cli.output import CommandFailed, answer
+from perdure.cli.output import answer
 from perdure.cli.table import table
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from perdure.engine.app import App
     from perdure.engine.keys import ApiKey, NewKey
-
-_DURATION = re.compile(r"(\d+)(s|m|h|d)")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 @click.group()
@@ -41,7 +36,7 @@ async def create(
     from perdure.engine.door import actor_of
     from perdure.engine.keys import Keys
 
-    lifetime = None if expires is None else _duration(expires, "--expires")
+    lifetime = None if expires is None else duration_of(expires, "--expires")
     actor = actor_of(operator(by))
     made = await Keys(app).create(name, scopes, expires_in=lifetime, by=actor)
     await audited(app, by, "create_key", made.key.id, scopes=list(made.key.scopes))
@@ -87,7 +82,7 @@ async def rotate(app: App, as_json: bool, key_id: str, overlap: str, by: str | N
     """Another text for the same key; the old one stays good for a while."""
     from perdure.engine.keys import Keys
 
-    made = await Keys(app).rotate(key_id, _duration(overlap, "--overlap"))
+    made = await Keys(app).rotate(key_id, duration_of(overlap, "--overlap"))
     await audited(app, by, "rotate_key", made.key.id)
     _show(as_json, made)
 
@@ -111,12 +106,3 @@ def _state(key: ApiKey, now: Any) -> str:
     if key.revoked_at is not None:
         return "revoked"
     return "valid" if key.is_valid(now) else "expired"
-
-
-def _duration(text: str, flag: str) -> timedelta:
-    from datetime import timedelta
-
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise CommandFailed(f"{flag} must be like 90d, 12h or 30m, not {text!r}")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})

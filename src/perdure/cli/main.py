@@ -2,25 +2,91 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import NamedTuple
+
 import click
 
-from perdure.cli.database import audit, migrate, tick
-from perdure.cli.dead_letters import dead_letters, workers
-from perdure.cli.doctor import doctor
-from perdure.cli.keys import keys
-from perdure.cli.manifests import apply, export, schema
-from perdure.cli.queues import queues
-from perdure.cli.runs import runs, why_run
-from perdure.cli.scheduler import scheduler
-from perdure.cli.schedules import schedules
-from perdure.cli.server import server
-from perdure.cli.settings import config
-from perdure.cli.trigger import trigger
-from perdure.cli.webhooks import webhooks
-from perdure.cli.worker import worker
+
+class Line(NamedTuple):
+    """Where a command is found, and its first sentence: so that nothing has to be imported to
+    list them."""
+
+    place: str
+    line: str
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+SECTIONS: dict[str, dict[str, Line]] = {
+    "Run something": {
+        "server": Line("server:server", "Serve the HTTP API until stopped."),
+        "worker": Line("worker:worker", "Execute runs of APP (module:attribute) until stopped."),
+        "scheduler": Line("scheduler:scheduler", "Make what is scheduled until stopped."),
+        "tick": Line("database:tick", "One pass of scheduler and maintenance."),
+    },
+    "Look and steer": {
+        "trigger": Line("trigger:trigger", "Ask for a run of a task that some app has made known."),
+        "runs": Line("runs:runs", "Look at runs and steer them."),
+        "why": Line("runs:why_run", "Why a run does not run, or how it ended."),
+        "dead-letters": Line(
+            "dead_letters:dead_letters", "Runs that somebody has to decide about."
+        ),
+        "schedules": Line(
+            "schedules:schedules", "What runs by itself: look at it, hold it, define it."
+        ),
+        "queues": Line("queues:queues", "What holds for queues: pauses, limits, turns."),
+        "workers": Line("workers:workers", "Who works, and who shall end."),
+        "webhooks": Line("webhooks:webhooks", "Who is told of runs."),
+    },
+    "Look after it": {
+        "migrate": Line("database:migrate", "Bring the database's schema up to date."),
+        "doctor": Line(
+            "doctor:doctor", "See whether the database is well, and say what to do if not."
+        ),
+        "audit": Line("database:audit", "Replay every history and compare it with what is stored."),
+        "prune": Line("prune:prune", "Forget runs that ended long ago, with their histories."),
+        "bench": Line("bench:bench", "Measure how fast this database is, from here."),
+        "keys": Line("keys:keys", "Who may use the HTTP API."),
+        "config": Line("settings:config", "Print every setting, its value and who set it."),
+    },
+}
+
+COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
+
+
+class Commands(click.Group):
+    """Imports the module of the one command that was asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].place.partition(":")
+        found = getattr(importlib.import_module(f"perdure.cli.{module}"), name)
+        assert isinstance(found, click.Command)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches  # only to explain a mistake
+
+            near = get_close_matches(args[0], COMMANDS, 1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise click.UsageError(error.message + hint, ctx) from error
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        widest = max(map(len, COMMANDS))
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(f"{name:<{widest}}", it.line) for name, it in section.items()])
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="perdure", prog_name="perdure")
 def main() -> None:
     """Durable runs for ordinary Python functions.
@@ -28,15 +94,3 @@ def main() -> None:
     The database is named by --url, PERDURE_URL, or `url` under [tool.perdure] in
     pyproject.toml; otherwise it is the file perdure.db here.
     """
-
-
-COMMANDS: tuple[click.Command, ...] = (
-    *(server, worker, scheduler, trigger, runs, why_run, schedules, queues, webhooks),
-    *(dead_letters, workers, keys, tick, migrate, audit, doctor, config),
-)
-
-for command in COMMANDS:
-    main.add_command(command)
-
-for command in (apply, export, schema):
-    schedules.add_command(command)

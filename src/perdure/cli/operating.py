@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.loading import database_app, environment_option, url_option
-from perdure.cli.output import CommandFailed, explained, json_option, run
+from perdure.cli.output import CommandFailed, answer, explained, json_option, run
 
 if TYPE_CHECKING:
     from perdure.core.run import Run
     from perdure.engine.app import App
+    from perdure.engine.handle import RunHandle
 
 Command = Callable[..., Coroutine[Any, Any, None]]
 
@@ -99,6 +100,10 @@ def why(run: Run) -> str:
 async def said(app: App, as_json: bool, after: Run) -> None:
     """The run after an order."""
     click.echo(json.dumps(run_data(after)) if as_json else f"{after.id} is {after.status}.")
+
+
+def made_run(as_json: bool, made: RunHandle[Any], how: str) -> None:
+    answer(as_json, {"id": made.id, "outcome": made.outcome}, f"{made.id} {how}.")
 
 
 async def audited(

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from perdure.cli.operating import (
-    by_option,
-    on_database,
-    operator,
-    payload_of,
-    payload_option,
-    reason_option,
-    run_argument,
-    run_data,
-    said,
-    tag_option,
-    tags_of,
-    why,
-)
+from perdure.cli.filtering import run_filters, words_of
+from perdure.cli.operating import on_database, run_argument, run_data, why
 from perdure.cli.output import FAILED, CommandFailed, answer
+from perdure.cli.run_orders import cancel, pause, rerun, reschedule, resume, retry
 from perdure.cli.table import pairs, shown, table
+from perdure.cli.watching import looks
 
 if TYPE_CHECKING:
     from perdure.core.failure import Failure
     from perdure.core.run import Run
     from perdure.engine.app import App
-    from perdure.engine.handle import RunHandle
     from perdure.storage.protocol import RecordedEvent
+    from perdure.storage.run_log import LogLine
 
 
 @click.group()
@@ -39,23 +28,15 @@ def runs() -> None:
 
 
 @runs.command("list")
-@click.option("--status", help="Only runs in this status.")
-@click.option("--task", help="Only runs of this task.")
-@click.option("--queue", help="Only runs in this queue.")
-@click.option("--text", help="Only runs with this in task, id or outcome.")
-@tag_option
+@run_filters
 @click.option("--limit", type=int, default=20, show_default=True)
 @click.option("--cursor", help="Go on after the last page: its last line says how.")
 @on_database
 async def list_runs(
-    app: App, as_json: bool, tags: tuple[str, ...], limit: int, cursor: str | None, **words: Any
+    app: App, as_json: bool, limit: int, cursor: str | None, **filters: Any
 ) -> None:
     """Runs, newest first."""
-    given = {name: value for name, value in words.items() if value is not None}
-    if len(tags) > 1:
-        raise CommandFailed("give one --tag")
-    if tags:
-        given["tag"] = next(iter(tags_of(tags).items()))
+    given = words_of(filters)
     page = await app.runs.list(limit=limit, cursor=cursor, **given)
     rows = [
         (run.id, run.task, run.status, run.queue, run.counters.attempts, run.created_at, why(run))
@@ -153,67 +134,6 @@ async def attempts(app: App, as_json: bool, run_id: str) -> None:
 
 @runs.command()
 @run_argument
-@reason_option
-@by_option
-@on_database
-async def cancel(app: App, as_json: bool, run_id: str, reason: str | None, by: str | None) -> None:
-    """End it, or ask its worker to stop."""
-    await said(app, as_json, await app.runs.cancel(run_id, reason, operator(by)))
-
-
-@runs.command()
-@run_argument
-@reason_option
-@by_option
-@on_database
-async def pause(app: App, as_json: bool, run_id: str, reason: str | None, by: str | None) -> None:
-    """Hold it back until it is resumed."""
-    await said(app, as_json, await app.runs.pause(run_id, reason, operator(by)))
-
-
-@runs.command()
-@run_argument
-@by_option
-@on_database
-async def resume(app: App, as_json: bool, run_id: str, by: str | None) -> None:
-    """Let a paused run go on."""
-    await said(app, as_json, await app.runs.resume(run_id, operator(by)))
-
-
-@runs.command()
-@run_argument
-@payload_option
-@reason_option
-@by_option
-@on_database
-async def retry(
-    app: App, as_json: bool, run_id: str, payload: str | None, reason: str | None, by: str | None
-) -> None:
-    """A new try at a run that failed or is a dead letter."""
-    made = await app.runs.retry(run_id, reason, operator(by), payload=payload_of(payload))
-    made_run(as_json, made, f"retries {run_id}")
-
-
-@runs.command()
-@run_argument
-@payload_option
-@reason_option
-@by_option
-@on_database
-async def rerun(
-    app: App, as_json: bool, run_id: str, payload: str | None, reason: str | None, by: str | None
-) -> None:
-    """A new run like an ended one."""
-    made = await app.runs.rerun(run_id, reason, operator(by), payload=payload_of(payload))
-    made_run(as_json, made, f"reruns {run_id}")
-
-
-def made_run(as_json: bool, made: RunHandle[Any], how: str) -> None:
-    answer(as_json, {"id": made.id, "outcome": made.outcome}, f"{made.id} {how}.")
-
-
-@runs.command()
-@run_argument
 @on_database
 async def watch(app: App, as_json: bool, run_id: str) -> None:
     """Its events as they happen, until it has ended. Exits 0 only if it succeeded."""
@@ -225,22 +145,77 @@ async def watch(app: App, as_json: bool, run_id: str) -> None:
 
 
 async def _as_they_happen(app: App, run_id: str) -> AsyncIterator[RecordedEvent]:
-    """Events until the last one; told by hints, and by the poll anyway."""
-    import asyncio
+    seen = 0
+    async for _ in looks(app):
+        run = await app.runs.get(run_id)
+        for recorded in await app.runs.events(run_id, after=seen):
+            yield recorded
+            seen = recorded.sequence
+        if run.is_terminal:
+            return
 
-    changed, seen = asyncio.Event(), 0
-    stop = app.hub.listen(lambda topics: changed.set())
+
+@runs.command()
+@run_argument
+@click.option("-f", "--follow", is_flag=True, help="Go on as more is said, until it has ended.")
+@click.option("--after", metavar="CURSOR", help="Only what was said after this line.")
+@on_database
+async def logs(app: App, as_json: bool, run_id: str, follow: bool, after: str | None) -> None:
+    """What its attempts said, oldest first. With --json, a line of JSON each."""
+    await app.runs.get(run_id)
+    lines = app.runs.follow(run_id, after=after) if follow else _lines(app, run_id, after)
+    async for line in lines:
+        answer(as_json, _line_data(line), _line(line))
+
+
+async def _lines(app: App, run_id: str, after: str | None) -> AsyncIterator[LogLine]:
+    while page := await app.runs.logs(run_id, after=after):
+        for line in page:
+            yield line
+        after = page[-1].cursor
+
+
+def _line(line: LogLine) -> str:
+    import logging
+
+    level = logging.getLevelName(line.level)
+    fields = " ".join(f"{name}={value}" for name, value in (line.fields or {}).items())
+    said = f"{shown(line.at)}  {line.attempt}  {level:<7}  {line.message}"
+    return f"{said}  {fields}" if fields else said
+
+
+def _line_data(line: LogLine) -> dict[str, Any]:
+    import msgspec
+
+    return {"cursor": line.cursor, **msgspec.to_builtins(line)}
+
+
+@runs.command()
+@run_argument
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="A file, instead of here.")
+@on_database
+async def bundle(app: App, as_json: bool, run_id: str, output: str | None) -> None:
+    """Everything about it, for whoever is to help: JSON, without secrets."""
+    import json
+
+    import msgspec
+
+    found = msgspec.to_builtins(await app.runs.bundle(run_id))
+    text = json.dumps(found, indent=None if as_json else 2, ensure_ascii=False)
+    if output is None:
+        click.echo(text)
+        return
+    _write(output, f"{text}\n")
+    answer(as_json, {"written": output}, f"Everything about {run_id} is in {output}.")
+
+
+def _write(path: str, text: str) -> None:
     try:
-        while True:
-            changed.clear()
-            run = await app.runs.get(run_id)
-            for recorded in await app.runs.events(run_id, after=seen):
-                yield recorded
-                seen = recorded.sequence
-            if run.is_terminal:
-                return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(app.defaults.poll.total_seconds()):
-                    await changed.wait()
-    finally:
-        stop()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise CommandFailed(f"{path} cannot be written: {error.strerror}") from error
+
+
+for command in (cancel, pause, reschedule, rerun, resume, retry):
+    runs.add_command(command)

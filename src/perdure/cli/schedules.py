@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.instants import instant_of, on_the_wall, zone_of
-from perdure.cli.operating import by_option, on_database, operator
+from perdure.cli.manifests import apply, export, schema
+from perdure.cli.operating import by_option, made_run, on_database, operator
 from perdure.cli.output import answer
-from perdure.cli.runs import made_run
+from perdure.cli.progress import progress
 from perdure.cli.table import pairs, shown, table
 
 if TYPE_CHECKING:
@@ -26,7 +27,11 @@ needed_reason = click.option("--reason", required=True, help="Why; it stays read
 
 @click.group()
 def schedules() -> None:
-    """What runs by itself: look at it, hold it, run it by hand, define it in files."""
+    """What runs by itself: look at it, hold it, define it."""
+
+
+for command in (apply, export, schema):
+    schedules.add_command(command)
 
 
 @schedules.command("list")
@@ -223,13 +228,14 @@ async def _backfilled(
     """A thousand at a time, and how far it is after each."""
     start, end = within
     made = 0
-    while True:
-        done = await app.schedules.backfill(name, start, end, reason, by)
-        made += sum(run.created for run in done.runs)
-        if done.rest_after is None:
-            return made
-        click.echo(f"{made} of {times}, up to {shown(done.rest_after)} …", err=True)
-        start = done.rest_after + timedelta(microseconds=1)
+    with progress("backfill", times) as reached:
+        while True:
+            done = await app.schedules.backfill(name, start, end, reason, by)
+            made += sum(run.created for run in done.runs)
+            reached(made)
+            if done.rest_after is None:
+                return made
+            start = done.rest_after + timedelta(microseconds=1)
 
 
 def _said(as_json: bool, schedule: Schedule) -> None:

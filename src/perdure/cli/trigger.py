@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.instants import instant_of
-from perdure.cli.operating import on_database, payload_of, tag_option, tags_of
-from perdure.cli.runs import made_run
+from perdure.cli.operating import made_run, on_database, payload_of, tag_option, tags_of
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -36,7 +35,7 @@ async def trigger(
     tags: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Ask for a run of TASK, as the apps and workers on this database have made it known."""
+    """Ask for a run of a task that some app has made known."""
     from perdure.engine.catalogue import trigger_known
     from perdure.engine.options import TriggerOptions
 

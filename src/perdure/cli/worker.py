@@ -55,8 +55,8 @@ def worker(
     write the catalogue may then run anything here.
 
     A server's address as --url needs a key of scope `work` in PERDURE_API_KEY, and no database.
-    SIGTERM or Ctrl-C lets runs end until the drain is over, hands over the rest, and exits 0.
-    A second one exits at once, with 1. With --json, log lines are JSON.
+    SIGTERM, Ctrl-C or `perdure workers drain` lets runs end until the drain is over, hands over
+    the rest, and exits 0. A second one exits at once, with 1. With --json, log lines are JSON.
     """
     from perdure.cli.logs import log_to_stderr
     from perdure.engine.worker_process import WorkerOptions
@@ -92,7 +92,11 @@ def _work(app: App, options: WorkerOptions) -> None:
     from perdure.engine.worker_process import run_worker
 
     _collect_seldom()
-    run(run_worker(app, options))
+
+    async def work() -> None:
+        click.get_current_context().exit(await run_worker(app, options))
+
+    run(work())
 
 
 def _collect_seldom() -> None:

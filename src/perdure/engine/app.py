@@ -37,13 +37,15 @@ if TYPE_CHECKING:
     from perdure.engine.maintenance import Maintenance
     from perdure.engine.manifests.applying import Manifests
     from perdure.engine.opened import Opened
-    from perdure.engine.operators import DeadLetters, Runs, Workers
+    from perdure.engine.operators import DeadLetters, Runs
+    from perdure.engine.pruning import Pruning
     from perdure.engine.results import Results
     from perdure.engine.scheduler import Scheduler
     from perdure.engine.schedules import Schedules
     from perdure.engine.webhooks.keeping import Webhooks
     from perdure.engine.webhooks.sender import WebhookSender
     from perdure.engine.worker_host import WorkerHost
+    from perdure.engine.workers import Workers
 
 
 class App(Declarations):
@@ -143,6 +145,19 @@ class App(Declarations):
         twin.tasks, twin.hub, twin.queue_settings = self.tasks, self.hub, self.queue_settings
         twin.stated_schedules = self.stated_schedules
         return twin
+
+    def without_tasks(self, environment: str | None = None) -> App:
+        """An app on the same database that knows nobody's tasks, closed."""
+        return App(
+            self.url,
+            environment=environment or self.environment,
+            defaults=self.defaults,
+            clock=self.clock,
+            ids=self.ids,
+            redact=self.redact,
+            tracing=self.tracing,
+            **self.storage_options,
+        )
 
     def open_storage(self) -> Storage:
         """Another way into the same storage, for another loop."""
@@ -299,6 +314,15 @@ class App(Declarations):
         from perdure.engine.doctor import examine_app
 
         return await examine_app(self)
+
+    def pruning(
+        self, *, older_than: Duration | None = None, statuses: Sequence[str] | None = None
+    ) -> Pruning:
+        """What is old enough to be forgotten, to be counted or pruned now: by retention, or what
+        ended before `older_than`; with `statuses`, only what ended so."""
+        from perdure.engine.pruning import Pruning
+
+        return Pruning(self, older_than=older_than, statuses=statuses)
 
     async def tick(self, *, grace: Duration | None = None) -> None:
         """One pass of scheduler and maintenance. If it finds expired leases it stays until it may

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
@@ -44,8 +44,17 @@ class Totals(msgspec.Struct):
 class Audit:
     """One pass over an environment: `async for finding in audit.findings(): …`, then `totals`."""
 
-    def __init__(self, storage: Storage, environment: str, *, page: int = PAGE) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        environment: str,
+        *,
+        page: int = PAGE,
+        tell: Callable[[int], None] = lambda runs: None,
+    ) -> None:
+        """`tell` is called with how many runs were examined, page by page."""
         self.totals = Totals()
+        self._tell = tell
         self._storage = storage
         self._filter = RunFilter(environment=environment)
         self._page = page
@@ -59,6 +68,7 @@ class Audit:
                 return
             for finding in await self._examine(runs):
                 yield finding
+            self._tell(self.totals.runs)
         for finding in await self._miscounted():
             self.totals.mismatches += 1
             yield finding

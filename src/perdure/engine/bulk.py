@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypedDict, cast
@@ -27,6 +28,9 @@ from perdure.errors import InvalidInput, PerdureError, StorageError
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
+    from perdure.engine.handle import RunHandle
+
+Tell = Callable[[int, int], None]
 
 TASK = "perdure.bulk"
 QUEUE = "perdure"
@@ -117,14 +121,42 @@ def define_bulk(app: App) -> None:
 
     @app.task(name=TASK, queue=QUEUE, retry=TIRELESS)
     async def bulk(ctx: Context, order: Order) -> Report:
-        return await _BulkRun(app, ctx, order).carry_out()
+        def tell(seen: int, total: int) -> None:
+            ctx.progress(min(seen / total, 1.0), f"{seen} of {total}")
+
+        return await BulkOrder(app, order, ctx.run.id, tell).carry_out()
 
 
-class _BulkRun:
-    def __init__(self, app: App, ctx: Context, order: Order) -> None:
+@asynccontextmanager
+async def carrier(app: App) -> AsyncIterator[App]:
+    """Somebody in this process who takes orders for `app`'s database and carries them out."""
+    made = app.without_tasks()
+    define_bulk(made)
+    async with made.worker(concurrency=1, queues=[QUEUE], drain=0):
+        yield made
+
+
+async def place_order(app: App, order: Order) -> RunHandle[Report]:
+    """From a `carrier`: durable when it returns."""
+    asked = app.tasks[TASK].options(tags=tags_of(order.action))
+    made: RunHandle[Report] = await asked.trigger(order)
+    return made
+
+
+def tags_of(action: Action) -> dict[str, str]:
+    """By which orders can be found."""
+    return {"action": action.value}
+
+
+class BulkOrder:
+    """One order, about to be carried out. The ids of new runs follow from `order_id`; `tell` is
+    called with how many were seen, of how many."""
+
+    def __init__(self, app: App, order: Order, order_id: str, tell: Tell) -> None:
         self._app = app
-        self._ctx = ctx
         self._order = order
+        self._order_id = order_id
+        self._tell = tell
         self._outcomes: Counter[str] = Counter()
 
     async def carry_out(self) -> Report:
@@ -136,7 +168,8 @@ class _BulkRun:
                     if trouble is not None:
                         raise trouble
             seen = self._outcomes.total()
-            self._ctx.progress(min(seen / max(total, seen), 1.0), f"{seen} of {max(total, seen)}")
+            if seen:
+                self._tell(seen, max(total, seen))
         done = self._outcomes.pop("", 0)
         return Report(done + self._outcomes.total(), done, dict(self._outcomes))
 
@@ -166,14 +199,14 @@ class _BulkRun:
         return acts[self._order.action]
 
     def _new_id(self, run_id: str) -> str:
-        digest = hashlib.sha256(f"{self._ctx.run.id} {run_id}".encode()).digest()
+        digest = hashlib.sha256(f"{self._order_id} {run_id}".encode()).digest()
         return make_run_id(self._order.before, lambda count: digest[:count])
 
     async def _pages(self) -> AsyncIterator[Sequence[str]]:
         cursor: str | None = None
         while True:
             run_ids, cursor = await self._page(cursor)
-            yield [run_id for run_id in run_ids if run_id != self._ctx.run.id]
+            yield [run_id for run_id in run_ids if run_id != self._order_id]
             if cursor is None:
                 return
 

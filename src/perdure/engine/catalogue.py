@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from perdure.core.rates import Rate
-from perdure.core.run import Policy
+from perdure.core.run import Actor, Policy
 from perdure.core.values import encode_value
 from perdure.engine.door import did_you_mean
 from perdure.engine.executors.target import Target
@@ -74,8 +74,17 @@ class KnownTask(msgspec.Struct):
         return self.settings.name
 
 
+class Drain(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody's wish that a worker end what it has begun, and then itself."""
+
+    by: Actor
+    at: datetime
+    reason: str | None = None
+
+
 class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker process, as it last said of itself; `seen_at` is the storage's time."""
+    """One worker process, as it last said of itself; `seen_at` is the storage's time. It says
+    `stopped` last of all."""
 
     id: str
     host: str
@@ -86,6 +95,8 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] | None
     tasks: tuple[str, ...]
     stopping: bool = False
+    stopped: bool = False
+    drain: Drain | None = None
     seen_at: datetime | None = None
 
 
@@ -176,16 +187,17 @@ def check_payload(task: str, schema: dict[str, Any], payload: Mapping[str, Any])
 
 
 async def known_workers(storage: Storage, environment: str) -> list[WorkerEntry]:
-    return [
-        msgspec.structs.replace(
-            msgspec.json.decode(record.body, type=WorkerEntry), seen_at=record.seen_at
-        )
-        for record in await storage.records(environment, WORKER)
-    ]
+    return [read_worker(record) for record in await storage.records(environment, WORKER)]
+
+
+def read_worker(record: Record) -> WorkerEntry:
+    entry = msgspec.json.decode(record.body, type=WorkerEntry)
+    return msgspec.structs.replace(entry, seen_at=record.seen_at)
 
 
 class Registration:
-    """A worker's own line in the registry, put again with every heartbeat."""
+    """A worker's own line in the registry, put again with every heartbeat. Besides the worker
+    only those write it who ask it to drain: it learns of that because they were faster."""
 
     def __init__(self, app: App, storage: Storage, worker_id: str) -> None:
         self._app = app
@@ -193,6 +205,7 @@ class Registration:
         self._worker_id = worker_id
         self._started_at = app.clock.now()
         self._version = 0
+        self._drain: Drain | None = None
 
     async def beat(
         self,
@@ -201,8 +214,10 @@ class Registration:
         running: int,
         queues: tuple[str, ...] | None,
         stopping: bool,
+        stopped: bool = False,
         tasks: tuple[str, ...] | None = None,
-    ) -> None:
+    ) -> Drain | None:
+        """What somebody has asked for meanwhile, or before."""
         entry = WorkerEntry(
             id=self._worker_id,
             host=socket.gethostname(),
@@ -213,24 +228,33 @@ class Registration:
             queues=queues,
             tasks=tuple(self._app.tasks) if tasks is None else tasks,
             stopping=stopping,
+            stopped=stopped,
         )
-        body = msgspec.json.encode(entry).decode()
-        # Nobody else writes this line: what is in the way is a try of ours that was not answered,
-        # or it was taken for dead and forgotten.
-        if not await self._put(body) and not await self._put(body):
-            self._version = 0
-            await self._put(body)
+        for _ in range(MOST_CONFLICTS):
+            if await self._put(msgspec.structs.replace(entry, drain=self._drain)):
+                break
+            await self._look()
+        return self._drain
 
-    async def _put(self, body: str) -> bool:
+    async def _look(self) -> None:
+        """What is in the way: somebody's wish, a try of ours that was not answered, or nothing,
+        because it was taken for dead and forgotten."""
+        found = await self._storage.records(self._app.environment, WORKER)
+        own = [record for record in found if record.name == self._worker_id]
+        self._version = own[0].version if own else 0
+        if own:
+            self._drain = read_worker(own[0]).drain
+
+    async def _put(self, entry: WorkerEntry) -> bool:
         record = Record(
             environment=self._app.environment,
             kind=WORKER,
             name=self._worker_id,
             version=self._version + 1,
-            body=body,
+            body=msgspec.json.encode(entry).decode(),
         )
         [stored] = await self._storage.put([record])
-        self._version += 1
+        self._version += stored
         return stored
 
     async def forget_the_dead(self) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,18 +15,25 @@ if TYPE_CHECKING:
 
 
 class Heartbeat(Service):
-    """Says every renewal interval what `beat` says."""
+    """Says every renewal interval what `beat` says, or at once if asked to."""
 
     def __init__(self, app: App, beat: Callable[[], Awaitable[None]]) -> None:
         super().__init__(app.clock)
         self._interval = app.defaults.renewal_interval
         self._beat = beat
+        self._soon = asyncio.Event()
+
+    def beat_now(self) -> None:
+        self._soon.set()
 
     async def run_once(self) -> None:
+        self._soon.clear()
         await self._beat()
 
     async def rest(self) -> None:
-        await self._clock.sleep(self._interval)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._interval.total_seconds()):
+                await self._soon.wait()
 
     @property
     def pause(self) -> timedelta:

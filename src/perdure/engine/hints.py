@@ -43,6 +43,10 @@ def cancel(worker_id: str) -> str:
     return f"cancel:{worker_id}"
 
 
+def drain(worker_id: str) -> str:
+    return f"drain:{worker_id}"
+
+
 def schedules(environment: str) -> str:
     return f"schedules:{environment}"
 

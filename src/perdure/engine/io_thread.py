@@ -49,6 +49,9 @@ class IoThread:
 class SameLoop:
     """The same, without a thread: for simulators, and for one run executed here."""
 
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        return asyncio.ensure_future(coroutine)
+
     async def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return await coroutine
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import decide_attention
-from perdure.core.lifecycle import TERMINAL, Status
+from perdure.core.lifecycle import TERMINAL
 from perdure.core.run import Run
 from perdure.engine import hints
 from perdure.engine.patience import Patience
+from perdure.engine.pruning import retention_of
 from perdure.engine.service import AppService
 from perdure.errors import StorageUnavailable
 from perdure.storage.protocol import Committed
@@ -35,8 +36,6 @@ LONGEST_TICK = 3
 
 LOOKS_A_LEASE = 4
 """So often it looks in the life of a lease, however short: else it could judge none in time."""
-
-FAILURES = (Status.FAILED, Status.DEAD_LETTERED)
 
 
 class Maintenance(AppService):
@@ -126,15 +125,10 @@ class Maintenance(AppService):
         batch = self._app.defaults.maintenance_batch
         left = PRUNE_BATCHES
         for status in sorted(TERMINAL):
-            while await self._app.storage.prune(status, self._oldest(status, now), batch) == batch:
+            before = now - retention_of(status, self._app.defaults)
+            while await self._app.storage.prune(status, before, batch) == batch:
                 left -= 1
                 if not left:
                     return False
         spans = await self._app.storage.prune_spans(now - self._app.defaults.retention, batch)
         return await self._app.storage.prune_keys(batch) < batch and spans < batch
-
-    def _oldest(self, status: Status, now: datetime) -> datetime:
-        """Since when runs that ended so are kept."""
-        defaults = self._app.defaults
-        kept = defaults.failure_retention if status in FAILURES else defaults.retention
-        return now - kept

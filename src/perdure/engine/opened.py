@@ -12,12 +12,13 @@ from perdure.engine import catalogue
 from perdure.engine.client import Client
 from perdure.engine.hints import Hints
 from perdure.engine.limits import Limits, Queues, declare_limits
-from perdure.engine.operators import DeadLetters, Runs, Workers
+from perdure.engine.operators import DeadLetters, Runs
 from perdure.engine.reconciling import reconcile_code
 from perdure.engine.results import Results
 from perdure.engine.schedules import Schedules
 from perdure.engine.storage_time import StorageTime
 from perdure.engine.webhooks.keeping import Webhooks
+from perdure.engine.workers import Workers
 from perdure.errors import AccessRefused, AppOnAnotherLoop
 from perdure.storage import Storage
 from perdure.telemetry import table

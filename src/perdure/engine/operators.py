@@ -31,7 +31,6 @@ from perdure.core.lifecycle import Status
 from perdure.core.run import Actor, ActorType, Run
 from perdure.core.values import encode_value
 from perdure.engine import hints, write
-from perdure.engine.catalogue import WorkerEntry, known_workers
 from perdure.engine.door import actor_of, count, run_id_of, text
 from perdure.engine.filters import (
     LetterFilters,
@@ -375,18 +374,3 @@ class DeadLetters:
         closed = close_dead_letter(found, DeadLetterStatus.DISCARDED, actor, now)
         if not await self._app.storage.close_dead_letter(closed):
             raise NotAllowed(found.id, "discard", found.status, "it has no open dead letter")
-
-
-class Workers:
-    """`app.workers`: who works."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    async def list(self) -> Sequence[WorkerEntry]:
-        """Every worker that said so within the last hour; `seen_at` tells when it last did."""
-        return await known_workers(self._app.storage, self._app.environment)
-
-    async def leases(self, worker_id: str) -> Sequence[Run]:
-        """The runs a worker holds."""
-        return await self._app.storage.leases(worker_id)

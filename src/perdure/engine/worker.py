@@ -18,7 +18,7 @@ from perdure.core.decide.lease import Evidence
 from perdure.core.run import Run
 from perdure.engine import hints
 from perdure.engine.attempt import StopReason
-from perdure.engine.catalogue import Registration
+from perdure.engine.catalogue import Drain, Registration
 from perdure.engine.doubt import Doubt
 from perdure.engine.handlers import Ended, Handlers, Report
 from perdure.engine.heartbeat import Heartbeat
@@ -54,6 +54,9 @@ class Worker:
     _watching: asyncio.Timeout | None = None
     """How long the loop that keeps watch will wait."""
 
+    on_drain: Callable[[Drain], None] = staticmethod(lambda wish: None)
+    """Called when somebody has asked for it from afar."""
+
     def __init__(
         self,
         app: App,
@@ -84,13 +87,13 @@ class Worker:
         registry = app.metrics.registry
         self._stuck = registry.counter(table.HANDLERS_STUCK)
         self._logs = RunLogs(storage, hint, app.clock, self._time.now, app.redact, registry)
-        self._services: list[Service] = [self._leases, self._doubt, Heartbeat(app, self._beat)]
+        self._heartbeat = Heartbeat(app, self._beat)
+        self._services: list[Service] = [self._leases, self._doubt, self._heartbeat]
         self._claimers: list[asyncio.Task[None]] = []
         self._wake, self._watch = asyncio.Event(), asyncio.Lock()
         self._changed = asyncio.Event()
         self._next_look: datetime | None = None
-        self._is_hinted = False
-        self._cancel_hints = 0
+        self._is_hinted, self._cancel_hints = False, 0
         self._is_stopping = self._is_in_a_hurry = False
         self._drain: asyncio.Timeout | None = None
         self._farewells: list[Callable[[], None]] = []
@@ -125,7 +128,7 @@ class Worker:
         """Whoever asks now learns that nobody works here. If it cannot be said, time tells."""
         with suppress(StorageUnavailable, TimeoutError):
             async with asyncio.timeout(TO_LEAVE):
-                await self._register()
+                await self._register(stopped=True)
 
     def hurry(self) -> None:
         """Drain no longer."""
@@ -141,15 +144,18 @@ class Worker:
 
     async def _beat(self) -> None:
         self._handlers.dismiss_idle()
-        await self._register()
+        wish = await self._register()
+        if wish is not None and not self._is_stopping:
+            self.on_drain(wish)
         await self._registration.forget_the_dead()
 
-    async def _register(self) -> None:
-        await self._registration.beat(
+    async def _register(self, *, stopped: bool = False) -> Drain | None:
+        return await self._registration.beat(
             concurrency=self._concurrency,
             running=len(self._leases.held),
             queues=self._queues,
             stopping=self._is_stopping,
+            stopped=stopped,
             tasks=tuple(self._tasks),
         )
 
@@ -187,6 +193,8 @@ class Worker:
         if topics is None or hints.cancel(self.id) in topics:
             self._cancel_hints += 1
             self._leases.renew_now()
+        if topics is not None and hints.drain(self.id) in topics:
+            self._heartbeat.beat_now()
 
     def _concerns_me(self, topic: str) -> bool:
         kind, _, rest = topic.partition(":")

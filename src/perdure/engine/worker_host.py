@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.engine.attempt import Ladder
+from perdure.engine.catalogue import Drain
 from perdure.engine.door import Duration, count, duration, queue_names
 from perdure.engine.executors.serving import Serving, check_served, target_kinds
 from perdure.engine.handlers import Handlers
@@ -21,9 +23,13 @@ from perdure.engine.transaction import TransactionTerms
 from perdure.engine.worker import Worker
 from perdure.storage.protocol import Storage
 from perdure.storage.transacting import Transactions
+from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
+
+Stopping = Future[None] | asyncio.Future[None]
+"""Ends when everything has been handed over."""
 
 BRIEFLY = timedelta(seconds=1)
 """The drain of a worker whose block is left because of an error."""
@@ -57,8 +63,12 @@ class WorkerHost:
         self._tasks: Mapping[str, Task[..., Any]] = app.tasks
         self._drain = app.defaults.drain_deadline if drain is None else duration(drain, "drain")
         self._same_loop = same_loop
-        self._stopping: Future[None] | None = None
+        self._stopping: Stopping | None = None
+        self._asked_first = threading.Lock()
         self._is_running = False
+        self.drain_wish: Drain | None = None
+        """What somebody asked for from afar; it then stops, unless somebody else sees to that."""
+        self.on_drain: Callable[[], object] = self.begin_stop
         self._transactions: Transactions | None = None
         self._here = AsyncExitStack()
         self._there = AsyncExitStack()
@@ -83,13 +93,22 @@ class WorkerHost:
     async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         await self.stop(self._drain_after(kind))
 
-    def begin_stop(self) -> Future[None]:
+    def begin_stop(self) -> Stopping:
         """Begin to stop, from any thread and even while a handler blocks the loop. Leaving the
         block, or `stop`, then waits for the end of it."""
-        assert isinstance(self._io, IoThread), "on one loop there is no other thread to stop it"
-        if self._stopping is None:
-            self._stopping = self._io.submit(self._stop(self._drain))
-        return self._stopping
+        return self._begin_stop(self._drain)
+
+    def _begin_stop(self, drain: timedelta) -> Stopping:
+        with self._asked_first:
+            if self._stopping is None:
+                self._stopping = self._io.submit(self._stop(drain))
+            return self._stopping
+
+    def _asked_to_drain(self, wish: Drain) -> None:
+        """On the I/O loop."""
+        self.drain_wish = wish
+        table.DRAIN_ASKED.say(worker_id=self.id, by=wish.by.id, reason=wish.reason)
+        self.on_drain()
 
     async def stop(self, drain: timedelta) -> None:
         """To the end, also if cancelled meanwhile; but then without draining any longer."""
@@ -100,10 +119,7 @@ class WorkerHost:
             return
         self._is_running = False
         async with self._here:
-            if self._stopping is None:
-                await self._io.call(self._stop(drain))
-            else:
-                await asyncio.wrap_future(self._stopping)
+            await asyncio.wrap_future(self._begin_stop(drain))
 
     def _drain_after(self, kind: type[BaseException] | None) -> timedelta:
         """Whoever leaves because something is broken wants to know of it. To be cancelled is
@@ -150,6 +166,7 @@ class WorkerHost:
             if self._targets:
                 await stack.enter_async_context(self._serving())
             self._worker = self._make_worker(hints)
+            self._worker.on_drain = self._asked_to_drain
             await self._worker.start()
             self._there = stack.pop_all()
 

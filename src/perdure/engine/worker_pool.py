@@ -2,6 +2,7 @@
 
     asked to stop ──▶ SIGTERM to each ──▶ all ended well: 0
     asked again, or not ended in time ──▶ SIGKILL to each ──▶ 1
+    one was drained by an operator (exit code 3) ──▶ the others go on; the last one: 0
     one cannot start, now or ever (exit code 2) ──▶ the others are stopped ──▶ 2
 
 The parent holds a pipe to each child's standard input; its death, however it comes, closes them.
@@ -23,6 +24,9 @@ Order = Callable[[], None]
 
 CANNOT_START = 2
 """A child's exit code for what another start would not mend: no such app, no such schema."""
+
+DRAINED = 3
+"""A child's exit code after an operator asked it to end: nobody takes its place."""
 
 FIRST_PAUSE = timedelta(milliseconds=200)
 LONGEST_PAUSE = timedelta(seconds=30)
@@ -67,8 +71,10 @@ class WorkerPool:
             born = self._loop.time()
             code = await self._one_life()
             if self._stopping.is_set() or code == CANNOT_START:
-                self._codes.append(code)
+                self._codes.append(0 if code == DRAINED else code)
                 self._stop()
+                return
+            if code == DRAINED:
                 return
             table.PROCESS_DIED.say(code=code)
             if self._loop.time() - born > LIVED_WELL.total_seconds():

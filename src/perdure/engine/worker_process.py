@@ -12,7 +12,6 @@ import os
 import signal
 import threading
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ import msgspec
 
 from perdure.engine.io_thread import IoThread
 from perdure.engine.stop_signal import on_stop_signal
+from perdure.engine.worker_pool import DRAINED
 from perdure.storage import is_remote
 from perdure.telemetry import table
 
@@ -50,9 +50,9 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     supervised: bool = False
 
 
-async def run_worker(app: App, options: WorkerOptions) -> None:
-    """Work until asked to stop. Raises what opening the app raises."""
-    exit_ = _Exit(asyncio.get_running_loop())
+async def run_worker(app: App, options: WorkerOptions) -> int:
+    """Work until asked to stop; the exit code. Raises what opening the app raises."""
+    exit_ = _Exit(asyncio.get_running_loop(), options)
     if options.supervised:
         _stop_with_the_supervisor()
     async with AsyncExitStack() as stack:
@@ -66,12 +66,13 @@ async def run_worker(app: App, options: WorkerOptions) -> None:
             targets=options.targets,
         )
         await stack.enter_async_context(host)
-        exit_.host = host
+        exit_.watch(host)
         _spare_the_collector()
         table.WORKER_READY.say(worker_id=host.id, pid=os.getpid())
         await exit_.wanted.wait()
         table.WORKER_STOPS.say(worker_id=host.id, pid=os.getpid())
     table.WORKER_STOPPED.say(worker_id=host.id, pid=os.getpid())
+    return exit_.code
 
 
 def _spare_the_collector() -> None:
@@ -88,19 +89,39 @@ class _Exit:
     """The way out. The drain begins on the worker's own thread, whatever the handlers' loop is
     doing; while the app is still being opened there is nothing to drain."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, options: WorkerOptions) -> None:
         self.wanted = asyncio.Event()
         self.nothing_held = True
-        self.host: WorkerHost | None = None
+        self._host: WorkerHost | None = None
         self._loop = loop
+        self._options = options
         on_stop_signal(self._begin)
+
+    def watch(self, host: WorkerHost) -> None:
+        """It may also be asked from afar."""
+        host.on_drain = self._begin
+        self._host = host
+        if host.drain_wish is not None:
+            self._begin()
+
+    @property
+    def code(self) -> int:
+        """Of several processes, one that was asked from afar is not to be replaced."""
+        drained = self._host is not None and self._host.drain_wish is not None
+        return DRAINED if drained and self._options.supervised else 0
 
     def _begin(self) -> None:
         if self.nothing_held:
             os._exit(0)
-        if self.host is not None:
-            self.host.begin_stop().add_done_callback(_leave_soon)
+        if self._host is not None:
+            self._host.begin_stop().add_done_callback(self._leave_soon)
         self._loop.call_soon_threadsafe(self.wanted.set)
+
+    def _leave_soon(self, _: object) -> None:
+        """Nothing is held any more: a handler that will not end is no reason to stay."""
+        timer = threading.Timer(LINGER.total_seconds(), os._exit, [self.code])
+        timer.daemon = True
+        timer.start()
 
 
 @asynccontextmanager
@@ -122,13 +143,6 @@ async def _services(app: App, options: WorkerOptions) -> AsyncIterator[None]:
 
 async def _leave(thread: IoThread, service: AppService) -> None:
     await thread.call(service.__aexit__())
-
-
-def _leave_soon(_: Future[None]) -> None:
-    """Nothing is held any more: a handler that will not end is no reason to stay."""
-    timer = threading.Timer(LINGER.total_seconds(), os._exit, [0])
-    timer.daemon = True
-    timer.start()
 
 
 def _stop_with_the_supervisor() -> None:

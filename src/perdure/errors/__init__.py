@@ -26,6 +26,7 @@
     ├── ScheduleConflict            somebody else moved the schedule first: reload, decide again
     ├── KeyNotFound                 no API key has this id
     ├── WebhookNotFound
+    ├── WorkerNotFound              no live worker has this id
     ├── IdempotencyConflict         the same key was used for another payload
     ├── SingletonConflict           another active run has the singleton key
     ├── RunUnsuccessful             the awaited run ended otherwise than by success
@@ -268,6 +269,18 @@ class WebhookNotFound(PerdureError):
         return f"there is no webhook {self.name!r:.80}; app.webhooks.list() names them all"
 
 
+class WorkerNotFound(PerdureError):
+    """There is no such worker, or it has ended, or was not heard of for the length of a lease."""
+
+    def __init__(self, worker_id: str) -> None:
+        super().__init__(worker_id)
+        self.worker_id = worker_id
+
+    def __str__(self) -> str:
+        name = f"{self.worker_id!r:.80}"
+        return f"no live worker is called {name}; app.workers.list() names those there are"
+
+
 class IdempotencyConflict(PerdureError):
     """The idempotency key belongs to a run with another payload."""
 
@@ -331,5 +344,6 @@ __all__ = [
     "TransactionError",
     "UnreadableHistory",
     "WebhookNotFound",
+    "WorkerNotFound",
     "WouldBlockLoop",
 ]

@@ -34,6 +34,8 @@ NOT_OVER_HTTP = {
     "outbox": "pushing is for those who hold all environments' runs: the server",
     "delivered": "pushing is for those who hold all environments' runs: the server",
     "prune": "it forgets runs of every environment; the server's maintenance prunes",
+    "prunable": "it counts runs of every environment; the server's maintenance prunes",
+    "forget_runs": "it forgets without leaving word; measure beside the database",
     "prune_spans": "it forgets spans of every environment; the server's maintenance prunes",
 }
 """Methods of the contract that have no operation, and why."""

@@ -21,6 +21,7 @@ from perdure.storage.protocol import RunFilter
 from perdure.storage.reading import conditions_of
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Many, Operation, Step, Trip, last_trip, trip
+from perdure.storage.upkeep import forget_runs
 
 T = TypeVar("T")
 Make = Callable[[], Operation[T]]
@@ -42,6 +43,15 @@ class SqlOversight:
 
     async def throughput(self, environment: str, since: datetime, step: timedelta) -> list[Ended]:
         return await self._read(lambda: count_ended(environment, since, step, self.dialect))
+
+    async def pace(self, environment: str, since: datetime) -> dict[str, int]:
+        return await self._read(lambda: count_pace(environment, since, self.dialect))
+
+    async def prunable(self, status: Status, before: datetime, *, most: int) -> int:
+        return await self._read(lambda: count_prunable(status, before, most, self.dialect))
+
+    async def forget_runs(self, run_ids: Sequence[str]) -> int:
+        return await self._write(lambda: forget_runs(run_ids, self.dialect))
 
     async def latest_change(self) -> str:
         return await self._read(latest_change)
@@ -90,6 +100,22 @@ def count_ended(
     }
     [found] = yield last_trip(Step("count_ended", wanted))
     return [Ended(since + number * step, Status(status), count) for number, status, count in found]
+
+
+def count_pace(environment: str, since: datetime, dialect: Dialect) -> Operation[dict[str, int]]:
+    wanted = {
+        "environment": environment,
+        "statuses": rows.json_list(sorted(TERMINAL)),
+        "since": dialect.instant(since),
+    }
+    [found] = yield last_trip(Step("count_pace", wanted))
+    return {str(queue): int(count) for queue, count in found}
+
+
+def count_prunable(status: Status, before: datetime, most: int, dialect: Dialect) -> Operation[int]:
+    old = {"status": status.value, "before": dialect.instant(before), "most": most}
+    [[[count]]] = yield last_trip(Step("count_finished_before", old))
+    return int(count)
 
 
 def latest_change() -> Operation[str]:

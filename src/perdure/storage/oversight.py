@@ -59,6 +59,20 @@ class Oversight(Protocol):
         """How many runs ended since then, step by step. Found by index; what ended is looked at."""
         ...
 
+    async def pace(self, environment: str, since: datetime) -> dict[str, int]:
+        """How many runs ended since then, queue by queue. Found as those are."""
+        ...
+
+    async def prunable(self, status: Status, before: datetime, *, most: int) -> int:
+        """How many runs `prune` would forget, in every environment, counted only so far."""
+        ...
+
+    async def forget_runs(self, run_ids: Sequence[str]) -> int:
+        """Forget those of these that have ended, history and all; how many. Unlike after `prune`
+        nobody who reads the feed learns that something is missing: for runs that were only made
+        to measure, in an environment where nobody else is."""
+        ...
+
     async def latest_change(self) -> str:
         """A cursor of the change feed after which only what is not yet visible comes."""
         ...

@@ -13,6 +13,17 @@ from perdure.storage.reading import keys_of, moment_of, runs_of
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Many, Operation, Rows, Step, last_trip, trip
 
+FORGET = (
+    "delete_history",
+    "delete_tags",
+    "delete_batches",
+    "delete_dead_letters",
+    "delete_logs",
+    "delete_progress",
+    "delete_runs",
+)
+"""All that is known of a run; the run last, since the others look at it."""
+
 
 def renew_leases(renewals: Sequence[Renewal], dialect: Dialect) -> Operation[Renewed]:
     """Lock what is free, renew it, then read what became of all of them."""
@@ -80,19 +91,19 @@ def due_for_attention(limit: int, dialect: Dialect) -> Operation[list[Run]]:
 def prune_runs(status: Status, before: datetime, limit: int, dialect: Dialect) -> Operation[int]:
     old = {"status": status.value, "before": dialect.instant(before), "limit": limit}
     [found] = yield trip(Step("finished_before", old))
-    ids = {"ids": rows.json_list([dialect.key(dialect.run_id(row[0])) for row in found])}
-    forget = (
-        "mark_pruned",
-        "delete_history",
-        "delete_tags",
-        "delete_batches",
-        "delete_dead_letters",
-        "delete_logs",
-        "delete_progress",
-        "delete_runs",
-    )
-    yield last_trip(*(Step(query, ids) for query in forget if found))
+    yield last_trip(*_forgetting(("mark_pruned", *FORGET), found, dialect))
     return len(found)
+
+
+def forget_runs(run_ids: Sequence[str], dialect: Dialect) -> Operation[int]:
+    [found] = yield trip(Step("finished_among", {"ids": keys_of(run_ids, dialect)}))
+    yield last_trip(*_forgetting(FORGET, found, dialect))
+    return len(found)
+
+
+def _forgetting(queries: Sequence[str], found: Rows, dialect: Dialect) -> list[Step]:
+    ids = {"ids": rows.json_list([dialect.key(dialect.run_id(row[0])) for row in found])}
+    return [Step(query, ids) for query in queries if found]
 
 
 def prune_keys(limit: int) -> Operation[int]:

@@ -65,6 +65,9 @@ OUTCOME_REFUSED = Record(
     ("run_id", "why"),
     "Storage will never take it; the run fails, as `system`.",
 )
+DRAIN_ASKED = Record(
+    _WORKER, INFO, "asked to drain", ("worker_id", "by", "reason"), "By an operator: it will end."
+)
 DRAINING = Record(
     _WORKER, WARNING, "stopping; waiting for runs to end", ("runs",), "Until the drain is over."
 )

@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgspec
 
 from perdure.engine.asking import Wish
-from perdure.engine.bulk import MOST, TASK, Action, Order, Words, count_fitting
+from perdure.engine.bulk import MOST, TASK, Action, Order, Words, count_fitting, tags_of
 from perdure.engine.options import TriggerOptions
 from perdure.errors import InvalidInput
 from perdure.web.problems import Refusal, RequestRefused
@@ -51,11 +51,7 @@ async def _order(
         by=call.by,
         reason=body.reason,
     )
-    wish = Wish(TASK, {"order": msgspec.to_builtins(order)}, TriggerOptions(tags=_tags(action)))
+    wish = Wish(TASK, {"order": msgspec.to_builtins(order)}, TriggerOptions(tags=tags_of(action)))
     made = await call.at.asking.ask(wish, client(call))
     call.headers["Location"] = f"/v1/runs/{made.id}"
     return BulkView(matched, made.id)
-
-
-def _tags(action: Action) -> dict[str, str]:
-    return {"action": action.value}

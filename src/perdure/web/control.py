@@ -1,10 +1,11 @@
-"""Queues, limits, dead letters, keys and the audit log over HTTP."""
+"""Queues, limits, workers, dead letters, keys and the audit log over HTTP."""
 
 from __future__ import annotations
 
 from msgspec.structs import asdict
 
 from perdure.core.effects import DeadLetter, DeadLetterStatus
+from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.keys import ApiKey
 from perdure.engine.limits import QueueState, TaskLimits
 from perdure.errors import KeyNotFound
@@ -65,6 +66,13 @@ async def set_limit(call: Call, body: LimitBody) -> TaskLimits:
 
 async def reset_limit(call: Call) -> TaskLimits:
     return await call.app.limits.reset(call.path["task"])
+
+
+# Workers
+
+
+async def drain_worker(call: Call, body: ReasonBody) -> WorkerEntry:
+    return await call.app.workers.drain(call.path["worker"], body.reason, call.by)
 
 
 # Dead letters

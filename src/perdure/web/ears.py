@@ -19,6 +19,7 @@ FORGOTTEN_AFTER = 60.0
 """Seconds after its last question a listener is taken for dead."""
 MOST_EARS = 10_000
 _OF_ENVIRONMENTS = ("work", "done", "schedules")
+_OF_WORKERS = ("cancel", "drain")
 
 Name = tuple[str, str, str]
 
@@ -91,12 +92,12 @@ class Ears:
 
 
 def of_environment(topics: Topics, environment: str) -> Topics:
-    """Those that concern it. Whom a cancellation concerns only its worker knows."""
+    """Those that concern it. Whether a worker is of it, only that worker knows."""
     return frozenset(topic for topic in topics if _concerns(topic, environment))
 
 
 def _concerns(topic: str, environment: str) -> bool:
     kind, _, rest = topic.partition(":")
     if kind not in _OF_ENVIRONMENTS:
-        return kind == "cancel"
+        return kind in _OF_WORKERS
     return rest == environment or (kind == "work" and rest.startswith(f"{environment}:"))

@@ -76,6 +76,7 @@ STATUSES: dict[type[e.PerdureError], int] = {
     e.ScheduleNotFound: 404,
     e.KeyNotFound: 404,
     e.WebhookNotFound: 404,
+    e.WorkerNotFound: 404,
     e.NotAllowed: 409,
     e.SequenceConflict: 409,
     e.ScheduleExists: 409,

@@ -72,6 +72,8 @@ CONTROL = (
     Route("POST", f"{_LETTER}/discard", _OPERATE, control.discard_dead_letter,
           "Close it without another try", (e.NotAllowed,)),
     Route("GET", "/v1/workers", _READ, overview.list_workers, "Workers of the last hour"),
+    Route("POST", "/v1/workers/{worker}/drain", _OPERATE, control.drain_worker,
+          "Ask a worker to end as SIGTERM would", (e.WorkerNotFound,)),
     Route("GET", "/v1/stats", _READ, overview.get_stats, "Numbers for dashboards"),
     Route("GET", "/v1/stream", _READ, stream.stream_changes, "Changes as they come (SSE)",
           media_type="text/event-stream"),

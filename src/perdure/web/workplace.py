@@ -73,17 +73,7 @@ class Workplaces:
         await self._stack.aclose()
 
     async def _open(self, environment: str) -> Workplace:
-        like = self._like
-        app = App(
-            like.url,
-            environment=environment,
-            defaults=like.defaults,
-            clock=like.clock,
-            ids=like.ids,
-            redact=like.redact,
-            tracing=like.tracing,
-            **like.storage_options,
-        )
+        app = self._like.without_tasks(environment)
         define_bulk(app)
         await self._stack.enter_async_context(app)
         await self._stack.enter_async_context(app.worker(concurrency=BULK_RUNS, queues=[QUEUE]))

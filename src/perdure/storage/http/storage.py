@@ -182,6 +182,7 @@ class HttpStorage:
     count = _asked(Storage.count)
     backlog = _asked(Storage.backlog)
     throughput = _asked(Storage.throughput)
+    pace = _asked(Storage.pace)
     logs = _asked(Storage.logs)
     progress = _asked(Storage.progress)
     changes = _asked(Storage.changes)
@@ -245,6 +246,12 @@ class HttpStorage:
 
     async def prune(self, status: Status, before: datetime, limit: int) -> int:
         raise _refused("prune")
+
+    async def prunable(self, status: Status, before: datetime, *, most: int) -> int:
+        raise _refused("prunable")
+
+    async def forget_runs(self, run_ids: Sequence[str]) -> int:
+        raise _refused("forget_runs")
 
     async def prune_spans(self, before: datetime, limit: int) -> int:
         raise _refused("prune_spans")

@@ -1111,6 +1111,13 @@ SELECT floor(extract(epoch FROM finished_at - :since) * 1000000 / :step)::bigint
  GROUP BY number, status
  ORDER BY number, status;
 
+-- name: count_pace
+SELECT queue, count(*)
+  FROM perdure_runs
+ WHERE status = ANY (ARRAY(SELECT jsonb_array_elements_text(:statuses::jsonb)))
+   AND finished_at >= :since AND environment = :environment
+ GROUP BY queue;
+
 -- name: read_changes
 -- Below the oldest open write transaction nothing can appear any more, so nothing is skipped.
 SELECT xid::text || '.' || run_id::text || '.' || first_sequence, run_id, first_sequence, events
@@ -1134,6 +1141,20 @@ SELECT id
  ORDER BY finished_at
  LIMIT :limit
    FOR UPDATE SKIP LOCKED;
+
+-- name: count_finished_before
+-- Which `finished_before` would find, counted only so far.
+SELECT count(*)
+  FROM (SELECT 1 FROM perdure_runs
+         WHERE status = :status AND finished_at <= :before
+         LIMIT :most) AS finished;
+
+-- name: finished_among
+SELECT id
+  FROM perdure_runs
+ WHERE id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
+   AND finished_at IS NOT NULL
+   FOR UPDATE;
 
 -- name: delete_history
 DELETE FROM perdure_history

@@ -956,6 +956,13 @@ SELECT (finished_at - :since) / :step AS number, status, count(*)
  GROUP BY number, status
  ORDER BY number, status;
 
+-- name: count_pace
+SELECT queue, count(*)
+  FROM perdure_runs
+ WHERE status IN (SELECT value FROM json_each(:statuses))
+   AND finished_at >= :since AND environment = :environment
+ GROUP BY queue;
+
 -- name: read_changes
 SELECT CAST(position AS TEXT), run_id, first_sequence, events
   FROM perdure_history
@@ -974,6 +981,18 @@ SELECT id
  WHERE status = :status AND finished_at <= :before
  ORDER BY finished_at
  LIMIT :limit;
+
+-- name: count_finished_before
+-- Which `finished_before` would find, counted only so far.
+SELECT count(*)
+  FROM (SELECT 1 FROM perdure_runs
+         WHERE status = :status AND finished_at <= :before
+         LIMIT :most) AS finished;
+
+-- name: finished_among
+SELECT id
+  FROM perdure_runs
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND finished_at IS NOT NULL;
 
 -- name: delete_history
 DELETE FROM perdure_history

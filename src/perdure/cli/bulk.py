@@ -1,0 +1,165 @@
+"""Orders about many: counted, confirmed, and then carried out by a durable run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import click
+
+from perdure.cli.filtering import letter_filters, run_filters, words_of
+from perdure.cli.operating import audited, operator
+from perdure.cli.output import CommandFailed, answer
+from perdure.cli.progress import progress
+from perdure.cli.watching import looks
+
+if TYPE_CHECKING:
+    from perdure.cli.progress import Reached
+    from perdure.engine.app import App
+    from perdure.engine.bulk import Order, Report, Words
+    from perdure.engine.handle import RunHandle
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+HUNDREDTHS = 100
+_HOW = (
+    click.option("--all", "all_of_them", is_flag=True, help="Whatever it is: no filter at all."),
+    click.option("--dry-run", is_flag=True, help="Only count what fits."),
+    click.option("-y", "--yes", is_flag=True, help="Do not ask before many are changed."),
+)
+
+
+def one_or_many_runs(command: F) -> F:
+    """RUN, or filters."""
+    return _one(run_filters(_how(command)))
+
+
+def one_or_many_letters(command: F) -> F:
+    return _one(letter_filters(_how(command)))
+
+
+def _one(command: F) -> F:
+    return click.argument("run_id", metavar="[RUN]", required=False)(command)
+
+
+def _how(command: F) -> F:
+    for option in reversed(_HOW):
+        command = option(command)
+    return command
+
+
+class Many:
+    """What `one_or_many_…` was given, besides the one run."""
+
+    def __init__(self, all_of_them: bool, dry_run: bool, yes: bool, **filters: Any) -> None:
+        self.words = words_of(filters)
+        self.dry_run = dry_run
+        self.yes = yes
+        self._all = all_of_them
+
+    def check(self, run_id: str | None, payload: str | None = None) -> None:
+        """Raises UsageError unless it is either one run or some filter."""
+        is_many = bool(self.words or self._all)
+        if run_id is not None and (is_many or self.dry_run):
+            raise click.UsageError("Name one RUN, or say which by options; not both.")
+        if run_id is None and not is_many:
+            raise click.UsageError("Name a RUN, or say which: --task, --queue, …, or --all.")
+        if self._all and self.words:
+            raise click.UsageError("--all is everything; leave it out, or the other options.")
+        if run_id is None and payload is not None:
+            raise click.UsageError("--payload is for one RUN.")
+
+
+async def order(
+    app: App, as_json: bool, action: str, many: Many, reason: str | None, by: str | None
+) -> None:
+    """Count, ask, do."""
+    from perdure.engine.bulk import Action, Order, count_fitting
+    from perdure.engine.door import actor_of
+
+    what = Action(action)
+    matched = await count_fitting(app, what, many.words)
+    if many.dry_run or not matched:
+        answer(as_json, {"matched": matched}, f"{_count(matched)} {_fit(matched)}.")
+        return
+    confirm(f"{_count(matched)} {_fit(matched)}", f"{action} them", many.yes)
+    wanted = Order(
+        action=what,
+        words=cast("Words", many.words),  # counting has checked them
+        before=app.time(),
+        by=actor_of(operator(by)),
+        reason=reason,
+    )
+    await audited(app, by, f"bulk_{action}", str(matched), reason, **_plain(many.words))
+    with progress(f"{action} {_count(matched)}", HUNDREDTHS) as reached:
+        run_id, report = await _carried_out(app, wanted, reached)
+    data = {"matched": matched, "run_id": run_id, **_plain(report)}
+    answer(as_json, data, _told(action, report))
+
+
+def _plain(value: Any) -> Any:
+    import msgspec
+
+    return msgspec.to_builtins(value)
+
+
+def confirm(found: str, what: str, yes: bool) -> None:
+    """Ask whoever sits there. Raises CommandFailed if nobody does, click.Abort if they say no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise CommandFailed(f"{found}; say --yes to {what}, or --dry-run to only count")
+    click.confirm(f"{found}. Go on and {what}?", abort=True, err=True)
+
+
+async def _carried_out(app: App, wanted: Order, reached: Reached) -> tuple[str | None, Report]:
+    """By a durable run, which anybody who has the database may finish. From afar nobody may ask
+    for such a run, so there it is done from here, one by one."""
+    import asyncio
+
+    from perdure.engine.bulk import BulkOrder, carrier, place_order
+    from perdure.storage import is_remote
+
+    def tell(seen: int, total: int) -> None:
+        reached(HUNDREDTHS * seen // total)
+
+    if is_remote(app.url):
+        return None, await BulkOrder(app, wanted, app.ids.token(), tell).carry_out()
+    async with carrier(app) as carrying:
+        made = await place_order(carrying, wanted)
+        try:
+            await _followed(made, carrying, reached)
+        except asyncio.CancelledError:
+            onward = "a server goes on with it, or the next order about many"
+            click.echo(
+                f"\nNot done: {onward}, unless you `perdure runs cancel {made.id}`.", err=True
+            )
+            raise
+        return made.id, await made.result()
+
+
+async def _followed(made: RunHandle[Report], app: App, reached: Reached) -> None:
+    async for _ in looks(app):
+        if (await made.get()).is_terminal:
+            return
+        said = await app.runs.progress(made.id)
+        reached(0 if said is None else int(HUNDREDTHS * said.fraction))
+
+
+def _told(action: str, report: Report) -> str:
+    refused = ", ".join(f"{count} were refused ({why})" for why, count in report.refused.items())
+    done = f"{action}: {report.done} of {report.seen} done"
+    return f"{done}, {refused}." if refused else f"{done}."
+
+
+def _count(matched: int) -> str:
+    from perdure.engine.bulk import MOST
+
+    if matched == 1:
+        return "1 run"
+    return f"{matched} or more runs" if matched >= MOST else f"{matched} runs"
+
+
+def _fit(matched: int) -> str:
+    return "fits" if matched == 1 else "fit"

@@ -1,0 +1,102 @@
+"""`perdure workers …`: who works, and who shall end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from perdure.cli.operating import audited, by_option, on_database, operator
+from perdure.cli.output import FAILED, answer
+from perdure.cli.table import table
+from perdure.cli.watching import looks
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from perdure.engine.app import App
+    from perdure.engine.catalogue import WorkerEntry
+
+
+@click.group()
+def workers() -> None:
+    """Who works, and who shall end."""
+
+
+@workers.command("list")
+@on_database
+async def list_workers(app: App, as_json: bool) -> None:
+    """Every worker that was seen within the last hour."""
+    import msgspec
+
+    found = await app.workers.list()
+    since = app.time() - app.defaults.lease_ttl
+    rows = [
+        (
+            *(w.id, w.host, w.process_id, f"{w.running}/{w.concurrency}", state_of(w, since)),
+            *(_queues(w.queues), w.seen_at, _why(w)),
+        )
+        for w in found
+    ]
+    headings = ("WORKER", "HOST", "PID", "RUNNING", "STATE", "QUEUES", "SEEN", "WHY")
+    answer(
+        as_json, msgspec.to_builtins(found), table(headings, rows) if rows else "There are none."
+    )
+
+
+@workers.command()
+@click.argument("worker_id", metavar="WORKER")
+@click.option("--reason", help="Why; it stays readable.")
+@click.option(
+    "--wait", is_flag=True, help="Until it has ended; exits 1 if it falls silent instead."
+)
+@by_option
+@on_database
+async def drain(
+    app: App, as_json: bool, worker_id: str, reason: str | None, wait: bool, by: str | None
+) -> None:
+    """Let a worker end what it has begun, and then itself.
+
+    As SIGTERM would, from wherever it is asked: it claims no more, lets runs end until its drain
+    is over, hands over the rest, and exits with 0.
+    """
+    import msgspec
+
+    entry = await app.workers.drain(worker_id, reason, operator(by))
+    await audited(app, by, "drain_worker", worker_id, reason)
+    if wait:
+        click.echo(f"{worker_id} is asked to end.", err=True)
+        entry = await _gone(app, entry)
+    said = "has ended" if entry.stopped else "was not heard of" if wait else "is asked to end"
+    answer(as_json, msgspec.to_builtins(entry), f"{worker_id} {said}.")
+    if wait and not entry.stopped:
+        click.get_current_context().exit(FAILED)
+
+
+async def _gone(app: App, entry: WorkerEntry) -> WorkerEntry:
+    """As it was last heard of: it has ended, or has been silent for a lease."""
+    async for _ in looks(app):
+        entry = next((it for it in await app.workers.list() if it.id == entry.id), entry)
+        if state_of(entry, app.time() - app.defaults.lease_ttl) in ("stopped", "silent"):
+            break
+    return entry
+
+
+def state_of(worker: WorkerEntry, since: datetime) -> str:
+    """In a word; `since` when it must have been heard of."""
+    if worker.stopped:
+        return "stopped"
+    if worker.seen_at is None or worker.seen_at <= since:
+        return "silent"
+    return "draining" if worker.stopping else "working"
+
+
+def _why(worker: WorkerEntry) -> str:
+    if worker.drain is None:
+        return ""
+    who = worker.drain.by.id or worker.drain.by.type
+    return f"{who}: {worker.drain.reason}" if worker.drain.reason else who
+
+
+def _queues(queues: tuple[str, ...] | None) -> str:
+    return "all" if queues is None else ", ".join(queues)

@@ -1,0 +1,91 @@
+"""`app.workers`: who works, and who shall end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.run import Actor, ActorType, Run
+from perdure.engine import hints
+from perdure.engine.bulk import RESERVED
+from perdure.engine.catalogue import (
+    MOST_CONFLICTS,
+    WORKER,
+    Drain,
+    WorkerEntry,
+    known_workers,
+    read_worker,
+)
+from perdure.engine.door import actor_of, text
+from perdure.errors import InvalidInput, StorageUnavailable, WorkerNotFound
+from perdure.storage.protocol import Record
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+
+OPERATOR = Actor(ActorType.OPERATOR)
+
+
+class Workers:
+    """Those of the app's environment, by id."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def list(self) -> Sequence[WorkerEntry]:
+        """Every worker that said so within the last hour; `seen_at` tells when it last did."""
+        return await known_workers(self._app.storage, self._app.environment)
+
+    async def leases(self, worker_id: str) -> Sequence[Run]:
+        """The runs a worker holds."""
+        return await self._app.storage.leases(worker_id)
+
+    async def drain(
+        self, worker_id: str, reason: str | None = None, by: Actor | str = OPERATOR
+    ) -> WorkerEntry:
+        """Ask a worker to end as SIGTERM would: it claims no more, lets its runs end until its
+        drain is over, hands over the rest, and its process exits. Asking twice changes nothing.
+
+        Raises WorkerNotFound, also for one that has ended or was not heard of for a lease.
+        """
+        wish = Drain(by=actor_of(by), at=self._app.time(), reason=_reason(reason))
+        for _ in range(MOST_CONFLICTS):
+            record = await self._record(text(worker_id, "worker_id"))
+            entry = read_worker(record)
+            await self._check(entry)
+            if entry.drain is not None:
+                return entry
+            asked = replace(entry, drain=wish, stopping=True, seen_at=None)
+            if await self._put(record, asked):
+                self._app.hints.publish([hints.drain(worker_id)])
+                return replace(asked, seen_at=entry.seen_at)
+        raise StorageUnavailable(f"worker {worker_id} speaks all the time; ask again")
+
+    async def _record(self, worker_id: str) -> Record:
+        for record in await self._app.storage.records(self._app.environment, WORKER):
+            if record.name == worker_id:
+                return record
+        raise WorkerNotFound(worker_id)
+
+    async def _check(self, entry: WorkerEntry) -> None:
+        """A server's own worker carries out orders about many: without it they would be stuck."""
+        if entry.tasks and all(task.startswith(RESERVED) for task in entry.tasks):
+            problem = f"{entry.id} belongs to the server of process {entry.process_id}; stop that"
+            raise InvalidInput("worker_id", problem)
+        since = await self._app.storage.now() - self._app.defaults.lease_ttl
+        if entry.stopped or entry.seen_at is None or entry.seen_at <= since:
+            raise WorkerNotFound(entry.id)
+
+    async def _put(self, known: Record, entry: WorkerEntry) -> bool:
+        body = msgspec.json.encode(entry).decode()
+        [stored] = await self._app.storage.put(
+            [replace(known, version=known.version + 1, body=body)]
+        )
+        return stored
+
+
+def _reason(reason: str | None) -> str | None:
+    return None if reason is None else text(reason, "reason")
