@@ -39,6 +39,7 @@ from perdure.core.effects import (
     consequences,
     freed_idempotency_key,
     payload_hash,
+    standing_keys,
 )
 from perdure.core.failure import FailureKind
 from perdure.core.lifecycle import TERMINAL, Status
@@ -95,6 +96,11 @@ def test_a_run_that_did_its_work_keeps_its_idempotency_key_for_its_time(status: 
 
     free_at = T0 + timedelta(days=7) if kept else AT_ONCE
     assert effects.keys_freed == (KeyFreed(ONCE, free_at),)
+
+
+def test_nobody_may_take_a_live_runs_singleton_nor_any_runs_occurrence() -> None:
+    assert standing_keys(a_run(Status.RUNNING, **KEYS)) == (ALONE, NIGHTLY)
+    assert standing_keys(a_run(Status.SUCCEEDED, **KEYS)) == (NIGHTLY,)
 
 
 def test_a_run_that_ends_in_its_first_commit_takes_and_frees() -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from builders import (
     T0,
+    TOKEN,
     a_run,
     after,
     awaiting,
@@ -34,6 +35,7 @@ from perdure.core.invariants import (
 )
 from perdure.core.lifecycle import Status
 from perdure.core.run import Counters, Run
+from perdure.core.values import encode_value
 
 
 def leased(status: Status = Status.RUNNING, **lease: Any) -> Run:
@@ -86,9 +88,20 @@ def test_a_run_that_is_not_what_its_history_says_is_reported_by_field() -> None:
     problems = check_history(run, history())
 
     assert problems == [
-        "queue is 'other', its history says 'default'",
+        'queue is "other", its history says "default"',
         "priority is 9, its history says 0",
     ]
+
+
+def test_neither_a_token_nor_a_python_object_is_told() -> None:
+    """Whoever reads an audit must not be able to end a run by it."""
+    run = replace(leased(token="forged"), result_json=encode_value(None))
+
+    lease, result = check_history(run, history(Status.RUNNING))
+
+    assert "forged" not in lease
+    assert TOKEN not in lease
+    assert result == "result_json is null, its history says nothing"
 
 
 def test_a_history_that_does_not_replay_is_reported() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from perdure.core.lifecycle import Status
 from perdure.storage.postgres.dialect import columns
+from perdure.storage.rows import COLUMNS
 from perdure.storage.sql import Query, load_queries, positional, repeated
 
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "perdure"
@@ -64,6 +65,10 @@ def test_a_query_takes_the_same_parameters_in_both_dialects(name: str) -> None:
 )
 def test_rows_without_names_have_the_same_order_in_both_dialects(name: str) -> None:
     assert SQLITE[name].parameters == POSTGRES[name].parameters
+
+
+def test_a_new_run_has_all_columns_in_their_order() -> None:
+    assert SQLITE["insert_runs"].parameters == COLUMNS
 
 
 @pytest.mark.parametrize("name", POSTGRES)

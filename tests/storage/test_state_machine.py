@@ -294,6 +294,10 @@ class StorageMachine(RuleBasedStateMachine):
             assert events == self.model.events[run_id]
             assert check_run(run) + check_history(run, events) == []
 
+    @invariant()
+    def all_that_lies_beside_a_run_follows_from_it(self) -> None:
+        assert self.do(self.storage.drift(list(self.model.runs))) == {}
+
 
 def _operate(run: Run, action: str) -> list[Event]:
     match action:

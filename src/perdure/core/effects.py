@@ -134,6 +134,12 @@ def freed_idempotency_key(run: Run) -> tuple[KeyFreed, ...]:
     return tuple(KeyFreed(key, AT_ONCE) for key in keys)
 
 
+def standing_keys(run: Run) -> tuple[Key, ...]:
+    """The keys that only this run can own, as things stand: nobody may take them from it."""
+    stand = {KeyKind.OCCURRENCE} if run.is_terminal else {KeyKind.OCCURRENCE, KeyKind.SINGLETON}
+    return tuple(key for key in _keys(run) if key.kind in stand)
+
+
 def payload_hash(run: Run) -> str:
     """Tells whether a second trigger with the same key asks for the same thing."""
     return hashlib.sha256(bytes(run.payload_json)).hexdigest()

@@ -18,7 +18,7 @@ from perdure.core.attempts import AttemptStatus, derive_attempts
 from perdure.core.commit import rests_on_expiry
 from perdure.core.lifecycle import Status
 from perdure.core.reducer import replay
-from perdure.core.run import Run
+from perdure.core.run import Lease, Run
 from perdure.core.schedule.record import check_occurrences
 from perdure.errors import InvariantViolation
 
@@ -44,10 +44,17 @@ def check_history(run: Run, events: Sequence[e.Event]) -> list[str]:
     except InvariantViolation as error:
         return [f"its history does not replay: {error}"]
     problems = [
-        f"{name} is {getattr(run, name)!r}, its history says {getattr(replayed, name)!r}"
+        f"{name} is {_told(getattr(run, name))}, its history says {_told(getattr(replayed, name))}"
         for name in differences(run, replayed)
     ]
     return problems + _attempt_problems(run, events)
+
+
+def _told(value: object) -> str:
+    """As it is stored, but for tokens, which are nobody's business."""
+    if isinstance(value, Lease):
+        value = replace(value, token="…")
+    return "nothing" if value is UNSET else msgspec.json.encode(value).decode()
 
 
 def differences(run: Run, replayed: Run) -> list[str]:

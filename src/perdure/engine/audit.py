@@ -116,11 +116,13 @@ class Audit:
 
     async def _examine(self, runs: Sequence[Run]) -> list[Finding]:
         found: list[Finding] = []
+        drift = await self._storage.drift([run.id for run in runs])
         for first in range(0, len(runs), AT_ONCE):
             some = runs[first : first + AT_ONCE]
-            for run, problems in zip(
+            for run, told in zip(
                 some, await asyncio.gather(*map(self._problems, some)), strict=True
             ):
+                problems = [*told, *drift.get(run.id, ())]
                 self.totals.runs += 1
                 self.totals.mismatches += bool(problems)
                 found += [Finding(run.id, problem) for problem in problems]

@@ -134,7 +134,7 @@ def writes_of(winners: Sequence[Commit], dialect: Dialect, *, any_parked: bool) 
     new = [item for item in winners if item.expected_sequence == 0]
     known = [item for item in winners if item.expected_sequence > 0]
     return trip(
-        Bulk("insert_runs", [rows.new_run(item, dialect) for item in new]),
+        Bulk("insert_runs", [rows.run_row(item.run, dialect) for item in new]),
         advances(known, dialect),
         Many("insert_batches", [row for i in new for row in rows.batch_fields(i, dialect)]),
         Many("insert_tags", [row for item in new for row in rows.tag_fields(item.run, dialect)]),

@@ -16,6 +16,7 @@ from perdure.core.run import is_run_id
 from perdure.errors import InvalidInput
 from perdure.storage import rows
 from perdure.storage.committing import close_step
+from perdure.storage.drifting import find_drift
 from perdure.storage.oversight import Ended, LetterFilter, LetterPage
 from perdure.storage.protocol import RunFilter
 from perdure.storage.reading import conditions_of
@@ -52,6 +53,9 @@ class SqlOversight:
 
     async def forget_runs(self, run_ids: Sequence[str]) -> int:
         return await self._write(lambda: forget_runs(run_ids, self.dialect))
+
+    async def drift(self, run_ids: Sequence[str]) -> dict[str, list[str]]:
+        return await self._read(lambda: find_drift(run_ids, self.dialect))
 
     async def latest_change(self) -> str:
         return await self._read(latest_change)

@@ -73,6 +73,11 @@ class Oversight(Protocol):
         to measure, in an environment where nobody else is."""
         ...
 
+    async def drift(self, run_ids: Sequence[str]) -> dict[str, list[str]]:
+        """What lies beside these runs, for queries and uniqueness, and does not follow from them;
+        nothing of those that are as they should be."""
+        ...
+
     async def latest_change(self) -> str:
         """A cursor of the change feed after which only what is not yet visible comes."""
         ...

@@ -48,9 +48,38 @@ class Dialect(Protocol):
         ...
 
 
-def new_run(commit: Commit, dialect: Dialect) -> Row:
-    """For `insert_runs`."""
-    run, lease, failure = commit.run, commit.run.lease, commit.run.failure
+COLUMNS = (
+    "id",
+    "environment",
+    "queue",
+    "task",
+    "priority",
+    "status",
+    "sequence",
+    "claimable_at",
+    "attention_at",
+    "lease_token",
+    "lease_worker",
+    "lease_expires_at",
+    "holds_slot",
+    "gate",
+    "created_at",
+    "finished_at",
+    "concurrency_key",
+    "schedule_id",
+    "nominal_at",
+    "batch_id",
+    "parent_id",
+    "failure_kind",
+    "fingerprint",
+    "state",
+)
+"""Of a run's row, in the order of `run_row`."""
+
+
+def run_row(run: Run, dialect: Dialect) -> Row:
+    """For `insert_runs`: all that follows from a run."""
+    lease, failure = run.lease, run.failure
     nominal = run.source.nominal_time
     return (
         dialect.key(run.id),

@@ -166,6 +166,9 @@ class Desk:
         letter = await self._storage.dead_letter(run_id)
         return letter if letter is not None and self._is_own(letter) else None
 
+    async def drift(self, run_ids: Sequence[str]) -> dict[str, list[str]]:
+        return await self._storage.drift(list(await self._own(run_ids)))
+
     async def counts(self, environment: str) -> CountsTold:
         return counts_told(await self._storage.counts(environment))
 

@@ -191,6 +191,7 @@ class HttpStorage:
     now = _asked(Storage.now)
     vitals = _asked(Storage.vitals)
     neglect = _asked(Storage.neglect)
+    drift = _asked(Storage.drift)
 
     # Limits and gates
 

@@ -1016,6 +1016,25 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
         LIMIT 1) AS history
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
+-- name: read_columns
+-- All there is about runs, for whoever compares.
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events,
+       runs.id, runs.environment, runs.queue, runs.task, runs.priority, runs.status, runs.sequence,
+       runs.claimable_at, runs.attention_at, runs.lease_token, runs.lease_worker,
+       runs.lease_expires_at, runs.holds_slot, runs.gate, runs.created_at, runs.finished_at,
+       runs.concurrency_key, runs.schedule_id, runs.nominal_at, runs.batch_id, runs.parent_id,
+       runs.failure_kind, runs.fingerprint, runs.state,
+       (SELECT jsonb_object_agg(key, value)::text FROM perdure_run_tags WHERE run_id = runs.id),
+       EXISTS (SELECT FROM perdure_batches
+                WHERE batch_id = runs.batch_id AND run_id = runs.id),
+       EXISTS (SELECT FROM perdure_dead_letters WHERE run_id = runs.id)
+  FROM perdure_runs AS runs
+ CROSS JOIN LATERAL (
+       SELECT events FROM perdure_history AS history
+        WHERE run_id = runs.id AND first_sequence = 1
+        LIMIT 1) AS history
+ WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
+
 -- name: get_ended_runs
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM perdure_runs AS runs

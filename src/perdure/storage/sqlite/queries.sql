@@ -868,6 +868,22 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
  WHERE runs.id IN (SELECT value FROM json_each(:ids));
 
+-- name: read_columns
+-- All there is about runs, for whoever compares.
+SELECT runs.id, runs.state, runs.lease_expires_at, history.events,
+       runs.id, runs.environment, runs.queue, runs.task, runs.priority, runs.status, runs.sequence,
+       runs.claimable_at, runs.attention_at, runs.lease_token, runs.lease_worker,
+       runs.lease_expires_at, runs.holds_slot, runs.gate, runs.created_at, runs.finished_at,
+       runs.concurrency_key, runs.schedule_id, runs.nominal_at, runs.batch_id, runs.parent_id,
+       runs.failure_kind, runs.fingerprint, runs.state,
+       (SELECT json_group_object(key, value) FROM perdure_run_tags WHERE run_id = runs.id),
+       EXISTS (SELECT 1 FROM perdure_batches
+                WHERE batch_id = runs.batch_id AND run_id = runs.id),
+       EXISTS (SELECT 1 FROM perdure_dead_letters WHERE run_id = runs.id)
+  FROM perdure_runs AS runs
+  JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
+ WHERE runs.id IN (SELECT value FROM json_each(:ids));
+
 -- name: get_ended_runs
 -- The plus keeps SQLite from walking through all that ever ended.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
