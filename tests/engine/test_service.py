@@ -13,7 +13,7 @@ from fix_app import QUICK
 from perdure import App
 from perdure.core.retry import LONGEST
 from perdure.engine.configuration import configured
-from perdure.engine.service import AppService
+from perdure.engine.service import TO_PASS, AppService
 from perdure.errors import InvalidInput, StorageUnavailable
 from virtual_time import play
 
@@ -54,3 +54,46 @@ def test_no_setting_is_longer_than_the_calendar() -> None:
         replace(QUICK, retention=LONGEST + timedelta(seconds=1))
     with pytest.raises(InvalidInput, match=r"PERDURE_RETENTION: retention must be .* at most"):
         configured({"PERDURE_RETENTION": "100000000000"})
+
+
+class Passing(AppService):
+    """Is in the middle of a pass until it is let go on."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__(app, timedelta(hours=1))
+        self.began, self.go_on = asyncio.Event(), asyncio.Event()
+        self.ended = 0
+
+    async def run_once(self) -> None:
+        self.began.set()
+        await self.go_on.wait()
+        self.ended += 1
+
+
+def test_a_pass_that_is_under_way_may_end_when_its_service_is_stopped() -> None:
+    async def story(app: App) -> None:
+        async with app:
+            service = Passing(app)
+            service.start()
+            await service.began.wait()
+            stopping = asyncio.create_task(service.stop())
+            await asyncio.sleep(0)
+            service.go_on.set()
+            await stopping
+            assert service.ended == 1
+
+    play(story)
+
+
+def test_a_pass_that_does_not_end_is_not_waited_for() -> None:
+    async def story(app: App) -> None:
+        async with app:
+            service = Passing(app)
+            service.start()
+            await service.began.wait()
+            began = app.clock.elapsed()
+            await service.stop()
+            assert service.ended == 0
+            assert app.clock.elapsed() - began == TO_PASS
+
+    play(story)

@@ -18,7 +18,6 @@ def log_to_stderr(as_json: bool) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_level(os.environ.get("PERDURE_LOG_LEVEL") or "INFO"))
-    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # we say so ourselves
 
 
 def _level(name: str) -> str:

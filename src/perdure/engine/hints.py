@@ -249,13 +249,22 @@ class Hints:
             table.HINT_NOT_SENT.say_with_error()
 
     async def _listen(self, transport: HintTransport) -> None:
-        """Until there is nothing more to hear, or for ever."""
+        """Until there is nothing more to hear, or for ever. An outage is spoken of once."""
+        is_told = False
+
+        def hear(topics: Topics | None) -> None:
+            nonlocal is_told
+            is_told = False
+            self.hub.hear(topics)
+
         while True:
             try:
-                await transport.listen(self.hub.hear)
+                await transport.listen(hear)
                 return
             except PerdureError as error:
-                table.NO_HINTS.say(error=str(error))
+                if not is_told:
+                    table.NO_HINTS.say(error=str(error))
+                is_told = True
             except Exception:  # noqa: BLE001  # the same, but nobody had thought of it
                 table.HINTS_FAILED.say_with_error()
             await self._clock.sleep(RECONNECT * (1 + 0.5 * self._clock.jitter()))

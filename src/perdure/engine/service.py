@@ -13,6 +13,9 @@ from perdure.storage.protocol import Clock
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
+TO_PASS = 1.0
+"""So many seconds a pass has to end once its service is to stop."""
+
 
 class Service(ABC):
     """A loop over `run_once`, on the loop where it was started. Nothing but `stop` ends it."""
@@ -20,6 +23,7 @@ class Service(ABC):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
+        self._is_passing = self._is_stopping = False
 
     @abstractmethod
     async def run_once(self) -> None:
@@ -38,13 +42,25 @@ class Service(ABC):
         self._task = asyncio.create_task(self._run_for_ever())
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """At once between two passes. One that is under way may end, but not for long: who is
+        stopped in the middle of a statement costs its connection to the database."""
+        if self._task is None:
+            return
+        self._is_stopping = True
+        if self._is_passing:
+            await asyncio.wait([self._task], timeout=TO_PASS)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run_for_ever(self) -> None:
-        while True:
-            if await went_well(type(self).__name__, self.run_once()):
+        self._is_stopping = False
+        while not self._is_stopping:
+            self._is_passing = True
+            is_well = await went_well(type(self).__name__, self.run_once())
+            self._is_passing = False
+            if self._is_stopping:
+                return
+            if is_well:
                 await self.rest()
             else:
                 await self._clock.sleep(self.pause * (1 + 0.1 * self._clock.jitter()))

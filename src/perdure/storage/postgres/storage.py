@@ -20,6 +20,7 @@ from perdure.storage.migrate import check_version, load_migrations, pending
 from perdure.storage.postgres.dialect import PostgresDialect, columns
 from perdure.storage.postgres.driver import PARAMETERS, QUERIES, register, translation
 from perdure.storage.postgres.hints import PostgresHints
+from perdure.storage.postgres.pooling import NAME, remembering
 from perdure.storage.postgres.transactions import MOST, PostgresTransactions
 from perdure.storage.postgres.vitals import read_vitals
 from perdure.storage.protocol import Clock, HintTransport
@@ -75,7 +76,8 @@ class PostgresStorage(SqlStorage):
         self._refused: list[psycopg.Error] = []
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             url,
-            connection_class=_remembering(self._refused),
+            connection_class=remembering(self._refused),
+            name=NAME,
             min_size=0,
             max_size=max_connections,
             open=False,
@@ -177,24 +179,6 @@ class PostgresStorage(SqlStorage):
             raise StorageUnavailable(f"PostgreSQL: {error}{why}") from error
         except psycopg.Error as error:
             raise translation(error) from error
-
-
-def _remembering(refused: list[psycopg.Error]) -> type[Connection]:
-    """Connections that leave behind why the last one could not be made: the pool only says that
-    it took too long."""
-
-    class Remembering(psycopg.AsyncConnection[tuple[Any, ...]]):
-        @classmethod
-        async def connect(cls, *args: Any, **kwargs: Any) -> Any:
-            try:
-                connection = await super().connect(*args, **kwargs)
-            except psycopg.Error as error:
-                refused[:] = [error]
-                raise
-            refused.clear()
-            return connection
-
-    return Remembering
 
 
 class _Transaction:

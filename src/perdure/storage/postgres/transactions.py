@@ -20,6 +20,7 @@ from perdure.errors import StorageUnavailable, TransactionError
 from perdure.storage.borrowed.psycopg import PsycopgAsyncConnection, PsycopgConnection
 from perdure.storage.postgres.dialect import PostgresDialect
 from perdure.storage.postgres.driver import translation
+from perdure.storage.postgres.pooling import NAME
 from perdure.storage.steps import Operation, Rows, Step, Trip, drive, trip
 from perdure.storage.transacting import AnswerLost
 
@@ -45,6 +46,7 @@ class PostgresTransactions:
             "max_size": most,
             "timeout": PATIENCE.total_seconds(),
             "open": False,
+            "name": NAME,
             "kwargs": {"autocommit": True, "prepare_threshold": 3 if prepare else None},
         }
         self._say = say
