@@ -35,6 +35,7 @@ SECTIONS: dict[str, dict[str, Line]] = {
         ),
         "queues": Line("queues:queues", "What holds for queues: pauses, limits, turns."),
         "workers": Line("workers:workers", "Who works, and who shall end."),
+        "top": Line("top:top", "Watch queues, workers, failures and throughput."),
         "webhooks": Line("webhooks:webhooks", "Who is told of runs."),
     },
     "Look after it": {
