@@ -19,6 +19,7 @@ def log_to_stderr(as_json: bool) -> None:
     root.handlers[:] = [handler]
     root.setLevel(_level(os.environ.get("PERDURE_LOG_LEVEL") or "INFO"))
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # we say so ourselves
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # the same
 
 
 def _level(name: str) -> str:
