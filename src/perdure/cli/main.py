@@ -18,6 +18,7 @@ class Line(NamedTuple):
 
 SECTIONS: dict[str, dict[str, Line]] = {
     "Run something": {
+        "demo": Line("demo:demo", "Everything in one process, with sample tasks, to look at."),
         "dev": Line("dev:dev", "Server, scheduler, maintenance and worker for APP in one process."),
         "server": Line("server:server", "Serve the HTTP API until stopped."),
         "worker": Line("worker:worker", "Execute runs of APP (module:attribute) until stopped."),

@@ -55,7 +55,7 @@ class View:
             shares = _shares(rows, len(seen.queues), len(seen.workers), len(seen.failures))
             parts += [
                 _head(seen, self._database),
-                _pace(seen, is_narrow),
+                _pace(seen, _seconds(self._console.width)),
                 "",
                 *_queues(seen.queues, shares[0], is_narrow),
                 "",
@@ -93,7 +93,12 @@ def _head(seen: Overview, database: str) -> RenderableType:
     return line
 
 
-def _pace(seen: Overview, is_narrow: bool) -> RenderableType:
+def _seconds(width: int) -> int:
+    """How many of the last minute are drawn."""
+    return max(15, min(width - 70, 60))
+
+
+def _pace(seen: Overview, seconds: int) -> RenderableType:
     ended = sum(it.count for it in seen.ended)
     bad = seen.ended_so(Status.FAILED, Status.DEAD_LETTERED)
     good = seen.ended_so(Status.SUCCEEDED)
@@ -101,7 +106,7 @@ def _pace(seen: Overview, is_narrow: bool) -> RenderableType:
     busy, places = sum(it.running for it in live), sum(it.concurrency for it in live)
     return Text.assemble(
         (f"{sum(seen.per_second) / 60:.1f}/s ", "bold"),
-        (_sparks(seen.per_second[-15 if is_narrow else -60 :]), "cyan"),
+        (_sparks(seen.per_second[-seconds:]), "cyan"),
         (f"  {good} succeeded", "green" if good else "dim"),
         (f"  {bad} failed", "bold red" if bad else "dim"),
         (f"  {ended - good - bad} else", "dim"),
