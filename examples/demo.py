@@ -7,7 +7,9 @@ the runs' own events, followed through the change feed.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,21 +18,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
 HOME = Path(tempfile.mkdtemp(prefix="perdure-demo-"))
+atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 os.environ["PERDURE_DEMO_HOME"] = str(HOME)
-sys.path.insert(0, str(HERE))
 
-import demo_app as tasks  # noqa: E402  # its database lies in the directory made above
-from demo_app import app  # noqa: E402
-from rich.console import Console  # noqa: E402
+from rich.console import Console  # noqa: E402  # its database lies in the directory made above
 from rich.table import Table  # noqa: E402
 
 from perdure import RunHandle  # noqa: E402
+from perdure.cli import sample_app as tasks  # noqa: E402
+from perdure.cli.sample_app import app  # noqa: E402
 from perdure.engine.audit import Audit  # noqa: E402
 from perdure.errors import RunUnsuccessful  # noqa: E402
 from perdure.storage.protocol import RecordedEvent  # noqa: E402
+from perdure.web.server import Served, ServerOptions  # noqa: E402
 
+SAMPLE = "perdure.cli.sample_app:app"
 console = Console(highlight=False, soft_wrap=True)
 COLOURS = {"succeeded": "green", "failed": "red", "dead_lettered": "red", "cancelled": "yellow"}
 
@@ -44,9 +47,9 @@ def show(text: str) -> None:
 
 
 def start_worker() -> subprocess.Popen[bytes]:
-    """`perdure worker demo_app:app`, in a process of its own."""
-    command = [sys.executable, "-m", "perdure", "worker", "demo_app:app", "--concurrency", "8"]
-    return subprocess.Popen(command, cwd=HERE, stderr=subprocess.DEVNULL, start_new_session=True)
+    """`perdure worker`, in a process of its own."""
+    command = [sys.executable, "-m", "perdure", "worker", SAMPLE, "--concurrency", "8"]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
 class Feed:
@@ -112,7 +115,7 @@ def _print_event(task: str, recorded: RecordedEvent) -> None:
 async def tell() -> None:
     scene("A worker starts, in a process of its own.")
     worker = start_worker()
-    show(f"process {worker.pid}: perdure worker demo_app:app")
+    show(f"process {worker.pid}: perdure worker {SAMPLE}")
 
     scene("Success: the result is durable before anybody is told.")
     await tell_result(await tasks.greet.trigger("Ada"))
@@ -182,7 +185,9 @@ async def verdict() -> int:
 
 
 async def main() -> int:
-    async with app:
+    async with app, Served(app.without_tasks(), ServerOptions(port=0, maintenance=False)) as server:
+        scene("A server, for as long as this takes. `perdure demo` stays, and has more to look at.")
+        show(f"{server.address}/v1/runs")
         following = asyncio.create_task(feed.follow())
         await tell()
         following.cancel()

@@ -55,6 +55,11 @@ class Terminal:
         os.close(self._ours)
 
     @property
+    def raw(self) -> str:
+        """The same with colours and the like."""
+        return self._seen
+
+    @property
     def text(self) -> str:
         """All that was shown so far, without colours and the like."""
         return _ESCAPES.sub("", self._seen).replace("\r\n", "\n")

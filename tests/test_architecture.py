@@ -87,6 +87,7 @@ def test_the_demo_kills_a_worker_and_loses_nothing() -> None:
     assert "orders backed up by attempt 2" in story
     assert "hands over and exits with 0" in story
     assert " 0 mismatches" in story
+    assert "http://127.0.0.1:" in story
 
 
 def _told(example: str) -> str:

@@ -67,6 +67,34 @@ async def test_what_ended_is_counted_queue_by_queue(storage: Storage) -> None:
     assert await storage.pace("default", began + timedelta(hours=1)) == {}
 
 
+async def test_who_holds_how_many_is_told(storage: Storage) -> None:
+    for worker_id in ("worker_1", "worker_1", "worker_2"):
+        await create(storage)
+        await claim_one(storage, worker_id=worker_id)
+    await create(storage)
+
+    assert await storage.held("default") == {"worker_1": 2, "worker_2": 1}
+
+
+async def test_what_ended_last_is_named_first(storage: Storage) -> None:
+    began = await storage.now() - timedelta(minutes=1)
+    ended = []
+    for _ in range(3):
+        run = await create(storage)
+        await storage.commit([success(await claim_one(storage))])
+        ended.append(run.id)
+    failed = await dead_letter(storage)
+
+    good = await storage.latest_ended("default", [Status.SUCCEEDED], began, limit=2)
+    bad = await storage.latest_ended(
+        "default", [Status.DEAD_LETTERED, Status.FAILED], began, limit=9
+    )
+    later = await storage.latest_ended("default", list(Status), began + timedelta(hours=1), limit=9)
+
+    assert good == [ended[2], ended[1]]
+    assert (bad, later) == ([failed], [])
+
+
 async def test_what_would_be_pruned_is_counted_and_only_so_far(storage: Storage) -> None:
     for _ in range(3):
         await create(storage)

@@ -110,6 +110,8 @@ HOT = {
     "runs_at_nominal": {"perdure_runs_nominal", "perdure_history_pkey"},
     "count_ended": {"perdure_runs_finished"},
     "count_pace": {"perdure_runs_finished"},
+    "latest_ended": {"perdure_runs_finished"},
+    "count_held_by_worker": {"perdure_runs_leased"},
     "count_finished_before": {"perdure_runs_finished"},
     "finished_among": {"perdure_runs_pkey"},
     "read_audit": {"perdure_audit_pkey"},

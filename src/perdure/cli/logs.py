@@ -18,6 +18,7 @@ def log_to_stderr(as_json: bool) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_level(os.environ.get("PERDURE_LOG_LEVEL") or "INFO"))
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # we say so ourselves
 
 
 def _level(name: str) -> str:

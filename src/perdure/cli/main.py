@@ -18,6 +18,8 @@ class Line(NamedTuple):
 
 SECTIONS: dict[str, dict[str, Line]] = {
     "Run something": {
+        "demo": Line("demo:demo", "Everything in one process, with sample tasks, to look at."),
+        "dev": Line("dev:dev", "Server, scheduler, maintenance and worker for APP in one process."),
         "server": Line("server:server", "Serve the HTTP API until stopped."),
         "worker": Line("worker:worker", "Execute runs of APP (module:attribute) until stopped."),
         "scheduler": Line("scheduler:scheduler", "Make what is scheduled until stopped."),
@@ -35,6 +37,7 @@ SECTIONS: dict[str, dict[str, Line]] = {
         ),
         "queues": Line("queues:queues", "What holds for queues: pauses, limits, turns."),
         "workers": Line("workers:workers", "Who works, and who shall end."),
+        "top": Line("top:top", "Watch queues, workers, failures and throughput."),
         "webhooks": Line("webhooks:webhooks", "Who is told of runs."),
     },
     "Look after it": {

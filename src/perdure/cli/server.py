@@ -32,16 +32,22 @@ def server(
     """
     from perdure.cli.logs import log_to_stderr
 
-    try:
-        from perdure.web.server import ServerOptions, serve
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] == "perdure":
-            raise
-        advice = f"{error.name} is not installed: pip install 'perdure[server]'"
-        raise CannotStart(f"the server needs more than runs do; {advice}") from error
+    require_server()
     from perdure.engine.app import App
+    from perdure.web.server import ServerOptions, serve
 
     log_to_stderr(as_json)
     if rate is not None:
         options["rate"] = None if rate == "none" else rate
     run(serve(App(database_url(url), environment=environment), ServerOptions(**options)))
+
+
+def require_server() -> None:
+    """Raises CannotStart, unless what a server needs is installed."""
+    try:
+        import perdure.web.server  # noqa: F401  # it says what is missing
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] == "perdure":
+            raise
+        advice = f"{error.name} is not installed: pip install 'perdure[server]'"
+        raise CannotStart(f"the server needs more than runs do; {advice}") from error

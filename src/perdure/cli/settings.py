@@ -32,11 +32,11 @@ def _shown(value: Any) -> Any:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str) and "@" in value:
-        return _without_password(value)
+        return without_password(value)
     return value
 
 
-def _without_password(url: str) -> str:
+def without_password(url: str) -> str:
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)

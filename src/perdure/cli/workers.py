@@ -12,8 +12,6 @@ from perdure.cli.table import table
 from perdure.cli.watching import looks
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from perdure.engine.app import App
     from perdure.engine.catalogue import WorkerEntry
 
@@ -28,6 +26,8 @@ def workers() -> None:
 async def list_workers(app: App, as_json: bool) -> None:
     """Every worker that was seen within the last hour."""
     import msgspec
+
+    from perdure.engine.overview import state_of
 
     found = await app.workers.list()
     since = app.time() - app.defaults.lease_ttl
@@ -75,20 +75,13 @@ async def drain(
 
 async def _gone(app: App, entry: WorkerEntry) -> WorkerEntry:
     """As it was last heard of: it has ended, or has been silent for a lease."""
+    from perdure.engine.overview import state_of
+
     async for _ in looks(app):
         entry = next((it for it in await app.workers.list() if it.id == entry.id), entry)
         if state_of(entry, app.time() - app.defaults.lease_ttl) in ("stopped", "silent"):
             break
     return entry
-
-
-def state_of(worker: WorkerEntry, since: datetime) -> str:
-    """In a word; `since` when it must have been heard of."""
-    if worker.stopped:
-        return "stopped"
-    if worker.seen_at is None or worker.seen_at <= since:
-        return "silent"
-    return "draining" if worker.stopping else "working"
 
 
 def _why(worker: WorkerEntry) -> str:

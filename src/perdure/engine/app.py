@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from perdure.engine.manifests.applying import Manifests
     from perdure.engine.opened import Opened
     from perdure.engine.operators import DeadLetters, Runs
+    from perdure.engine.overview import Overview
     from perdure.engine.pruning import Pruning
     from perdure.engine.results import Results
     from perdure.engine.scheduler import Scheduler
@@ -307,6 +308,12 @@ class App(Declarations):
                 await stack.enter_async_context(self.webhook_sender())
             await stack.enter_async_context(worker)
             yield self
+
+    async def overview(self) -> Overview:
+        """What is going on: queues, workers, the latest failures, what ended within a minute."""
+        from perdure.engine.overview import overview
+
+        return await overview(self)
 
     async def doctor(self) -> Examination:
         """Look at the database and at who works on it: what is wrong, and what to do. The app

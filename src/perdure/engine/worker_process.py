@@ -11,8 +11,8 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
-    from perdure.engine.service import AppService
     from perdure.engine.worker_host import WorkerHost
 
 LINGER = timedelta(seconds=1)
@@ -50,15 +49,25 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     supervised: bool = False
 
 
-async def run_worker(app: App, options: WorkerOptions) -> int:
-    """Work until asked to stop; the exit code. Raises what opening the app raises."""
-    exit_ = _Exit(asyncio.get_running_loop(), options)
+async def run_worker(
+    app: App,
+    options: WorkerOptions,
+    *,
+    besides: Callable[[App], AbstractAsyncContextManager[object]] | None = None,
+    leave: Callable[[int], object] = os._exit,
+) -> int:
+    """Work until asked to stop; the exit code. Raises what opening the app raises.
+
+    `besides`: what else is to be done meanwhile, on the services' thread, with an app of its own.
+    `leave` ends the process once all is handed over, should a handler's thread go on and on.
+    """
+    exit_ = _Exit(asyncio.get_running_loop(), options, leave)
     if options.supervised:
         _stop_with_the_supervisor()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(app)
         exit_.nothing_held = False
-        await stack.enter_async_context(_services(app.twin(), options))
+        await stack.enter_async_context(_services(app.twin(), options, besides))
         host = app.worker(
             concurrency=options.concurrency,
             queues=options.queues,
@@ -89,12 +98,18 @@ class _Exit:
     """The way out. The drain begins on the worker's own thread, whatever the handlers' loop is
     doing; while the app is still being opened there is nothing to drain."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, options: WorkerOptions) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        options: WorkerOptions,
+        leave: Callable[[int], object],
+    ) -> None:
         self.wanted = asyncio.Event()
         self.nothing_held = True
         self._host: WorkerHost | None = None
         self._loop = loop
         self._options = options
+        self._leave = leave
         on_stop_signal(self._begin)
 
     def watch(self, host: WorkerHost) -> None:
@@ -112,37 +127,50 @@ class _Exit:
 
     def _begin(self) -> None:
         if self.nothing_held:
-            os._exit(0)
+            self._leave(0)
         if self._host is not None:
             self._host.begin_stop().add_done_callback(self._leave_soon)
         self._loop.call_soon_threadsafe(self.wanted.set)
 
     def _leave_soon(self, _: object) -> None:
         """Nothing is held any more: a handler that will not end is no reason to stay."""
-        timer = threading.Timer(LINGER.total_seconds(), os._exit, [self.code])
+        timer = threading.Timer(LINGER.total_seconds(), self._leave, [self.code])
         timer.daemon = True
         timer.start()
 
 
 @asynccontextmanager
-async def _services(app: App, options: WorkerOptions) -> AsyncIterator[None]:
+async def _services(
+    app: App,
+    options: WorkerOptions,
+    besides: Callable[[App], AbstractAsyncContextManager[object]] | None,
+) -> AsyncIterator[None]:
     """What a worker does besides, all on one thread."""
     has_database = not is_remote(app.url)
     wanted = ((options.maintenance, app.maintenance), (options.scheduler, app.scheduler))
-    made: list[AppService] = [
+    made: list[AbstractAsyncContextManager[object]] = [
         make() for said, make in wanted if (has_database if said is None else said)
     ]
+    if besides is not None:
+        made.append(besides(app))
     thread = IoThread("perdure-services")
     async with AsyncExitStack() as stack:
         stack.push_async_callback(thread.close)
         for service in made:
-            await thread.call(service.__aenter__())
+            await thread.call(_enter(service))
             stack.push_async_callback(_leave, thread, service)
         yield
 
 
-async def _leave(thread: IoThread, service: AppService) -> None:
-    await thread.call(service.__aexit__())
+async def _enter(service: AbstractAsyncContextManager[object]) -> None:
+    await service.__aenter__()
+
+
+async def _leave(thread: IoThread, service: AbstractAsyncContextManager[object]) -> None:
+    async def left() -> None:
+        await service.__aexit__(None, None, None)
+
+    await thread.call(left())
 
 
 def _stop_with_the_supervisor() -> None:

@@ -48,6 +48,15 @@ class SqlOversight:
     async def pace(self, environment: str, since: datetime) -> dict[str, int]:
         return await self._read(lambda: count_pace(environment, since, self.dialect))
 
+    async def held(self, environment: str) -> dict[str, int]:
+        return await self._read(lambda: count_held(environment))
+
+    async def latest_ended(
+        self, environment: str, statuses: Sequence[Status], since: datetime, *, limit: int
+    ) -> list[str]:
+        wanted = (environment, statuses, since, limit)
+        return await self._read(lambda: latest_ended(*wanted, self.dialect))
+
     async def prunable(self, status: Status, before: datetime, *, most: int) -> int:
         return await self._read(lambda: count_prunable(status, before, most, self.dialect))
 
@@ -114,6 +123,24 @@ def count_pace(environment: str, since: datetime, dialect: Dialect) -> Operation
     }
     [found] = yield last_trip(Step("count_pace", wanted))
     return {str(queue): int(count) for queue, count in found}
+
+
+def count_held(environment: str) -> Operation[dict[str, int]]:
+    [found] = yield last_trip(Step("count_held_by_worker", {"environment": environment}))
+    return {str(worker_id): int(count) for worker_id, count in found}
+
+
+def latest_ended(
+    environment: str, statuses: Sequence[Status], since: datetime, limit: int, dialect: Dialect
+) -> Operation[list[str]]:
+    wanted = {
+        "environment": environment,
+        "statuses": rows.json_list(sorted(statuses)),
+        "since": dialect.instant(since),
+        "limit": limit,
+    }
+    [found] = yield last_trip(Step("latest_ended", wanted))
+    return [dialect.run_id(row[0]) for row in found]
 
 
 def count_prunable(status: Status, before: datetime, most: int, dialect: Dialect) -> Operation[int]:

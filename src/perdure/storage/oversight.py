@@ -63,6 +63,16 @@ class Oversight(Protocol):
         """How many runs ended since then, queue by queue. Found as those are."""
         ...
 
+    async def held(self, environment: str) -> dict[str, int]:
+        """How many runs each worker holds at this moment."""
+        ...
+
+    async def latest_ended(
+        self, environment: str, statuses: Sequence[Status], since: datetime, *, limit: int
+    ) -> list[str]:
+        """The runs that ended so last, by id, if they did since then. Found as those are."""
+        ...
+
     async def prunable(self, status: Status, before: datetime, *, most: int) -> int:
         """How many runs `prune` would forget, in every environment, counted only so far."""
         ...

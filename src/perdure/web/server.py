@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from functools import partial
+from typing import Self
 
 import msgspec
 import uvicorn
@@ -52,47 +53,88 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 async def serve(app: App, options: ServerOptions) -> None:
     """Until SIGTERM or Ctrl-C. Raises InvalidInput for a place where it must not or cannot be."""
-    _allow_many_connections()
-    async with AsyncExitStack() as stack:
-        listener = stack.enter_context(_bind(options.host, count(options.port, "port", least=0)))
-        api = await stack.enter_async_context(Api(app, options.api))
-        _check_keys(api, options)
-        if options.maintenance:
-            await stack.enter_async_context(api.home.app.maintenance())
-        if options.webhooks:
-            await stack.enter_async_context(WebhookSender(api.home.app, None))
-        await _Server(_configuration(api), api).serve([listener])
+    loop, wanted = asyncio.get_running_loop(), asyncio.Event()
+    on_stop_signal(partial(_call_on, loop, wanted.set))
+    async with Served(app, options) as served:
+        await served.until(wanted)
     table.SERVER_STOPPED.say(pid=os.getpid())
-
-
-class _Server(uvicorn.Server):
-    """Says where it is, and ends the streams when it is asked to stop."""
-
-    def __init__(self, configuration: uvicorn.Config, api: Api) -> None:
-        super().__init__(configuration)
-        self._api = api
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listener in sockets or ():
-            host, port = listener.getsockname()[:2]
-            shown = f"[{host}]" if ":" in host else host
-            table.SERVER_READY.say(address=f"http://{shown}:{port}", pid=os.getpid())
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Like every process of ours: the first one ends it well, the second at once."""
-        loop = asyncio.get_running_loop()
-        on_stop_signal(partial(_call_on, loop, self._begin_stop))
-        yield
-
-    def _begin_stop(self) -> None:
-        self._api.begin_stop()
-        self.should_exit = True
 
 
 def _call_on(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     loop.call_soon_threadsafe(call)
+
+
+class Served:
+    """A server on this loop, for as long as the block lasts. Raises InvalidInput, as `serve`."""
+
+    def __init__(self, app: App, options: ServerOptions) -> None:
+        self._app = app
+        self._options = options
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        _allow_many_connections()
+        options = self._options
+        async with AsyncExitStack() as stack:
+            port = count(options.port, "port", least=0)
+            listener = stack.enter_context(_bind(options.host, port))
+            self.address = _address(listener)
+            api = await stack.enter_async_context(Api(self._app, options.api))
+            _check_keys(api, options)
+            if options.maintenance:
+                await stack.enter_async_context(api.home.app.maintenance())
+            if options.webhooks:
+                await stack.enter_async_context(WebhookSender(api.home.app, None))
+            self._server = _Server(_configuration(api), api)
+            self._serving = asyncio.create_task(self._server.serve([listener]))
+            stack.push_async_callback(self._end)
+            await self.until(self._server.is_ready)
+            self._stack = stack.pop_all()
+        table.SERVER_READY.say(address=self.address, pid=os.getpid())
+        return self
+
+    async def until(self, wanted: asyncio.Event) -> None:
+        """Raises what the server raises."""
+        waiting = asyncio.create_task(wanted.wait())
+        await asyncio.wait([waiting, self._serving], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        if self._serving.done():
+            await self._serving
+
+    async def _end(self) -> None:
+        self._server.begin_stop()
+        await self._serving
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._stack.aclose()
+
+
+class _Server(uvicorn.Server):
+    """Says when it is ready, ends the streams when it is asked to stop, and leaves signals to
+    whoever runs it."""
+
+    def __init__(self, configuration: uvicorn.Config, api: Api) -> None:
+        super().__init__(configuration)
+        self.is_ready = asyncio.Event()
+        self._api = api
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.is_ready.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    def begin_stop(self) -> None:
+        self._api.begin_stop()
+        self.should_exit = True
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{port}"
 
 
 def _configuration(api: Api) -> uvicorn.Config:

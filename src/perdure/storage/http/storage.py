@@ -183,6 +183,8 @@ class HttpStorage:
     backlog = _asked(Storage.backlog)
     throughput = _asked(Storage.throughput)
     pace = _asked(Storage.pace)
+    held = _asked(Storage.held)
+    latest_ended = _asked(Storage.latest_ended)
     logs = _asked(Storage.logs)
     progress = _asked(Storage.progress)
     changes = _asked(Storage.changes)

@@ -1137,6 +1137,20 @@ SELECT queue, count(*)
    AND finished_at >= :since AND environment = :environment
  GROUP BY queue;
 
+-- name: count_held_by_worker
+SELECT lease_worker, count(*)
+  FROM perdure_runs
+ WHERE environment = :environment AND lease_token IS NOT NULL
+ GROUP BY lease_worker;
+
+-- name: latest_ended
+SELECT id
+  FROM perdure_runs
+ WHERE status = ANY (ARRAY(SELECT jsonb_array_elements_text(:statuses::jsonb)))
+   AND finished_at >= :since AND environment = :environment
+ ORDER BY finished_at DESC, id DESC
+ LIMIT :limit;
+
 -- name: read_changes
 -- Below the oldest open write transaction nothing can appear any more, so nothing is skipped.
 SELECT xid::text || '.' || run_id::text || '.' || first_sequence, run_id, first_sequence, events

@@ -979,6 +979,20 @@ SELECT queue, count(*)
    AND finished_at >= :since AND environment = :environment
  GROUP BY queue;
 
+-- name: count_held_by_worker
+SELECT lease_worker, count(*)
+  FROM perdure_runs
+ WHERE environment = :environment AND lease_token IS NOT NULL
+ GROUP BY lease_worker;
+
+-- name: latest_ended
+SELECT id
+  FROM perdure_runs
+ WHERE status IN (SELECT value FROM json_each(:statuses))
+   AND finished_at >= :since AND environment = :environment
+ ORDER BY finished_at DESC, id DESC
+ LIMIT :limit;
+
 -- name: read_changes
 SELECT CAST(position AS TEXT), run_id, first_sequence, events
   FROM perdure_history

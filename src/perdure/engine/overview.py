@@ -1,0 +1,180 @@
+"""`app.overview()`: what is going on, at a cost that does not grow with the runs that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from perdure.core.lifecycle import Status
+from perdure.core.rates import Rate
+from perdure.core.run import Run
+from perdure.engine.catalogue import WorkerEntry
+from perdure.engine.limits import QueueState
+from perdure.engine.pruning import FAILURES
+from perdure.engine.redaction import without_secrets
+from perdure.storage.oversight import Ended
+from perdure.storage.protocol import Backlog
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+
+WINDOW = timedelta(minutes=1)
+STEP = timedelta(seconds=1)
+RECENTLY = timedelta(hours=1)
+MOST_FAILURES = 20
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue: what it has to do, counted up to 10,000, and what holds for it. `ended`: how many
+    of its runs did within the last minute."""
+
+    name: str
+    due: int
+    later: int
+    parked: int
+    leased: int
+    oldest_due_seconds: float
+    ended: int
+    concurrency: int | None
+    rate: Rate | None
+    paused_by: str | None
+    paused_because: str | None
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker of the last hour. `state`: working, draining, stopped, or silent for a lease."""
+
+    id: str
+    host: str
+    process_id: int
+    state: str
+    running: int
+    concurrency: int
+    queues: tuple[str, ...] | None
+    seen_at: datetime | None
+
+
+class FailureView(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that failed within the last hour, and of what."""
+
+    run_id: str
+    task: str
+    status: Status
+    at: datetime | None
+    error: str
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """`ended`: how many runs ended how, second by second, within the last minute."""
+
+    at: datetime
+    environment: str
+    queues: tuple[QueueView, ...]
+    workers: tuple[WorkerView, ...]
+    failures: tuple[FailureView, ...]
+    ended: tuple[Ended, ...]
+
+    def ended_so(self, *statuses: Status) -> int:
+        return sum(it.count for it in self.ended if it.status in statuses)
+
+    @property
+    def per_second(self) -> list[int]:
+        """How many runs ended in each second, the latest last. The current one is not over."""
+        begin = _second(self.at) - WINDOW
+        counts = [0] * int(WINDOW / STEP)
+        for it in self.ended:
+            place = int((it.since - begin) / STEP)
+            if 0 <= place < len(counts):
+                counts[place] += it.count
+        return counts
+
+
+async def overview(app: App) -> Overview:
+    """The app must be open."""
+    storage, environment = app.storage, app.environment
+    now = await storage.now()
+    pace = await storage.pace(environment, now - WINDOW)
+    since, held = now - app.defaults.lease_ttl, await storage.held(environment)
+    return Overview(
+        at=now,
+        environment=environment,
+        queues=_queues(await app.queues.list(), await storage.backlog(environment), pace),
+        workers=tuple(_worker(it, since, held) for it in await app.workers.list()),
+        failures=await _failures(app, now),
+        ended=tuple(await storage.throughput(environment, _second(now) - WINDOW, STEP)),
+    )
+
+
+def state_of(worker: WorkerEntry, since: datetime) -> str:
+    """In a word; `since` when it must have been heard of."""
+    if worker.stopped:
+        return "stopped"
+    if worker.seen_at is None or worker.seen_at <= since:
+        return "silent"
+    return "draining" if worker.stopping else "working"
+
+
+def _second(at: datetime) -> datetime:
+    return at.replace(microsecond=0)
+
+
+def _queues(
+    states: Sequence[QueueState], backlogs: Sequence[Backlog], pace: Mapping[str, int]
+) -> tuple[QueueView, ...]:
+    """All that anybody has spoken of, or that have something to do."""
+    known, waiting = {it.name: it for it in states}, {it.queue: it for it in backlogs}
+    names = sorted({*known, *waiting, *pace})
+    return tuple(
+        _queue(waiting.get(it) or Backlog(queue=it), known.get(it), pace.get(it, 0)) for it in names
+    )
+
+
+def _queue(backlog: Backlog, state: QueueState | None, ended: int) -> QueueView:
+    paused = None if state is None else state.paused
+    return QueueView(
+        name=backlog.queue,
+        due=backlog.due,
+        later=backlog.later,
+        parked=backlog.parked,
+        leased=backlog.leased,
+        oldest_due_seconds=backlog.oldest_due_age.total_seconds(),
+        ended=ended,
+        concurrency=None if state is None else state.concurrency.value,
+        rate=None if state is None else state.rate.value,
+        paused_by=None if paused is None else paused.by.id or paused.by.type,
+        paused_because=None if paused is None else paused.reason,
+    )
+
+
+def _worker(entry: WorkerEntry, since: datetime, held: Mapping[str, int]) -> WorkerView:
+    return WorkerView(
+        id=entry.id,
+        host=entry.host,
+        process_id=entry.process_id,
+        state=state_of(entry, since),
+        running=held.get(entry.id, 0),
+        concurrency=entry.concurrency,
+        queues=entry.queues,
+        seen_at=entry.seen_at,
+    )
+
+
+async def _failures(app: App, now: datetime) -> tuple[FailureView, ...]:
+    storage, since = app.storage, now - RECENTLY
+    ids = await storage.latest_ended(app.environment, FAILURES, since, limit=MOST_FAILURES)
+    runs = await storage.get(ids)
+    return tuple(_failure(runs[run_id], app) for run_id in ids if run_id in runs)
+
+
+def _failure(run: Run, app: App) -> FailureView:
+    said = run.reason or "" if run.failure is None else f"{run.failure.type}: {run.failure.message}"
+    return FailureView(
+        run_id=run.id,
+        task=run.task,
+        status=run.status,
+        at=run.finished_at,
+        error=without_secrets(said, app.redact),
+    )
