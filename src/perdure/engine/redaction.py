@@ -41,9 +41,9 @@ def without_secrets(text: str, redact: Redact) -> str:
 class Redaction:
     """The default, and how to add to it: `App(redact=Redaction(keys=["iban"]))`.
 
-    A field is hidden if its name, taken apart into words, holds one of `keys`, or one that ends with
-    one of `SECRETS`; so is `key=value` in a message, a password inside a URL, and whatever one of
-    `patterns` matches.
+    A field is hidden if its name, taken apart into words, holds one of `keys`, or a word that ends
+    with one of `SECRETS`; so is `key=value` in a message, a password inside a URL, and whatever one
+    of `patterns` matches.
     """
 
     def __init__(self, keys: Iterable[str] = (), patterns: Iterable[str] = ()) -> None:
