@@ -5,17 +5,23 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from itertools import count
 from typing import Any
 
+import httpx
+import msgspec
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from perdure import App
+from perdure.storage import open_storage
+from perdure.storage.protocol import Storage
 from perdure.web.api import LOCAL, Api, ApiOptions
 from perdure.web.server import _bind, _configuration
+from storage_kit import CLOCK
+from web_kit import make_key
 
 PATIENCE = 20
 
@@ -81,3 +87,44 @@ def served(hall: Hall, url: str, options: ApiOptions = LOCAL) -> Iterator[str]:
         yield address
     finally:
         hall.close(address)
+
+
+class World:
+    """A served database, and ways into it with whatever key."""
+
+    def __init__(self, address: str, app: App, stack: AsyncExitStack) -> None:
+        self.address = address
+        self.app = app
+        self.beside = app.storage
+        self._stack = stack
+
+    async def storage(self, *scopes: str, environment: str = "default") -> Storage:
+        """With a key that may do so much."""
+        return self.with_key(await make_key(self.app, *scopes, environment=environment))
+
+    def with_key(self, key: str) -> Storage:
+        opened = open_storage(self.address, CLOCK, api_key=key, retries=0)
+        self._stack.push_async_callback(opened.close)
+        return opened
+
+    async def post(
+        self, key: str, operation: str, body: Any, client: httpx.AsyncClient | None = None
+    ) -> httpx.Response:
+        """Whatever anybody might send."""
+        if client is None:
+            async with httpx.AsyncClient() as own:
+                return await self.post(key, operation, body, own)
+        content = body if isinstance(body, bytes) else msgspec.json.encode(body)
+        headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        url = f"{self.address}/v1/storage/{operation}"
+        return await client.post(url, content=content, headers=headers)
+
+
+@asynccontextmanager
+async def world_at(
+    hall: Hall, url: str, app: App | None = None, options: ApiOptions = LOCAL
+) -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        address = stack.enter_context(served(hall, url, options))
+        beside = await stack.enter_async_context(app or App(url))
+        yield World(address, beside, stack)

@@ -23,6 +23,8 @@ from perdure.engine.redaction import HIDDEN, without_secrets
         "private_key",
         "Set-Cookie",
         "aws_credentials",
+        "PGPASSWORD",
+        "csrftoken",
     ],
 )
 def test_a_field_named_like_a_secret_is_hidden(name: str) -> None:

@@ -202,12 +202,13 @@ async def test_limits_in_code_are_declared_with_an_admins_key(world: World) -> N
     assert limit.max_leases == 3
 
 
-async def test_without_the_scope_it_does_not_open(world: World) -> None:
-    app = await world.app("read", "trigger", "operate", "admin")
+async def test_without_the_scope_it_does_not_start(world: World) -> None:
+    app = with_tasks(await world.app("read", "trigger", "operate", "admin"))
 
-    with pytest.raises(AccessRefused, match="needs the scope work"):
-        async with app:
-            raise AssertionError("it is open")
+    async with app:
+        with pytest.raises(AccessRefused, match="needs the scope work"):
+            async with app.worker():
+                raise AssertionError("it works")
 
 
 async def test_maintenance_is_the_servers(world: World) -> None:

@@ -175,3 +175,12 @@ async def test_an_order_that_is_begun_again_makes_no_run_twice(
     made = counts["default" if action == "retry" else "numbers", Status.QUEUED]
     assert made == 20
     assert calls >= 20 + 3
+
+
+async def test_an_order_about_nothing_ends_well_at_once(
+    client: httpx.AsyncClient, shop_app: App
+) -> None:
+    order = await ordered(client, "/v1/runs:bulk", {"action": "cancel", "filter": {"task": "x"}})
+
+    assert await ended(shop_app, order["run_id"]) == {"seen": 0, "done": 0, "refused": {}}
+    assert (await shop_app.runs.get(order["run_id"])).counters.attempts == 1

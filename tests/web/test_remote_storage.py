@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,14 +32,12 @@ from perdure.errors import (
     SequenceConflict,
     StorageRefused,
 )
-from perdure.storage import open_storage
 from perdure.storage.operations import NOT_OVER_HTTP, OPERATIONS
 from perdure.storage.protocol import Committed, Record, Renewal, Storage
 from perdure.storage.wire import mask, propose
-from perdure.web.remote import ORDERS, WORK
-from remote_kit import Hall, served
+from perdure.web.permits import ORDERS, PERMITS
+from remote_kit import Hall, World, world_at
 from storage_kit import (
-    CLOCK,
     a_limit,
     claim,
     claim_one,
@@ -57,43 +54,10 @@ from storage_kit import (
 from web_kit import ADA, make_key
 
 
-class World:
-    """A served database, and ways into it with whatever key."""
-
-    def __init__(self, address: str, app: App, stack: AsyncExitStack) -> None:
-        self.address = address
-        self.app = app
-        self.beside = app.storage
-        self._stack = stack
-
-    async def storage(self, *scopes: str, environment: str = "default") -> Storage:
-        """With a key that may do so much."""
-        return self.with_key(await make_key(self.app, *scopes, environment=environment))
-
-    def with_key(self, key: str) -> Storage:
-        opened = open_storage(self.address, CLOCK, api_key=key, retries=0)
-        self._stack.push_async_callback(opened.close)
-        return opened
-
-    async def post(
-        self, key: str, operation: str, body: Any, client: httpx.AsyncClient | None = None
-    ) -> httpx.Response:
-        """Whatever anybody might send."""
-        if client is None:
-            async with httpx.AsyncClient() as own:
-                return await self.post(key, operation, body, own)
-        content = body if isinstance(body, bytes) else msgspec.json.encode(body)
-        headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-        url = f"{self.address}/v1/storage/{operation}"
-        return await client.post(url, content=content, headers=headers)
-
-
 @pytest_asyncio.fixture
 async def world(hall: Hall, sqlite_storage_url: str) -> AsyncIterator[World]:
-    async with AsyncExitStack() as stack:
-        address = stack.enter_context(served(hall, sqlite_storage_url))
-        app = await stack.enter_async_context(App(sqlite_storage_url))
-        yield World(address, app, stack)
+    async with world_at(hall, sqlite_storage_url) as made:
+        yield made
 
 
 def proposed(commit: Commit, **forged: Any) -> dict[str, Any]:
@@ -113,8 +77,8 @@ def test_every_method_of_the_contract_is_an_operation_or_says_why_not() -> None:
     }
 
     assert methods == (OPERATIONS.keys() | NOT_OVER_HTTP.keys()) - {"hello", "hear", "notify"}
-    assert OPERATIONS.keys() >= WORK | ORDERS
-    assert not WORK & ORDERS
+    assert OPERATIONS.keys() == PERMITS.keys()
+    assert OPERATIONS.keys() >= ORDERS
 
 
 def test_every_test_that_does_not_run_over_http_exists_and_says_why() -> None:
@@ -123,29 +87,6 @@ def test_every_test_that_does_not_run_over_http_exists_and_says_why() -> None:
 
     assert [it for it in remote_limits.NOT_APPLICABLE if f"def {it}(" not in suite] == []
     assert all(remote_limits.NOT_APPLICABLE.values())
-
-
-async def test_a_workers_key_opens_its_operations_and_no_other(world: World) -> None:
-    key = await make_key(world.app, "work")
-
-    allowed = {
-        name
-        for name in OPERATIONS
-        if (await world.post(key, name, {"arguments": {"no": "argument"}})).status_code != 403
-    }
-
-    assert allowed == WORK
-
-
-@pytest.mark.parametrize("scopes", [("read", "trigger", "operate", "admin"), ("admin",)])
-async def test_without_the_scope_work_nothing_opens(world: World, scopes: tuple[str, ...]) -> None:
-    key = await make_key(world.app, *scopes)
-
-    assert [
-        name
-        for name in OPERATIONS
-        if (await world.post(key, name, {"arguments": {}})).status_code != 403
-    ] == []
 
 
 async def test_what_is_not_over_http_is_not_there_for_anybody(world: World) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perdure.cli.loading import database_app, url_option
+from perdure.cli.loading import beside_a_database, database_app, database_url, url_option
 from perdure.cli.output import answer, explained, json_option, run
 from perdure.cli.progress import progress
 
@@ -29,7 +29,7 @@ def bench(runs: int, concurrency: int | None, url: str | None, as_json: bool) ->
     """
     from perdure.cli.measuring import STEPS, measure
 
-    app = database_app(url, None)
+    app = database_app(beside_a_database(database_url(url), "bench"), None)
 
     async def measured() -> None:
         with progress("measuring", STEPS) as reached:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
@@ -93,7 +94,7 @@ async def order(
     )
     await audited(app, by, f"bulk_{action}", str(matched), reason, **_plain(many.words))
     with progress(f"{action} {_count(matched)}", HUNDREDTHS) as reached:
-        run_id, report = await _carried_out(app, wanted, reached)
+        run_id, report = await _carried_out(app, wanted, matched, reached)
     data = {"matched": matched, "run_id": run_id, **_plain(report)}
     answer(as_json, data, _told(action, report))
 
@@ -113,21 +114,13 @@ def confirm(found: str, what: str, yes: bool) -> None:
     click.confirm(f"{found}. Go on and {what}?", abort=True, err=True)
 
 
-async def _carried_out(app: App, wanted: Order, reached: Reached) -> tuple[str | None, Report]:
-    """By a durable run, which anybody who has the database may finish. From afar nobody may ask
-    for such a run, so there it is done from here, one by one."""
+async def _carried_out(
+    app: App, wanted: Order, matched: int, reached: Reached
+) -> tuple[str, Report]:
+    """By a durable run, which anybody who has the database may finish."""
     import asyncio
 
-    from perdure.engine.bulk import BulkOrder, carrier, place_order
-    from perdure.storage import is_remote
-
-    def tell(seen: int, total: int) -> None:
-        reached(HUNDREDTHS * seen // total)
-
-    if is_remote(app.url):
-        return None, await BulkOrder(app, wanted, app.ids.token(), tell).carry_out()
-    async with carrier(app) as carrying:
-        made = await place_order(carrying, wanted)
+    async with _placed(app, wanted, matched) as (carrying, made):
         try:
             await _followed(made, carrying, reached)
         except asyncio.CancelledError:
@@ -136,7 +129,33 @@ async def _carried_out(app: App, wanted: Order, reached: Reached) -> tuple[str |
                 f"\nNot done: {onward}, unless you `perdure runs cancel {made.id}`.", err=True
             )
             raise
-        return made.id, await made.result()
+        return made.id, await _report(made)
+
+
+@asynccontextmanager
+async def _placed(
+    app: App, wanted: Order, matched: int
+) -> AsyncIterator[tuple[App, RunHandle[Report]]]:
+    """The order's run, and an app to follow it with. A server carries it out itself."""
+    from perdure.engine.bulk import carrier, place_order
+
+    transport = app.storage.order_transport()
+    if transport is not None:
+        from perdure.engine.orders.defining import order_many
+
+        yield app, await order_many(app, transport, wanted, matched)
+        return
+    async with carrier(app) as carrying:
+        yield carrying, await place_order(carrying, wanted)
+
+
+async def _report(made: RunHandle[Report]) -> Report:
+    """Plain data, where the task is not known."""
+    import msgspec
+
+    from perdure.engine.bulk import Report
+
+    return msgspec.convert(msgspec.to_builtins(await made.result()), Report)
 
 
 async def _followed(made: RunHandle[Report], app: App, reached: Reached) -> None:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from perdure.cli.loading import (
+    at_home,
+    beside_a_database,
     database_app,
     database_url,
     environment_option,
     load_app,
-    require_database,
     url_option,
 )
 from perdure.cli.output import FAILED, answer, explained, json_option, run
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @explained
 def migrate(url: str | None, as_json: bool) -> None:
     """Bring the database's schema up to date. Safe at any time."""
-    run(_migrate(database_url(url), as_json))
+    run(_migrate(beside_a_database(database_url(url), "migrate"), as_json))
 
 
 async def _migrate(url: str, as_json: bool) -> None:
@@ -59,22 +60,20 @@ def audit(
 
     Exits 1 on any mismatch. With --json, one line each finding and one for the totals.
     """
-    from perdure.engine.configuration import configured
+    app = database_app(url, environment)
 
-    chosen = database_url(url)
-    require_database(chosen)
-    whose = environment or configured().defaults.environment
-    if of_log or anchor is not None:
-        run(_on_storage(chosen, lambda storage: _verify(storage, whose, anchor, as_json)))
-    else:
-        run(_on_storage(chosen, lambda storage: _audit(storage, whose, as_json)))
+    async def look(storage: Storage) -> None:
+        whose = (await at_home(app, environment)).environment
+        if of_log or anchor is not None:
+            await _verify(storage, whose, anchor, as_json)
+        else:
+            await _audit(storage, whose, as_json)
+
+    run(_on_storage(app, look))
 
 
-async def _on_storage(url: str, look: Callable[[Storage], Awaitable[None]]) -> None:
-    from perdure.engine.clock import SystemClock
-    from perdure.storage import open_storage
-
-    storage = open_storage(url, SystemClock())
+async def _on_storage(app: App, look: Callable[[Storage], Awaitable[None]]) -> None:
+    storage = app.open_storage()
     try:
         await storage.check_schema()
         await look(storage)
@@ -141,6 +140,7 @@ def tick(
     it takes them: after an outage their owners are about to come back.
     """
     app = database_app(url, environment) if app_spec is None else load_app(app_spec, url)
+    beside_a_database(app.url, "tick")
     run(_tick(app, 0 if now else None))
     answer(as_json, {"ticked": True}, "One pass of scheduler and maintenance is done.")
 

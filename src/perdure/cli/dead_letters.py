@@ -15,6 +15,7 @@ from perdure.cli.operating import (
     payload_of,
     payload_option,
     reason_option,
+    shown,
 )
 from perdure.cli.output import answer
 from perdure.cli.table import table
@@ -36,7 +37,8 @@ async def list_letters(app: App, as_json: bool, status: str, limit: int) -> None
     """Newest first."""
     import msgspec
 
-    found = await app.dead_letters.list(status=None if status == "all" else status, limit=limit)
+    chosen = None if status == "all" else status
+    found = shown(app, await app.dead_letters.list(status=chosen, limit=limit))
     rows = [(d.run_id, d.task, d.status, d.reason, d.opened_at, d.message) for d in found]
     text = table(("RUN", "TASK", "STATUS", "REASON", "OPENED", "MESSAGE"), rows)
     answer(as_json, msgspec.to_builtins(found), text if rows else "There are none.")

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perdure.cli.loading import (
-    database_app,
-    database_url,
-    environment_option,
-    require_database,
-    url_option,
-)
+from perdure.cli.loading import at_home, database_app, environment_option, url_option
 from perdure.cli.output import FAILED, answer, explained, json_option, run
 
 if TYPE_CHECKING:
@@ -30,14 +24,13 @@ def doctor(url: str | None, environment: str | None, as_json: bool) -> None:
 
     Exits 1 on any problem. What is only good to know is no problem.
     """
-    require_database(database_url(url))
-    run(_examine(database_app(url, environment), as_json))
+    run(_examine(database_app(url, environment), environment, as_json))
 
 
-async def _examine(app: App, as_json: bool) -> None:
+async def _examine(app: App, environment: str | None, as_json: bool) -> None:
     import msgspec
 
-    examination = await app.doctor()
+    examination = await (await at_home(app, environment)).doctor()
     data = {"healthy": examination.is_healthy, **msgspec.to_builtins(examination)}
     answer(as_json, data, _told(examination))
     if not examination.is_healthy:

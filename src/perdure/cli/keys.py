@@ -34,11 +34,11 @@ async def create(
 ) -> None:
     """Make a key for one environment. Its text is shown once."""
     from perdure.engine.door import actor_of
-    from perdure.engine.keys import Keys
+    from perdure.engine.keys import keys_of
 
     lifetime = None if expires is None else duration_of(expires, "--expires")
     actor = actor_of(operator(by))
-    made = await Keys(app).create(name, scopes, expires_in=lifetime, by=actor)
+    made = await keys_of(app).create(name, scopes, expires_in=lifetime, by=actor)
     await audited(app, by, "create_key", made.key.id, scopes=list(made.key.scopes))
     _show(as_json, made)
 
@@ -47,9 +47,9 @@ async def create(
 @on_database
 async def list_keys(app: App, as_json: bool) -> None:
     """All keys of the database, revoked ones too."""
-    from perdure.engine.keys import Keys
+    from perdure.engine.keys import keys_of
 
-    found = await Keys(app).list()
+    found = await keys_of(app).list()
     now = app.time()
     rows = [
         (k.id, k.name, k.environment, ",".join(k.scopes), _state(k, now), k.last_used_at or "never")
@@ -66,9 +66,9 @@ async def list_keys(app: App, as_json: bool) -> None:
 @on_database
 async def revoke(app: App, as_json: bool, key_id: str, reason: str | None, by: str | None) -> None:
     """End a key. Servers know within seconds."""
-    from perdure.engine.keys import Keys
+    from perdure.engine.keys import keys_of
 
-    key = await Keys(app).revoke(key_id)
+    key = await keys_of(app).revoke(key_id)
     await audited(app, by, "revoke_key", key.id, reason)
     answer(as_json, _data(key), f"{key.id} ({key.name}) opens nothing any more.")
 
@@ -80,9 +80,9 @@ async def revoke(app: App, as_json: bool, key_id: str, reason: str | None, by: s
 @on_database
 async def rotate(app: App, as_json: bool, key_id: str, overlap: str, by: str | None) -> None:
     """Another text for the same key; the old one stays good for a while."""
-    from perdure.engine.keys import Keys
+    from perdure.engine.keys import keys_of
 
-    made = await Keys(app).rotate(key_id, duration_of(overlap, "--overlap"))
+    made = await keys_of(app).rotate(key_id, duration_of(overlap, "--overlap"))
     await audited(app, by, "rotate_key", made.key.id)
     _show(as_json, made)
 

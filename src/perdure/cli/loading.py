@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,13 +19,45 @@ url_option = click.option("--url", help="The database, e.g. sqlite:///runs.db, o
 environment_option = click.option("--environment", help="Whose runs; by default the configured.")
 
 
-def database_app(url: str | None, environment: str | None) -> App:
-    """An app without tasks, for commands that need nobody's code."""
+def database_app(url: str | None, environment: str | None, because: str | None = None) -> App:
+    """An app without tasks, for commands that need nobody's code. `because`: why somebody orders
+    something; beside the database, each order says so itself."""
     from perdure.engine.app import App
 
     chosen = database_url(url)
     require_database(chosen)
-    return App(chosen, environment=environment)
+    options: dict[str, Any] = {"because": because} if because and is_server(chosen) else {}
+    return App(chosen, environment=environment, **options)
+
+
+async def at_home(app: App, environment: str | None) -> App:
+    """The app, at a server for the key's own environment, unless somebody has chosen one."""
+    from perdure.engine.configuration import DEFAULT, configured
+
+    if not is_server(app.url) or environment is not None:
+        return app
+    sources = {setting.name: setting.source for setting in configured().settings}
+    if sources["environment"] == DEFAULT:
+        storage = app.open_storage()
+        try:
+            transport = storage.order_transport()
+            assert transport is not None, "it is a server's"
+            app.environment = await transport.environment()
+        finally:
+            await storage.close()
+    return app
+
+
+def is_server(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def beside_a_database(url: str, command: str) -> str:
+    """The URL, if it is a database's. Raises CannotStart."""
+    if is_server(url):
+        advice = f"run `perdure {command}` where the database is, with its own URL as --url"
+        raise CannotStart(f"{url} is a server, and {command} needs the database itself; {advice}")
+    return url
 
 
 def load_app(spec: str, url: str | None = None) -> App:

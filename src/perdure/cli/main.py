@@ -95,5 +95,6 @@ def main() -> None:
     """Durable runs for ordinary Python functions.
 
     The database is named by --url, PERDURE_URL, or `url` under [tool.perdure] in
-    pyproject.toml; otherwise it is the file perdure.db here.
+    pyproject.toml; otherwise it is the file perdure.db here. A server's address does as well,
+    with a key in PERDURE_API_KEY.
     """

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perdure.cli.loading import is_server
 from perdure.cli.operating import by_option, on_database, operator
-from perdure.cli.output import answer, explained
+from perdure.cli.output import CommandFailed, answer, explained
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -50,7 +51,10 @@ async def apply(
     """
     import msgspec
 
+    from perdure.engine.showing import Showing
+
     done = await app.manifests.apply(_read(files), operator(by), dry_run=dry_run, prune=prune)
+    done = done.shown(Showing(app.redact))
     data = {"differs": done.differs, **msgspec.to_builtins(done)}
     answer(as_json, data, "\n".join(_told(done)))
     if dry_run and done.differs:
@@ -93,8 +97,12 @@ def _item(item: Applied) -> Iterator[str]:
 async def export(app: App, as_json: bool, names: tuple[str, ...]) -> None:
     """Write schedules as a manifest: these, or all. To apply it changes nothing."""
     from perdure.engine.manifests.saying import to_yaml
+    from perdure.engine.redaction import HIDDEN
 
     said = await app.manifests.export(names or None)
+    if is_server(app.url) and HIDDEN in json.dumps(said):
+        problem = "a server shows no secrets, and to apply what it shows would write them away"
+        raise CommandFailed(f"{problem}; export beside the database, or only other schedules")
     text = json.dumps(said, ensure_ascii=False, indent=2) if as_json else to_yaml(said)
     click.echo(text.rstrip("\n"))
 

@@ -1,16 +1,22 @@
-"""What the commands of operators share: a database without anybody's code, who asks, and runs
-as data."""
+"""What the commands of operators share: a database without anybody's code, or a server that has
+one; who asks, and runs as data."""
 
 from __future__ import annotations
 
 import functools
 import json
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from perdure.cli.loading import database_app, environment_option, url_option
+from perdure.cli.loading import (
+    at_home,
+    database_app,
+    environment_option,
+    is_server,
+    url_option,
+)
 from perdure.cli.output import CommandFailed, answer, explained, json_option, run
 
 if TYPE_CHECKING:
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
     from perdure.engine.handle import RunHandle
 
 Command = Callable[..., Coroutine[Any, Any, None]]
+T = TypeVar("T")
 
 run_argument = click.argument("run_id", metavar="RUN")
 reason_option = click.option("--reason", help="Kept in the run's history.")
@@ -36,10 +43,12 @@ def on_database(command: Command) -> Callable[..., None]:
     @explained
     @functools.wraps(command)
     def wrapped(url: str | None, environment: str | None, as_json: bool, **arguments: Any) -> None:
-        app = database_app(url, environment)
+        app = database_app(url, environment, arguments.get("reason"))
+        if is_server(app.url) and arguments.get("by"):
+            raise CommandFailed("at a server the key says who asks: leave out --by")
 
         async def opened() -> None:
-            async with app:
+            async with await at_home(app, environment):
                 await command(app, as_json, **arguments)
 
         run(opened())
@@ -79,6 +88,13 @@ def tags_of(words: tuple[str, ...]) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
+def shown(app: App, value: T) -> T:
+    """What people may see of it: the same wherever it comes from, and without secrets."""
+    from perdure.engine.showing import Showing
+
+    return Showing(app.redact).shown(value)
+
+
 def run_data(run: Run) -> dict[str, Any]:
     """A run as JSON: payload and result as values."""
     import msgspec
@@ -99,7 +115,8 @@ def why(run: Run) -> str:
 
 async def said(app: App, as_json: bool, after: Run) -> None:
     """The run after an order."""
-    click.echo(json.dumps(run_data(after)) if as_json else f"{after.id} is {after.status}.")
+    data = run_data(shown(app, after))
+    click.echo(json.dumps(data) if as_json else f"{after.id} is {after.status}.")
 
 
 def made_run(as_json: bool, made: RunHandle[Any], how: str) -> None:
@@ -109,7 +126,9 @@ def made_run(as_json: bool, made: RunHandle[Any], how: str) -> None:
 async def audited(
     app: App, by: str | None, action: str, target: str, reason: str | None = None, **details: Any
 ) -> None:
-    """Write an order down where those given through the API are."""
+    """Write an order down where those given through the API are, which a server does itself."""
+    if is_server(app.url):
+        return
     from perdure.core.audit_trail import AuditEntry
     from perdure.engine.audit_log import AuditLog
     from perdure.engine.door import actor_of
@@ -119,7 +138,7 @@ async def audited(
         actor=actor_of(operator(by)),
         action=action,
         target=target,
-        reason=reason,
+        reason=None if reason is None else app.redact(reason, {})[0],
         outcome="done",
         details=details or None,
     )

@@ -9,7 +9,7 @@ import click
 
 from perdure.cli.bulk import confirm
 from perdure.cli.instants import duration_of
-from perdure.cli.loading import database_app, url_option
+from perdure.cli.loading import beside_a_database, database_app, database_url, url_option
 from perdure.cli.operating import audited, by_option
 from perdure.cli.output import answer, explained, json_option, run
 from perdure.cli.progress import progress
@@ -36,7 +36,7 @@ def prune(url: str | None, as_json: bool, **options: Any) -> None:
     retention, what failed after failure_retention; see `perdure config`. With --older-than, that
     age counts instead, and one is asked first.
     """
-    app = database_app(url, None)
+    app = database_app(beside_a_database(database_url(url), "prune"), None)
 
     async def opened() -> None:
         async with app:

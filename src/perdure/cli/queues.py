@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from perdure.cli.operating import by_option, on_database, operator
+from perdure.cli.operating import by_option, on_database, operator, shown
 from perdure.cli.output import CommandFailed, answer
 from perdure.cli.table import pairs, table
 
@@ -29,7 +29,7 @@ def queues() -> None:
 @on_database
 async def list_queues(app: App, as_json: bool) -> None:
     """Every queue that a task lives in, or that anybody has spoken of."""
-    found = await app.queues.list()
+    found = shown(app, await app.queues.list())
     rows = [
         (it.name, _state(it), _value(it.concurrency), _value(it.rate), _value(it.fair), _why(it))
         for it in found
@@ -43,7 +43,7 @@ async def list_queues(app: App, as_json: bool) -> None:
 @on_database
 async def show(app: App, as_json: bool, name: str) -> None:
     """One queue: what holds, who said so, and what code says."""
-    _said(as_json, await app.queues.get(name))
+    _said(app, as_json, await app.queues.get(name))
 
 
 @queues.command()
@@ -53,7 +53,7 @@ async def show(app: App, as_json: bool, name: str) -> None:
 @on_database
 async def pause(app: App, as_json: bool, name: str, reason: str, by: str | None) -> None:
     """No run of it is claimed until it is resumed; attempts that run go on."""
-    _said(as_json, await app.queues.pause(name, reason, _actor(by)))
+    _said(app, as_json, await app.queues.pause(name, reason, _actor(by)))
 
 
 @queues.command()
@@ -61,7 +61,7 @@ async def pause(app: App, as_json: bool, name: str, reason: str, by: str | None)
 @on_database
 async def resume(app: App, as_json: bool, name: str) -> None:
     """Let its runs go on, at once."""
-    _said(as_json, await app.queues.resume(name))
+    _said(app, as_json, await app.queues.resume(name))
 
 
 @queues.command("set")
@@ -90,7 +90,7 @@ async def set_queue(
         given["fair"] = fair
     if not given:
         raise click.UsageError("Say what: --concurrency, --rate, --fair or --no-fair.")
-    _said(as_json, await app.queues.set(name, by=_actor(by), **given))
+    _said(app, as_json, await app.queues.set(name, by=_actor(by), **given))
 
 
 @queues.command()
@@ -98,7 +98,7 @@ async def set_queue(
 @on_database
 async def reset(app: App, as_json: bool, name: str) -> None:
     """Give it back to code. A paused queue stays paused."""
-    _said(as_json, await app.queues.reset(name))
+    _said(app, as_json, await app.queues.reset(name))
 
 
 def _number(text: str) -> int:
@@ -115,7 +115,8 @@ def _actor(by: str | None) -> Actor:
     return actor_of(operator(by))
 
 
-def _said(as_json: bool, queue: QueueState) -> None:
+def _said(app: App, as_json: bool, queue: QueueState) -> None:
+    queue = shown(app, queue)
     settings = {name: _told(getattr(queue, name)) for name in ("concurrency", "rate", "fair")}
     facts = {"queue": queue.name, "state": _state(queue), "because": _why(queue), **settings}
     answer(as_json, _data(queue), pairs(facts))

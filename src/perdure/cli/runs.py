@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.filtering import run_filters, words_of
-from perdure.cli.operating import on_database, run_argument, run_data, why
+from perdure.cli.operating import on_database, run_argument, run_data, shown, why
 from perdure.cli.output import FAILED, CommandFailed, answer
 from perdure.cli.run_orders import cancel, pause, rerun, reschedule, resume, retry
-from perdure.cli.table import pairs, shown, table
+from perdure.cli.table import pairs, table
+from perdure.cli.table import shown as plainly
 from perdure.cli.watching import looks
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ async def list_runs(
 ) -> None:
     """Runs, newest first."""
     given = words_of(filters)
-    page = await app.runs.list(limit=limit, cursor=cursor, **given)
+    page = shown(app, await app.runs.list(limit=limit, cursor=cursor, **given))
     rows = [
         (run.id, run.task, run.status, run.queue, run.counters.attempts, run.created_at, why(run))
         for run in page.runs
@@ -53,7 +54,7 @@ async def list_runs(
 @on_database
 async def show(app: App, as_json: bool, run_id: str) -> None:
     """Everything about one run."""
-    run = await app.runs.get(run_id)
+    run = shown(app, await app.runs.get(run_id))
     answer(as_json, run_data(run), _story(run))
 
 
@@ -64,7 +65,7 @@ async def why_run(app: App, as_json: bool, run_id: str) -> None:
     """Why a run does not run, or how it ended."""
     import msgspec
 
-    found = await app.runs.why(run_id)
+    found = shown(app, await app.runs.why(run_id))
     head = f"{found.run_id} is {found.status or 'unreadable'}."
     lines = [f"  {reason.sentence}" for reason in found.reasons]
     answer(as_json, msgspec.to_builtins(found), "\n".join([head, *lines]))
@@ -92,7 +93,7 @@ def _story(run: Run) -> str:
 @on_database
 async def events(app: App, as_json: bool, run_id: str) -> None:
     """Its history, in order."""
-    found = await app.runs.events(run_id)
+    found = shown(app, await app.runs.events(run_id))
     rows = [_event(recorded) for recorded in found]
     text = table(("#", "AT", "EVENT", "BY", "WHAT"), rows)
     answer(as_json, [_event_data(recorded) for recorded in found], text)
@@ -123,7 +124,7 @@ async def attempts(app: App, as_json: bool, run_id: str) -> None:
     """Every try at it."""
     import msgspec
 
-    found = await app.runs.attempts(run_id)
+    found = shown(app, await app.runs.attempts(run_id))
     rows = [
         (*(a.number, a.status, a.worker_id, a.started_at, a.finished_at), _failure(a.failure))
         for a in found
@@ -137,8 +138,9 @@ async def attempts(app: App, as_json: bool, run_id: str) -> None:
 @on_database
 async def watch(app: App, as_json: bool, run_id: str) -> None:
     """Its events as they happen, until it has ended. Exits 0 only if it succeeded."""
-    async for recorded in _as_they_happen(app, run_id):
-        line = "  ".join(shown(value) for value in _event(recorded))
+    async for happened in _as_they_happen(app, run_id):
+        recorded = shown(app, happened)
+        line = "  ".join(plainly(value) for value in _event(recorded))
         answer(as_json, _event_data(recorded), line)
     if (await app.runs.get(run_id)).status != "succeeded":
         click.get_current_context().exit(FAILED)
@@ -180,7 +182,7 @@ def _line(line: LogLine) -> str:
 
     level = logging.getLevelName(line.level)
     fields = " ".join(f"{name}={value}" for name, value in (line.fields or {}).items())
-    said = f"{shown(line.at)}  {line.attempt}  {level:<7}  {line.message}"
+    said = f"{plainly(line.at)}  {line.attempt}  {level:<7}  {line.message}"
     return f"{said}  {fields}" if fields else said
 
 

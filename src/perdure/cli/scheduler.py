@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import click
 
-from perdure.cli.loading import database_app, environment_option, load_app, url_option
+from perdure.cli.loading import (
+    beside_a_database,
+    database_app,
+    environment_option,
+    load_app,
+    url_option,
+)
 from perdure.cli.output import explained, json_option, run
 
 
@@ -27,4 +33,5 @@ def scheduler(
 
     log_to_stderr(as_json)
     app = database_app(url, environment) if app_spec is None else load_app(app_spec, url)
+    beside_a_database(app.url, "scheduler")
     run(run_scheduler(app))

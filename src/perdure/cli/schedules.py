@@ -9,10 +9,11 @@ import click
 
 from perdure.cli.instants import instant_of, on_the_wall, zone_of
 from perdure.cli.manifests import apply, export, schema
-from perdure.cli.operating import by_option, made_run, on_database, operator
+from perdure.cli.operating import by_option, made_run, on_database, operator, shown
 from perdure.cli.output import answer
 from perdure.cli.progress import progress
-from perdure.cli.table import pairs, shown, table
+from perdure.cli.table import pairs, table
+from perdure.cli.table import shown as plainly
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -40,7 +41,7 @@ async def list_schedules(app: App, as_json: bool) -> None:
     """All that are not deleted, in order of name."""
     from perdure.engine.manifests.applying import live_schedules
 
-    found = [schedule async for schedule in live_schedules(app)]
+    found = [shown(app, schedule) async for schedule in live_schedules(app)]
     rows = [
         (it.id, it.definition.task, in_words(it.cadence), state_of(it), it.next_at, it.defined_by)
         for it in found
@@ -54,10 +55,10 @@ async def list_schedules(app: App, as_json: bool) -> None:
 @on_database
 async def show(app: App, as_json: bool, name: str) -> None:
     """Everything about one: its next times, what became of the last ones, and what was skipped."""
-    schedule = await app.schedules.get(name)
+    schedule = shown(app, await app.schedules.get(name))
     coming = list(await app.schedules.preview(name, 5)) if schedule.is_live else []
-    last = await app.schedules.last(name)
-    [said] = (await app.manifests.export([name]))["schedules"]
+    last = shown(app, await app.schedules.last(name))
+    [said] = app.redact("", (await app.manifests.export([name])))[1]["schedules"]
     data = {**data_of(schedule), "next_times": coming, **_occurrences_data(last)}
     answer(as_json, plain(data), _story(schedule, said, coming, last))
 
@@ -105,7 +106,7 @@ def _hand(how: str, touch: Touch | None) -> str:
         return how
     who = f"{touch.by.type} {touch.by.id or ''}".strip()
     why = f": {touch.reason}" if touch.reason else ""
-    return f"{how}, {who} at {shown(touch.at)}{why}".lstrip(", ")
+    return f"{how}, {who} at {plainly(touch.at)}{why}".lstrip(", ")
 
 
 @schedules.command()
@@ -144,7 +145,7 @@ def _times(times: list[datetime], schedule: Schedule, since: datetime | None = N
 @on_database
 async def pause(app: App, as_json: bool, name: str, reason: str, by: str | None) -> None:
     """No more times until it is resumed; runs that exist go on."""
-    _said(as_json, await app.schedules.pause(name, reason, operator(by)))
+    _said(app, as_json, await app.schedules.pause(name, reason, operator(by)))
 
 
 @schedules.command()
@@ -153,7 +154,7 @@ async def pause(app: App, as_json: bool, name: str, reason: str, by: str | None)
 @on_database
 async def resume(app: App, as_json: bool, name: str, by: str | None) -> None:
     """Go on; what was missed is treated by the misfire policy."""
-    _said(as_json, await app.schedules.resume(name, operator(by)))
+    _said(app, as_json, await app.schedules.resume(name, operator(by)))
 
 
 @schedules.command()
@@ -174,7 +175,7 @@ async def trigger(app: App, as_json: bool, name: str, reason: str, by: str | Non
 @on_database
 async def delete(app: App, as_json: bool, name: str, reason: str | None, by: str | None) -> None:
     """No more times; its history stays, and so do runs that exist."""
-    _said(as_json, await app.schedules.delete(name, reason, operator(by)))
+    _said(app, as_json, await app.schedules.delete(name, reason, operator(by)))
 
 
 @schedules.command()
@@ -186,7 +187,7 @@ async def why(app: App, as_json: bool, name: str, at: str) -> None:
     from perdure.engine.scheduling import stored_schedule
 
     zone = zone_of((await stored_schedule(app, name)).cadence)
-    found = await app.schedules.why(name, instant_of(at, "AT", zone))
+    found = shown(app, await app.schedules.why(name, instant_of(at, "AT", zone)))
     answer(as_json, plain(found), found.sentence)
 
 
@@ -238,8 +239,8 @@ async def _backfilled(
             start = done.rest_after + timedelta(microseconds=1)
 
 
-def _said(as_json: bool, schedule: Schedule) -> None:
-    answer(as_json, data_of(schedule), f"{schedule.id} is {state_of(schedule)}.")
+def _said(app: App, as_json: bool, schedule: Schedule) -> None:
+    answer(as_json, data_of(shown(app, schedule)), f"{schedule.id} is {state_of(schedule)}.")
 
 
 def state_of(schedule: Schedule) -> str:

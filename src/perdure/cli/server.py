@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from perdure.cli.loading import database_url, environment_option, url_option
+from perdure.cli.loading import beside_a_database, database_url, environment_option, url_option
 from perdure.cli.output import CannotStart, explained, json_option, run
 
 
@@ -39,7 +39,8 @@ def server(
     log_to_stderr(as_json)
     if rate is not None:
         options["rate"] = None if rate == "none" else rate
-    run(serve(App(database_url(url), environment=environment), ServerOptions(**options)))
+    chosen = beside_a_database(database_url(url), "server")
+    run(serve(App(chosen, environment=environment), ServerOptions(**options)))
 
 
 def require_server() -> None:

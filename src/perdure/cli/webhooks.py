@@ -191,7 +191,7 @@ async def delete(app: App, as_json: bool, name: str, reason: str | None, by: str
 @by_option
 @on_database
 async def test(app: App, as_json: bool, name: str, by: str | None) -> None:
-    """Post an event `webhook.test` from here, now. Exits 1 unless it is taken."""
+    """Post an event `webhook.test` now, from here or from the server. Exits 1 unless taken."""
     import msgspec
 
     posted = await app.webhooks.test(name)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perdure.cli.operating import audited, by_option, on_database, operator
+from perdure.cli.operating import audited, by_option, on_database, operator, shown
 from perdure.cli.output import FAILED, answer
 from perdure.cli.table import table
 from perdure.cli.watching import looks
@@ -29,7 +29,7 @@ async def list_workers(app: App, as_json: bool) -> None:
 
     from perdure.engine.overview import state_of
 
-    found = await app.workers.list()
+    found = shown(app, await app.workers.list())
     since = app.time() - app.defaults.lease_ttl
     rows = [
         (
@@ -62,7 +62,7 @@ async def drain(
     """
     import msgspec
 
-    entry = await app.workers.drain(worker_id, reason, operator(by))
+    entry = shown(app, await app.workers.drain(worker_id, reason, operator(by)))
     await audited(app, by, "drain_worker", worker_id, reason)
     if wait:
         click.echo(f"{worker_id} is asked to end.", err=True)

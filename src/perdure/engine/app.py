@@ -214,7 +214,12 @@ class App(Declarations):
     def manifests(self) -> Manifests:
         from perdure.engine.manifests.applying import Manifests
 
-        return Manifests(self)
+        transport = self.storage.order_transport()
+        if transport is None:
+            return Manifests(self)
+        from perdure.engine.orders.defining import RemoteManifests
+
+        return RemoteManifests(self, transport)
 
     @property
     def webhooks(self) -> Webhooks:

@@ -160,6 +160,11 @@ async def trigger_known(
 ) -> RunHandle[Any]:
     """Ask for a run of a task whose code is elsewhere. Its payload is checked as far as its
     schema goes; the worker checks the rest. Raises TaskNotFound and InvalidPayload."""
+    transport = app.storage.order_transport()
+    if transport is not None:
+        from perdure.engine.orders.defining import trigger_there
+
+        return await trigger_there(app, transport, name, payload, options)
     entry = await find_task(app.storage, app.environment, name)
     check_payload(name, entry.payload_schema or {}, payload)
     body = encode_value(dict(payload), limit=app.defaults.payload_limit)

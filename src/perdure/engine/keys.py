@@ -176,6 +176,16 @@ class Keys:
         return key
 
 
+def keys_of(app: App) -> Keys:
+    """An open app's: beside its database, or at a server those of its environment."""
+    transport = app.storage.order_transport()
+    if transport is None:
+        return Keys(app)
+    from perdure.engine.orders.parts import RemoteKeys
+
+    return RemoteKeys(app, transport)
+
+
 async def read_keys(storage: Storage) -> list[ApiKey]:
     return [_key(record) for record in await storage.records(HOME, KEY)]
 

@@ -21,6 +21,7 @@ from perdure.engine.webhooks.keeping import Webhooks
 from perdure.engine.workers import Workers
 from perdure.errors import AccessRefused, AppOnAnotherLoop
 from perdure.storage import Storage
+from perdure.storage.orders import OrderTransport
 from perdure.telemetry import table
 
 if TYPE_CHECKING:
@@ -37,13 +38,27 @@ class Opened:
         self.hints = Hints(app.hub, app.clock, storage.hint_transport())
         self.client = Client(app)
         self.results = Results(storage, app.hub, app.clock, app.defaults.poll)
-        self.runs = Runs(app)
-        self.dead_letters = DeadLetters(app)
-        self.workers = Workers(app)
-        self.queues = Queues(app)
-        self.limits = Limits(app)
-        self.schedules = Schedules(app)
-        self.webhooks = Webhooks(app)
+        self.runs: Runs = Runs(app)
+        self.dead_letters: DeadLetters = DeadLetters(app)
+        self.workers: Workers = Workers(app)
+        self.queues: Queues = Queues(app)
+        self.limits: Limits = Limits(app)
+        self.schedules: Schedules = Schedules(app)
+        self.webhooks: Webhooks = Webhooks(app)
+        transport = storage.order_transport()
+        if transport is not None:
+            self._order_from_afar(app, transport)
+
+    def _order_from_afar(self, app: App, transport: OrderTransport) -> None:
+        from perdure.engine.orders import defining, parts
+
+        self.runs = parts.RemoteRuns(app, transport)
+        self.dead_letters = parts.RemoteDeadLetters(app, transport)
+        self.workers = parts.RemoteWorkers(app, transport)
+        self.queues = parts.RemoteQueues(app, transport)
+        self.limits = parts.RemoteLimits(app, transport)
+        self.schedules = parts.RemoteSchedules(app, transport)
+        self.webhooks = defining.RemoteWebhooks(app, transport)
 
     @classmethod
     async def open(cls, app: App) -> Opened:
@@ -62,7 +77,9 @@ class Opened:
 
     async def introduce(self, app: App) -> None:
         """Tell the storage what the app knows. A worker may not say everything to a server: what
-        its key does not allow, somebody else has to say."""
+        its key does not allow, somebody else has to say. Who knows nothing asks for nothing."""
+        if not (app.tasks or app.queue_settings):
+            return
         entries = [catalogue.entry_of(task) for task in app.tasks.values()]
         published = catalogue.publish_tasks(self.storage, app.environment, entries)
         await _as_far_as_allowed("tasks", published)

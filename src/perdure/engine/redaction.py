@@ -41,12 +41,14 @@ def without_secrets(text: str, redact: Redact) -> str:
 class Redaction:
     """The default, and how to add to it: `App(redact=Redaction(keys=["iban"]))`.
 
-    A field is hidden if its name, taken apart into words, holds one of `keys`; so is `key=value`
-    in a message, a password inside a URL, and whatever one of `patterns` matches.
+    A field is hidden if its name, taken apart into words, holds one of `keys`, or a word that ends
+    with one of `SECRETS`; so is `key=value` in a message, a password inside a URL, and whatever one
+    of `patterns` matches.
     """
 
     def __init__(self, keys: Iterable[str] = (), patterns: Iterable[str] = ()) -> None:
-        self._keys = tuple(f"_{_words(key)}_" for key in (*SECRETS, *keys))
+        # PGPASSWORD is one word; what somebody adds may be short, and is meant as it is.
+        self._keys = (*(f"{key}_" for key in SECRETS), *(f"_{_words(key)}_" for key in keys))
         names = "|".join(re.escape(key).replace("_", "[_-]?") for key in (*SECRETS, *keys))
         self._assignment = re.compile(
             rf"""((?:{names})["']?\s{{0,4}}[:=]\s{{0,4}})"""

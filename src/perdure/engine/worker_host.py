@@ -153,6 +153,8 @@ class WorkerHost:
             self._storage = shared or self._app.connect()
             if shared is None:
                 stack.push_async_callback(self._storage.close)
+            if self._storage.order_transport() is not None:
+                await self._storage.renew([])  # a key that may not work is refused now, and here
             hints = Hints(self._app.hub, self._app.clock, self._storage.hint_transport())
             hints.start()
             stack.push_async_callback(hints.stop)

@@ -21,7 +21,7 @@ _POSTGRES = (
     "hints",
     "on_statement",
 )
-_HTTP = ("api_key", "max_connections", "retries", "timeout", "hints")
+_HTTP = ("api_key", "max_connections", "retries", "timeout", "hints", "because")
 _OPTIONS = {
     "sqlite": _SQLITE,
     "postgresql": _POSTGRES,

@@ -73,7 +73,7 @@ def _difference(name: str, held: Any, expected: Any) -> str:
 def _beside(run: Run, row: Row) -> Iterator[str]:
     tags, is_batched, has_letter = row[_BESIDE:]
     if (msgspec.json.decode(tags) if tags else {}) != run.tags:
-        yield f"its tags are stored as {tags or '{}'}"
+        yield "it is not found by its tags"
     if bool(is_batched) != (run.batch_id is not None):
         yield "it is not found by its batch"
     if run.status is Status.DEAD_LETTERED and not has_letter:

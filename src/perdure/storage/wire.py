@@ -31,6 +31,9 @@ from perdure.storage.schedule_protocol import DueSchedules, StepOutcome, Stepped
 PROTOCOL = 1
 """Grows when an older server or worker would misunderstand a newer one."""
 
+PROTOCOL_HEADER = "x-perdure-protocol"
+"""Whoever says which one it speaks is told errors so that it can raise them again."""
+
 Counts = dict[tuple[str, Status], int]
 
 
@@ -201,7 +204,12 @@ def value_of(heard: Any) -> Any:
 
 
 def error_told(error: PerdureError) -> ErrorTold:
-    return ErrorTold(type(error).__name__, tuple(error.args))
+    return ErrorTold(type(error).__name__, tuple(map(_plain, error.args)))
+
+
+def _plain(argument: Any) -> Any:
+    """Errors are made of plain values; what is none is told as it would be read."""
+    return msgspec.to_builtins(argument, enc_hook=str)
 
 
 def _tell_error(value: Any) -> Any:

@@ -25,6 +25,7 @@ from perdure.core.rates import Rate, make_rate
 from perdure.engine.app import App
 from perdure.engine.write import load
 from perdure.errors import PerdureError, RunNotFound, SequenceConflict
+from perdure.storage.wire import PROTOCOL_HEADER
 from perdure.telemetry import table
 from perdure.web.door import LOOPBACK_NAMES, SECURITY_HEADERS, Door
 from perdure.web.ears import Ears
@@ -36,8 +37,9 @@ from perdure.web.problems import (
     RequestRefused,
     problem_of,
     retry_after,
+    with_error,
 )
-from perdure.web.reading import read_body, read_query, read_sequence
+from perdure.web.reading import read_body, read_query, read_reason, read_sequence
 from perdure.web.route import Call, Caller, Route
 from perdure.web.table import ROUTES
 from perdure.web.throttle import Throttle
@@ -45,7 +47,7 @@ from perdure.web.workplace import Workplaces
 
 RATE = Rate(6000, per=60, burst=1000)
 _REQUEST_ID = re.compile(r"[\w.-]{8,64}")
-_UNTOLD = frozenset({"payload", "reason"})
+_UNTOLD = frozenset({"payload", "reason", "files"})
 """Fields of a body that an audit entry does not repeat under its details."""
 
 
@@ -158,7 +160,7 @@ class Api:
             answer = await self._carry_out(route, call, request)
             response = _answer(route, call, answer)
         except Exception as error:  # noqa: BLE001  # answered, whatever it is
-            response = _problem(error, request_id)
+            response = _problem(error, request_id, PROTOCOL_HEADER in request.headers)
         self._note(route, response.status_code, began, request_id, call)
         return response
 
@@ -170,6 +172,8 @@ class Api:
         if route.takes_idempotency_key:
             call.idempotency_key = request.headers.get("idempotency-key")
         call.last_event_id = request.headers.get("last-event-id")
+        if route.is_audited:
+            call.because = read_reason(request.headers.get("x-reason"))
         return call
 
     async def _carry_out(self, route: Route, call: Call, request: Request) -> Any:
@@ -202,7 +206,7 @@ class Api:
         told = {
             k: v for k, v in said.items() if k not in _UNTOLD and v not in (None, msgspec.UNSET)
         }
-        reason = said.get("reason")
+        reason = said.get("reason") or call.because
         entry = AuditEntry(
             at=call.app.time(),
             actor=call.by,
@@ -211,7 +215,7 @@ class Api:
             reason=None if reason is None else call.at.view.text(reason),
             request_id=call.request_id,
             outcome=outcome,
-            details=call.at.view.hide(msgspec.to_builtins(told)) if told else None,
+            details=call.at.view.value(msgspec.to_builtins(told)) if told else None,
         )
         await call.at.audit_log.write(entry)
 
@@ -250,8 +254,10 @@ def _answer(route: Route, call: Call, answer: Any) -> Response:
     return Response(body, status, call.headers, media_type="application/json")
 
 
-def _problem(error: Exception, request_id: str) -> Response:
+def _problem(error: Exception, request_id: str, is_raised_again: bool = False) -> Response:
     problem = problem_of(error, request_id)
+    if is_raised_again:
+        problem = with_error(problem, error)
     if problem.status >= 500 and not isinstance(error, PerdureError):
         table.REQUEST_FAILED.say_with_error(request_id=request_id)
     headers = {}

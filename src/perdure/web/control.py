@@ -29,27 +29,29 @@ from perdure.web.wishes import (
 
 
 async def list_queues(call: Call) -> Items[QueueState]:
-    return Items(list(await call.app.queues.list()))
+    return Items(list(call.at.view.shown(await call.app.queues.list())))
 
 
 async def get_queue(call: Call) -> QueueState:
-    return await call.app.queues.get(call.path["queue"])
+    return call.at.view.shown(await call.app.queues.get(call.path["queue"]))
 
 
 async def set_queue(call: Call, body: QueueBody) -> QueueState:
-    return await call.app.queues.set(call.path["queue"], by=call.by, **asdict(body))
+    after = await call.app.queues.set(call.path["queue"], by=call.by, **asdict(body))
+    return call.at.view.shown(after)
 
 
 async def reset_queue(call: Call) -> QueueState:
-    return await call.app.queues.reset(call.path["queue"])
+    return call.at.view.shown(await call.app.queues.reset(call.path["queue"]))
 
 
 async def pause_queue(call: Call, body: ReasonBody) -> QueueState:
-    return await call.app.queues.pause(call.path["queue"], body.reason, call.by)
+    after = await call.app.queues.pause(call.path["queue"], body.reason, call.by)
+    return call.at.view.shown(after)
 
 
 async def resume_queue(call: Call, body: ReasonBody) -> QueueState:
-    return await call.app.queues.resume(call.path["queue"])
+    return call.at.view.shown(await call.app.queues.resume(call.path["queue"]))
 
 
 async def list_limits(call: Call) -> Items[TaskLimits]:
@@ -72,7 +74,8 @@ async def reset_limit(call: Call) -> TaskLimits:
 
 
 async def drain_worker(call: Call, body: ReasonBody) -> WorkerEntry:
-    return await call.app.workers.drain(call.path["worker"], body.reason, call.by)
+    asked = await call.app.workers.drain(call.path["worker"], body.reason, call.by)
+    return call.at.view.shown(asked)
 
 
 # Dead letters
@@ -85,11 +88,11 @@ async def list_dead_letters(call: Call, query: LetterQuery) -> Items[DeadLetter]
         cursor=query.cursor,
         **query.words,
     )
-    return Items([call.at.view.letter(letter) for letter in page.letters], page.cursor)
+    return Items(list(call.at.view.shown(page.letters)), page.cursor)
 
 
 async def get_dead_letter(call: Call) -> DeadLetter:
-    return call.at.view.letter(await call.app.dead_letters.get(call.run))
+    return call.at.view.shown(await call.app.dead_letters.get(call.run))
 
 
 async def replay_dead_letter(call: Call, body: AgainBody) -> Triggered:
@@ -100,7 +103,7 @@ async def discard_dead_letter(call: Call, body: ReasonBody) -> DeadLetter:
     await call.app.dead_letters.discard(call.run, call.by)
     letter = await call.app.dead_letters.get(call.run)
     assert letter.status is DeadLetterStatus.DISCARDED
-    return call.at.view.letter(letter)
+    return call.at.view.shown(letter)
 
 
 # Keys, of the caller's environment only

@@ -1,7 +1,8 @@
 """What a storage is asked from afar, carried out within one environment.
 
-A key belongs to an environment: whatever lies elsewhere does not exist for it. Who only works
-sees no lease's token but masked, and writes nothing into the catalogue that others would execute.
+A key belongs to an environment: whatever lies elsewhere does not exist for it. Who does not work
+is shown what the routes would show. Who does sees all, but no lease's token except masked, and
+writes nothing into the catalogue that others would execute.
 """
 
 from __future__ import annotations
@@ -18,8 +19,17 @@ from perdure.core.effects import DeadLetter, DeadLetterClosed, KeyFreed
 from perdure.core.run import Run
 from perdure.core.values import check_label
 from perdure.engine.bulk import refuse_reserved
-from perdure.engine.catalogue import TASK, WORKER, TaskEntry, WorkerEntry
+from perdure.engine.catalogue import (
+    TASK,
+    WORKER,
+    TaskEntry,
+    WorkerEntry,
+    read_task,
+    read_worker,
+)
 from perdure.engine.keys import Scope
+from perdure.engine.showing import Showing
+from perdure.engine.webhooks.hook import Hook
 from perdure.errors import AccessRefused, InvalidInput, PerdureError
 from perdure.storage.operations import Hello, Hints
 from perdure.storage.protocol import (
@@ -41,6 +51,13 @@ from perdure.web.projecting import Projected, Projecting
 from perdure.web.route import Call
 
 
+class Masking(Showing):
+    """For workers: all of it, but for tokens, of which they recognise their own."""
+
+    def __init__(self) -> None:
+        self._fields = {"token": mask}
+
+
 class Desk:
     """One call's. A method here is asked instead of the storage's own of that name."""
 
@@ -48,10 +65,15 @@ class Desk:
         self._call = call
         self._storage = call.app.storage
         self.environment = call.app.environment
-        self._is_admin = Scope.ADMIN in call.caller.scopes
-        self.projecting = Projecting(
-            self._storage, self.environment, call.caller.scopes, call.app.defaults
-        )
+        scopes = call.caller.scopes
+        self._is_admin = Scope.ADMIN in scopes
+        self._works = Scope.WORK in scopes
+        self._showing: Showing = Masking() if self._works else call.at.view
+        self.projecting = Projecting(self._storage, self.environment, call)
+
+    def shown(self, answer: Any) -> Any:
+        """What the caller may see of it."""
+        return answer if self._works and self._is_admin else self._showing.shown(answer)
 
     # Besides the contract
 
@@ -118,8 +140,7 @@ class Desk:
     # Reading runs
 
     async def get(self, run_ids: Sequence[str]) -> dict[str, Run]:
-        own = await self._own(run_ids)
-        return {run_id: self._shown(run) for run_id, run in own.items()}
+        return await self._own(run_ids)
 
     async def ended(self, run_ids: Sequence[str]) -> dict[str, Run]:
         found = await self._storage.ended(run_ids)
@@ -134,7 +155,7 @@ class Desk:
 
     async def events(self, run_id: str, after: int) -> list[RecordedEvent]:
         found = await self._storage.events(run_id, after=after)
-        return [self._event_shown(it) for it in found if self._is_own(it.event)]
+        return [it for it in found if self._is_own(it.event)]
 
     async def changes(self, cursor: str | None, limit: int) -> list[Change]:
         """On and on, since an empty page would say that there is no more."""
@@ -181,7 +202,12 @@ class Desk:
 
     async def records(self, environment: str, kind: str) -> list[Record]:
         self._check_kind(kind)
-        return await self._storage.records(environment, kind)
+        found = await self._storage.records(environment, kind)
+        return found if self._works else list(map(self._record_shown, found))
+
+    def _record_shown(self, record: Record) -> Record:
+        read: Any = read_task if record.kind == TASK else read_worker
+        return replace(record, body=_text(self._showing.shown(read(record))))
 
     async def forget(self, environment: str, kind: str, before: datetime) -> None:
         self._check_kind(kind)
@@ -212,6 +238,14 @@ class Desk:
         if webhook.version > 1 and not await self._has_webhook(webhook.id):
             return False
         return await self._storage.put_webhook(webhook, posted, keep=keep)
+
+    async def webhooks(self, environment: str) -> list[StoredWebhook]:
+        found = await self._storage.webhooks(environment)
+        return found if self._works else [self._hook_shown(it) for it in found]
+
+    def _hook_shown(self, found: StoredWebhook) -> StoredWebhook:
+        hook = msgspec.json.decode(found.body, type=Hook)
+        return replace(found, body=_text(self._showing.shown(hook)))
 
     async def delete_webhook(self, webhook_id: str) -> bool:
         own = await self._has_webhook(webhook_id)
@@ -253,18 +287,11 @@ class Desk:
         return {run_id: run for run_id, run in found.items() if self._is_own(run)}
 
     def _own_ones(self, runs: Iterable[Run]) -> list[Run]:
-        return [self._shown(run) for run in runs if self._is_own(run)]
+        return [run for run in runs if self._is_own(run)]
 
-    def _shown(self, run: Run) -> Run:
-        if self._is_admin or run.lease is None:
-            return run
-        return replace(run, lease=replace(run.lease, token=mask(run.lease.token)))
 
-    def _event_shown(self, recorded: RecordedEvent) -> RecordedEvent:
-        token = getattr(recorded.event, "token", None)
-        if self._is_admin or token is None:
-            return recorded
-        return replace(recorded, event=replace(recorded.event, token=mask(token)))
+def _text(value: msgspec.Struct) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _good(projected: Sequence[Projected]) -> list[Commit]:

@@ -10,7 +10,7 @@ from perdure.core.run import Actor, ActorType
 from perdure.engine.keys import ApiKey, Scope
 from perdure.web.keyring import Keyring, no_key
 from perdure.web.problems import Refusal, RequestRefused
-from perdure.web.route import Caller, Route
+from perdure.web.route import ANY_KEY, Caller, Route
 from perdure.web.throttle import Throttle
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -80,9 +80,9 @@ class Door:
         """Whether they may call this, now. What no scope allows nobody may."""
         if route.scope is None:
             return
-        if route.is_throttled:
+        if route.is_throttled or Scope.WORK not in caller.scopes:
             self._throttle.admit(caller.id)
-        if route.scope not in caller.scopes:
+        if not (caller.scopes if route.scope == ANY_KEY else route.scope in caller.scopes):
             has = ", ".join(sorted(caller.scopes)) or "none"
             problem = f"this needs the scope {route.scope}; the key has: {has}"
             raise RequestRefused(Refusal.SCOPE_MISSING, problem)

@@ -11,7 +11,8 @@ import msgspec
 
 from perdure.storage.operations import OPERATIONS
 from perdure.web.problems import CONTENT_TYPE, REFUSALS, Problem, Refusal, status_of
-from perdure.web.route import Route
+from perdure.web.route import ANY_KEY, Route
+from perdure.web.wishes import LONGEST_REASON
 
 REFERENCE = "#/components/schemas/{name}"
 KEY = {"type": "http", "scheme": "bearer", "bearerFormat": "pk_…"}
@@ -87,12 +88,18 @@ def _operation(route: Route, known: dict[Any, Schema]) -> Schema:
         "tags": [route.group],
         "parameters": [*_in_path(route), *_in_query(route, known), *_in_headers(route)],
         "responses": {**_successes(route, known), **_failures(route, known)},
-        "security": [] if route.scope is None else [{"key": [str(route.scope)]}],
+        "security": _security(route),
     }
     if route.body is not None:
         content = {"application/json": {"schema": known[route.body]}}
         operation["requestBody"] = {"required": route.needs_body, "content": content}
     return operation
+
+
+def _security(route: Route) -> list[Schema]:
+    if route.scope is None:
+        return []
+    return [{"key": [] if route.scope == ANY_KEY else [str(route.scope)]}]
 
 
 def _successes(route: Route, known: dict[Any, Schema]) -> Schema:
@@ -152,6 +159,8 @@ def _in_headers(route: Route) -> list[Schema]:
         headers.append(_header("Idempotency-Key", {"type": "string", "maxLength": 256}))
     if route.names_run and route.method != "GET":
         headers.append(_header("If-Match", {"type": "string", "pattern": '^"[0-9]{1,9}"$'}))
+    if route.is_audited:
+        headers.append(_header("X-Reason", {"type": "string", "maxLength": LONGEST_REASON}))
     if route.media_type == "text/event-stream":
         headers.append(_header("Last-Event-ID", {"type": "string"}))
     return headers

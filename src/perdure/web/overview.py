@@ -64,15 +64,16 @@ class Health(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 async def list_tasks(call: Call) -> Items[TaskEntry]:
-    return Items(await known_tasks(call.app.storage, call.app.environment))
+    return Items(call.at.view.shown(await known_tasks(call.app.storage, call.app.environment)))
 
 
 async def get_task(call: Call) -> TaskEntry:
-    return await find_task(call.app.storage, call.app.environment, call.path["task"])
+    found = await find_task(call.app.storage, call.app.environment, call.path["task"])
+    return call.at.view.shown(found)
 
 
 async def list_workers(call: Call) -> Items[WorkerEntry]:
-    return Items(list(await call.app.workers.list()))
+    return Items(list(call.at.view.shown(await call.app.workers.list())))
 
 
 async def get_stats(call: Call, query: StatsQuery) -> Stats:

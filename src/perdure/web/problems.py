@@ -10,8 +10,10 @@ import re
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure import errors as e
+from perdure.storage.wire import ErrorTold, error_told
 
 URN = "urn:perdure:problem:"
 CONTENT_TYPE = "application/problem+json"
@@ -100,7 +102,7 @@ class FieldProblem(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """RFC 9457."""
+    """RFC 9457. `raised`: the error itself, to be raised again where Perdure asked."""
 
     type: str
     title: str
@@ -108,6 +110,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: str
     request_id: str = ""
     errors: tuple[FieldProblem, ...] = ()
+    raised: ErrorTold | None = None
 
 
 def status_of(kind: type[e.PerdureError]) -> int:
@@ -138,6 +141,14 @@ def retry_after(error: Exception) -> float | None:
 
 def slug_of(kind: type[Exception]) -> str:
     return _CAMEL.sub("-", kind.__name__).lower()
+
+
+def with_error(problem: Problem, error: BaseException | None) -> Problem:
+    """For clients that are Perdure themselves: the error, too, or what made us refuse."""
+    cause = error.__cause__ if isinstance(error, RequestRefused) else error
+    if not isinstance(cause, e.PerdureError):
+        return problem
+    return replace(problem, raised=error_told(cause))
 
 
 def _problem(

@@ -16,11 +16,11 @@ from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import NewRun, decide_create
 from perdure.core.events import Event, RunCreated, RunSucceeded
 from perdure.core.lifecycle import EventType
-from perdure.core.run import Actor, ActorType, Run
+from perdure.core.run import Actor, ActorType, Run, Source
 from perdure.core.schedule.step import ScheduleStep
-from perdure.core.values import check_text
+from perdure.core.values import check_text, decode_value
 from perdure.engine.bulk import refuse_reserved
-from perdure.engine.defaults import Defaults
+from perdure.engine.catalogue import TaskEntry, check_payload, known_tasks
 from perdure.engine.keys import Scope
 from perdure.errors import (
     AccessRefused,
@@ -29,9 +29,12 @@ from perdure.errors import (
     PerdureError,
     ScheduleConflict,
     SequenceConflict,
+    TaskNotFound,
 )
 from perdure.storage.protocol import Storage
 from perdure.storage.wire import Proposal, StepProposal
+from perdure.web.route import Call
+from perdure.web.runs import client
 
 Projected = Commit | PerdureError
 
@@ -43,20 +46,27 @@ _WISHES = tuple(name for name in NewRun.__struct_fields__ if name != "ttl")
 class Projecting:
     """For one caller. `used_admin` tells whether anything it proposed needed that."""
 
-    def __init__(
-        self, storage: Storage, environment: str, scopes: frozenset[Scope], defaults: Defaults
-    ) -> None:
+    def __init__(self, storage: Storage, environment: str, call: Call) -> None:
         self._storage = storage
         self._environment = environment
-        self._scopes = scopes
-        self._defaults = defaults
+        self._scopes = call.caller.scopes
+        self._defaults = call.app.defaults
+        self._client = client(call)
+        self._tasks: dict[str, TaskEntry] = {}
         self.used_admin = False
 
     async def commits(self, proposals: Sequence[Proposal]) -> list[Projected]:
         """Each as a commit, or as what is wrong with it."""
         known = [it.run_id for it in proposals if it.expected_sequence != 0]
         found = await self._storage.get(known) if known else {}
+        if len(known) < len(proposals) and not self._works:
+            entries = await known_tasks(self._storage, self._environment)
+            self._tasks = {entry.name: entry for entry in entries}
         return [self._projected(it, found.get(it.run_id)) for it in proposals]
+
+    @property
+    def _works(self) -> bool:
+        return Scope.WORK in self._scopes
 
     async def step(self, proposal: StepProposal) -> ScheduleStep | PerdureError:
         commits = []
@@ -87,9 +97,31 @@ class Projecting:
         if proposal.environment != self._environment:
             problem = f"this key is for {self._environment!r}, not {proposal.environment!r:.80}"
             raise InvalidInput("environment", problem)
+        if not self._works:
+            proposal = self._signed(proposal)
         commit = self._prepared(proposal, None)
         self._check_creator(proposal)
+        if not self._works:
+            self._check_wish(proposal.events[0])
         return commit
+
+    def _signed(self, proposal: Proposal) -> Proposal:
+        """Who only triggers does so by its own name."""
+        events = tuple(replace(event, actor=self._client) for event in proposal.events)
+        return replace(proposal, events=events)
+
+    def _check_wish(self, created: Event) -> None:
+        """The same as at `POST /v1/runs`."""
+        assert isinstance(created, RunCreated)
+        lineage = (created.parent_id, created.root_id, created.continuation_of)
+        if lineage != (None, None, None) or created.source != Source():
+            raise AccessRefused("what a run descends from is a worker's word: it needs work")
+        if created.task not in self._tasks:
+            raise TaskNotFound(created.task)
+        arguments = decode_value(created.payload_json)
+        if not isinstance(arguments, dict):
+            raise InvalidInput("payload", f"must be an object of arguments, not {arguments!r:.80}")
+        check_payload(created.task, self._tasks[created.task].payload_schema or {}, arguments)
 
     def _check_values(self, event: Event) -> None:
         """What our own code checks before it makes such an event: here somebody else made it."""
@@ -130,6 +162,7 @@ class Projecting:
         if token != proposal.lease_token:
             problem = "its lease has another token than the commit was made for"
             raise InvariantViolation(proposal.run_id, problem)
+        self._need(Scope.WORK, proposal)
         if not _is_holders(proposal, stored):
             self._need(Scope.ADMIN, proposal)
         return self._prepared(proposal, stored)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -12,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from perdure.errors import InvalidInput
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Route
+from perdure.web.wishes import LONGEST_REASON
 
 PATIENCE = 30.0
 """Seconds for a whole body."""
@@ -83,6 +85,14 @@ def read_sequence(header: str | None) -> int | None:
     if found is None:
         raise InvalidInput("If-Match", f'must be the ETag of a run, e.g. "3", not {header!r:.80}')
     return int(found[1])
+
+
+def read_reason(header: str | None) -> str | None:
+    """What `X-Reason` says: percent-encoded, since a header is no place for every character."""
+    reason = None if header is None else unquote(header)
+    if reason is not None and len(reason) > LONGEST_REASON:
+        raise InvalidInput("X-Reason", f"must have {LONGEST_REASON} characters at most")
+    return reason
 
 
 def _too_large(most: int) -> RequestRefused:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import msgspec
 from starlette.responses import Response
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from perdure.web.workplace import Workplace
 
 Handler = Callable[..., Awaitable[Any]]
+
+ANY_KEY: Literal["any key"] = "any key"
+"""The scope of a route whose handler judges by what it is asked for."""
 
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
@@ -54,6 +57,8 @@ class Call:
         """The sequence that `If-Match` names."""
         self.idempotency_key: str | None = None
         self.last_event_id: str | None = None
+        self.because: str | None = None
+        """What `X-Reason` says, for orders whose body has no place for it."""
         self.status: int | None = None
         """Another one than the route's."""
         self.headers: dict[str, str] = {}
@@ -81,7 +86,7 @@ class Route(msgspec.Struct, frozen=True, dict=True):
 
     method: str
     path: str
-    scope: Scope | None
+    scope: Scope | Literal["any key"] | None
     handler: Handler
     summary: str
     errors: tuple[type[PerdureError], ...] = ()

@@ -178,10 +178,12 @@ class ExplanationView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackfillView(msgspec.Struct, frozen=True):
-    """How many times there are; if they were asked for, the runs. `rest_after`: there is more."""
+    """How many times there are; if they were asked for, the runs, and which of them others made
+    meanwhile. `rest_after`: there is more."""
 
     matched: int
     run_ids: list[str] = []
+    existing_ids: list[str] = []
     rest_after: datetime | None = None
 
 
@@ -222,7 +224,7 @@ async def patch_schedule(call: Call, body: SchedulePatch) -> ScheduleView:
 
 
 async def delete_schedule(call: Call) -> ScheduleView:
-    return _view(call, await call.app.schedules.delete(_name(call), None, call.by))
+    return _view(call, await call.app.schedules.delete(_name(call), call.because, call.by))
 
 
 async def pause_schedule(call: Call, body: ReasonBody) -> ScheduleView:
@@ -246,7 +248,8 @@ async def backfill_schedule(call: Call, body: BackfillBody) -> BackfillView:
         problem = f"{matched} times fit, not {body.expect}; look again, and expect that many"
         raise RequestRefused(Refusal.MORE_THAN_EXPECTED, problem)
     made = await schedules.backfill(_name(call), *span, body.reason, call.by)
-    return BackfillView(matched, [run.id for run in made.runs], made.rest_after)
+    existing = [run.id for run in made.runs if not run.created]
+    return BackfillView(matched, [run.id for run in made.runs], existing, made.rest_after)
 
 
 async def preview_schedule(call: Call, query: PreviewQuery) -> Items[datetime]:
@@ -272,10 +275,10 @@ def _name(call: Call) -> str:
 
 
 def _view(call: Call, schedule: Schedule) -> ScheduleView:
+    schedule = call.at.view.shown(schedule)
     definition: Definition = schedule.definition
-    payload = msgspec.json.decode(definition.payload_json)
     fields = shared(definition, ScheduleView) | shared(schedule, ScheduleView)
-    return ScheduleView(**fields, name=schedule.id, payload=call.at.view.hide(payload))
+    return ScheduleView(**fields, name=schedule.id, payload=definition.payload_json)
 
 
 def _settings(call: Call, body: ScheduleBody) -> Any:

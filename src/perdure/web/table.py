@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from perdure import errors as e
 from perdure.engine.keys import Scope
-from perdure.web import bulk, control, overview, remote, runs, schedules, stream, webhooks
-from perdure.web.route import Route
+from perdure.web import (
+    bulk,
+    control,
+    manifests,
+    overview,
+    remote,
+    runs,
+    schedules,
+    stream,
+    webhooks,
+)
+from perdure.web.route import ANY_KEY, Route
 
 _READ, _TRIGGER, _OPERATE, _ADMIN = Scope.READ, Scope.TRIGGER, Scope.OPERATE, Scope.ADMIN
 _RUN = "/v1/runs/{run_id}"
@@ -81,6 +91,9 @@ CONTROL = (
 
 SCHEDULES = (
     Route("GET", "/v1/schedules", _READ, schedules.list_schedules, "Schedules by name"),
+    Route("POST", "/v1/schedules:apply", _OPERATE, manifests.apply_manifest,
+          "Make schedules say what files say; targets in them need admin, too",
+          (e.ScheduleConflict,)),
     Route("GET", _SCHEDULE, _READ, schedules.get_schedule, "A schedule", _NO_SCHEDULE),
     Route("PUT", _SCHEDULE, _OPERATE, schedules.put_schedule, "Make a schedule, or say it all anew",
           (*_CHANGED, e.PayloadTooLarge), 200, (201,)),
@@ -137,9 +150,9 @@ WEBHOOKS = (
 )  # fmt: skip
 
 WORKERS = (
-    Route("POST", "/v1/storage/{operation}", Scope.WORK, remote.call_storage,
-          "What a worker without a database asks of it", (e.RunNotFound, e.StorageRefused),
-          is_throttled=False),
+    Route("POST", "/v1/storage/{operation}", ANY_KEY, remote.call_storage,
+          "What those without a database ask of it; workers as often as they like",
+          (e.RunNotFound, e.StorageRefused), is_throttled=False),
 )  # fmt: skip
 
 MACHINES = (

@@ -15,8 +15,7 @@ from msgspec.structs import asdict, replace
 
 from perdure.core.attempts import Attempt, AttemptStatus
 from perdure.core.audit_trail import SealedEntry
-from perdure.core.effects import DeadLetter
-from perdure.core.failure import Failure, FailureKind
+from perdure.core.failure import FailureKind
 from perdure.core.lifecycle import EventType, Status
 from perdure.core.run import (
     Actor,
@@ -24,18 +23,17 @@ from perdure.core.run import (
     Cancellation,
     Policy,
     Run,
-    Source,
     SourceType,
 )
+from perdure.core.values import NULL
 from perdure.core.why import Why
 from perdure.core.why.reason import Reason
 from perdure.engine.keys import ApiKey, Scope
-from perdure.engine.redaction import Redact
+from perdure.engine.showing import Showing
 from perdure.storage.protocol import RecordedEvent
 from perdure.storage.run_log import LogLine
 
 T = TypeVar("T")
-Reasoned = TypeVar("Reasoned", Cancellation, Reason, Source)
 
 
 class Items(msgspec.Struct, Generic[T], frozen=True):
@@ -221,73 +219,35 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
     details: dict[str, Any] | None
 
 
-class View:
+class View(Showing):
     """Makes them, by one app's redaction."""
 
-    def __init__(self, redact: Redact) -> None:
-        self._redact = redact
-
-    def hide(self, value: Any) -> Any:
-        """A JSON value without what looks like a secret."""
-        return self._redact("", {"value": value})[1]["value"]
-
     def summary(self, run: Run) -> RunSummary:
-        return RunSummary(**self._summary(run))
+        return RunSummary(**_summary(self.shown(_without_values(run))))
 
     def run(self, run: Run) -> RunView:
+        run = self.shown(run)
         details = {
-            "payload": self.hide(run.payload),
-            "result": UNSET if run.result_json is UNSET else self.hide(run.result),
-            "meta": self.hide(run.meta),
+            "payload": run.payload_json,  # as text: a number may be larger than JSON's readers like
+            "result": run.result_json,
             "lease": None if run.lease is None else _like(LeaseView, run.lease),
-            "failure": None if run.failure is None else self.failure(run.failure),
-            "cancellation": None if run.cancellation is None else self._reasoned(run.cancellation),
+            "failure": None if run.failure is None else _like(FailureView, run.failure),
         }
-        return RunView(**shared(run, RunView) | self._summary(run) | details)
-
-    def _summary(self, run: Run) -> dict[str, Any]:
-        failure = run.failure
-        return shared(run, RunSummary) | {
-            "tags": self.hide(run.tags),
-            "source": _like(SourceView, self._reasoned(run.source)),
-            "counters": _like(CountersView, run.counters),
-            "reason": self._maybe(run.reason),
-            "failure_kind": None if failure is None else failure.kind,
-            "failure_message": self._maybe(None if failure is None else failure.message),
-        }
-
-    def failure(self, failure: Failure) -> FailureView:
-        return FailureView(**asdict(self._hidden(failure)))
-
-    def _hidden(self, failure: Failure) -> Failure:
-        return replace(
-            failure,
-            message=self.text(failure.message),
-            traceback=self._maybe(failure.traceback),
-            details=None if failure.details is None else self.hide(failure.details),
-        )
-
-    def letter(self, letter: DeadLetter) -> DeadLetter:
-        return replace(letter, message=self.text(letter.message))
+        return RunView(**shared(run, RunView) | _summary(run) | details)
 
     def event(self, recorded: RecordedEvent) -> EventView:
+        recorded = self.shown(recorded)
         said = msgspec.json.decode(msgspec.json.encode(recorded.event))
         for known in ("type", "run_id", "environment", "occurred_at", "actor"):
             said.pop(known, None)
         return EventView(
-            recorded.sequence,
-            recorded.type,
-            recorded.occurred_at,
-            recorded.actor,
-            self.hide(said),
+            recorded.sequence, recorded.type, recorded.occurred_at, recorded.actor, said
         )
 
     def attempt(self, attempt: Attempt) -> AttemptView:
-        hidden = {
-            "failure": None if attempt.failure is None else self.failure(attempt.failure),
-            "output": None if attempt.output is None else self.hide(attempt.output),
-        }
-        return AttemptView(**asdict(attempt) | hidden)
+        attempt = self.shown(attempt)
+        failure = None if attempt.failure is None else _like(FailureView, attempt.failure)
+        return AttemptView(**asdict(attempt) | {"failure": failure})
 
     def line(self, line: LogLine) -> LogLineView:
         """Lines were redacted before they were stored."""
@@ -295,22 +255,23 @@ class View:
         return LogLineView(**fields)
 
     def why(self, why: Why) -> WhyView:
-        reasons = tuple(
-            it if it.failure is None else replace(it, failure=self._hidden(it.failure))
-            for it in why.reasons
-        )
-        told = [replace(self._reasoned(it), sentence=self.text(it.sentence)) for it in reasons]
-        return WhyView(why.run_id, why.status, why.at, self.text(why.sentence), tuple(told))
+        shown = self.shown(why)
+        return WhyView(why.run_id, why.status, why.at, shown.sentence, shown.reasons)
 
-    def _reasoned(self, said: Reasoned) -> Reasoned:
-        """With the reason that somebody gave, hidden like any text."""
-        return replace(said, reason=self._maybe(said.reason))
 
-    def _maybe(self, text: str | None) -> str | None:
-        return None if text is None else self.text(text)
+def _without_values(run: Run) -> Run:
+    """What a summary does not tell of need not be looked through."""
+    return replace(run, payload_json=NULL, result_json=UNSET, meta={})
 
-    def text(self, text: str) -> str:
-        return self._redact(text, {})[0]
+
+def _summary(run: Run) -> dict[str, Any]:
+    failure = run.failure
+    return shared(run, RunSummary) | {
+        "source": _like(SourceView, run.source),
+        "counters": _like(CountersView, run.counters),
+        "failure_kind": None if failure is None else failure.kind,
+        "failure_message": None if failure is None else failure.message,
+    }
 
 
 def key_view(key: ApiKey, text: str | None = None) -> KeyView:

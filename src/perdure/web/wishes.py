@@ -25,7 +25,8 @@ T = TypeVar("T")
 Limit = Annotated[int, Meta(ge=1, le=MOST_ON_A_PAGE, description="How many at most.")]
 Cursor = Annotated[str, Meta(description="Goes on after the page that told it.")]
 Seconds = Annotated[float, Meta(ge=0, description="Seconds.")]
-Reason = Annotated[str, Meta(max_length=2000, description="Kept with what happened.")]
+LONGEST_REASON = 2000
+Reason = Annotated[str, Meta(max_length=LONGEST_REASON, description="Kept with what happened.")]
 Tag = Annotated[str, Meta(pattern="^[^=]+=.*$", description="`KEY=VALUE`.")]
 Payload = Annotated[
     msgspec.Raw, Meta(description="Its arguments.", extra_json_schema={"type": "object"})

@@ -43,6 +43,7 @@ from perdure.engine.options import make_policy
 from perdure.engine.reconciling import PAGE, apply_stated
 from perdure.engine.schedule_options import Target, make_definition, target_of, target_of_entry
 from perdure.engine.scheduling import tasks_by_name
+from perdure.engine.showing import Showing
 from perdure.errors import InvalidInput, InvalidManifest, ScheduleNotFound
 
 if TYPE_CHECKING:
@@ -85,6 +86,19 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     def differs(self) -> bool:
         """Whether anything was stored otherwise than stated."""
         return any(item.action is not Action.KEEP for item in self.items)
+
+    def shown(self, showing: Showing) -> Application:
+        """Without secrets in what was stored or is stated."""
+        items = [replace(it, fields=_shown(it.fields, showing)) for it in self.items]
+        return replace(self, items=tuple(items))
+
+
+def _shown(fields: Sequence[Differing], showing: Showing) -> tuple[Differing, ...]:
+    old, new = (
+        showing.value({field.field: getattr(field, side) for field in fields})
+        for side in ("old", "new")
+    )
+    return tuple(Differing(it.field, old[it.field], new[it.field]) for it in fields)
 
 
 class Manifests:

@@ -30,6 +30,8 @@ class Manifest(msgspec.Struct, frozen=True):
 
     schedules: tuple[StatedSchedule, ...] = ()
     tasks: tuple[StatedTask, ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()
+    """The files' names and what stands in them, for a server that has to read them itself."""
 
     @property
     def notes(self) -> Iterator[str]:
@@ -79,20 +81,18 @@ class _Reading:
 
 def gathered(texts: Iterable[tuple[str, str]]) -> Manifest:
     """What these state; each is a file's name and its text. Raises InvalidManifest."""
-    reading = _Reading()
-    files = []
-    for file, text in texts:
-        files.append(file)
+    reading, files = _Reading(), tuple(texts)
+    for file, text in files:
         reading.file(file, text)
     schedules = [one for one in reading.stated if isinstance(one, StatedSchedule)]
     named = [one for one in reading.stated if isinstance(one, StatedTask)]
     tasks = [*named, *(one.own for one in schedules if one.own is not None)]
     problems = [*reading.problems, *_twins("schedule", schedules), *_twins("task", tasks)]
     if not (reading.stated or problems):
-        problems = [f"{', '.join(files)}: there is no schedule in it"]
+        problems = [f"{', '.join(file for file, _ in files)}: there is no schedule in it"]
     if problems:
         raise InvalidManifest(problems)
-    return Manifest(tuple(schedules), tuple(tasks))
+    return Manifest(tuple(schedules), tuple(tasks), files)
 
 
 def _twins(what: str, stated: Iterable[StatedSchedule | StatedTask]) -> Iterator[str]:

@@ -13,8 +13,8 @@ from perdure.core.run import Actor
 from perdure.core.webhook import Disabled, Gap, Interest, Progress, WebhookState, state_of
 from perdure.engine.executors.secret import Secret
 from perdure.engine.executors.target import HttpTarget
-from perdure.engine.executors.url import read_url
-from perdure.engine.redaction import HIDDEN, Redact
+from perdure.engine.redaction import Redact
+from perdure.engine.showing import Showing
 from perdure.errors import InvalidInput
 from perdure.storage.protocol import Storage
 from perdure.storage.webhook_protocol import StoredDelivery, StoredWebhook
@@ -97,18 +97,19 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def view_of(hook: Hook, redact: Redact) -> Webhook:
+    hook = Showing(redact).shown(hook)
     interest, progress = hook.interest, hook.progress
     return Webhook(
         name=hook.name,
         environment=hook.environment,
         state=hook.state,
-        url=_shown(hook.target.url),
+        url=hook.target.url,
         events=interest.events,
         task=interest.task,
         queue=interest.queue,
         tag=None if interest.tag is None else "=".join(interest.tag),
         status=interest.status,
-        headers=_headers(hook.target, redact),
+        headers=_headers(hook.target),
         signing_secrets=tuple(secret.name for secret in hook.target.signing_secrets),
         with_payload=hook.with_payload,
         created_at=hook.created_at,
@@ -125,19 +126,11 @@ def view_of(hook: Hook, redact: Redact) -> Webhook:
     )
 
 
-def _shown(url: str) -> str:
-    endpoint = read_url(url)
-    return f"{endpoint.shown}?{HIDDEN}" if "?" in endpoint.path else endpoint.shown
-
-
-def _headers(target: HttpTarget, redact: Redact) -> dict[str, str]:
-    given = {
+def _headers(target: HttpTarget) -> dict[str, str]:
+    return {
         name: f"secret {value.name}" if isinstance(value, Secret) else value
         for name, value in target.headers.items()
     }
-    secret = {name for name, value in target.headers.items() if isinstance(value, Secret)}
-    hidden = redact("", dict(given))[1]
-    return {name: value if name in secret else hidden[name] for name, value in given.items()}
 
 
 def stored(hook: Hook) -> StoredWebhook:

@@ -3,8 +3,10 @@ whether to ask again."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -15,10 +17,17 @@ from perdure.errors import (
     StorageUnavailable,
 )
 from perdure.storage.http.address import Address
-from perdure.storage.http.connection import NotSent, Pool, Response
-from perdure.storage.operations import Operation
+from perdure.storage.http.connection import NotSent, Pool, Request, Response
+from perdure.storage.operations import OPERATIONS, Hello, Operation
+from perdure.storage.orders import Order
 from perdure.storage.protocol import Clock
-from perdure.storage.wire import ErrorTold, encode_arguments, value_of
+from perdure.storage.wire import (
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    ErrorTold,
+    encode_arguments,
+    value_of,
+)
 
 RETRIES = 8
 FIRST_DELAY = timedelta(milliseconds=20)
@@ -27,6 +36,7 @@ SOON = timedelta(milliseconds=250)
 """The longest delay before another try of a renewal, which cannot wait long."""
 TIMEOUT = timedelta(seconds=20)
 SHORT_TIMEOUT = timedelta(seconds=5)
+Headers = Sequence[tuple[str, str]]
 _AWAY = frozenset({408, 429, 500, 502, 503, 504})
 _NO_ACCESS = frozenset({401, 403})
 
@@ -40,7 +50,8 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client:
-    """`retries`: how often what may be repeated is, while there is no answer."""
+    """`retries`: how often what may be repeated is, while there is no answer. `because`: the
+    reason of orders that have none of their own."""
 
     def __init__(
         self,
@@ -48,17 +59,23 @@ class Client:
         clock: Clock,
         *,
         api_key: str | None,
+        because: str | None = None,
         most: int,
         retries: int,
         timeout: timedelta,
     ) -> None:
         self._address = address
         self._clock = clock
+        self._because = because
         self._retries = retries
         self._timeout = timeout
         self._pool: Pool | None = None
         self._most = most
-        self._headers = [("host", address.shown), ("content-type", "application/json")]
+        self._headers = [
+            ("host", address.shown),
+            ("content-type", "application/json"),
+            (PROTOCOL_HEADER, str(PROTOCOL)),
+        ]
         if api_key is not None:
             self._headers.append(("authorization", f"Bearer {api_key}"))
 
@@ -80,18 +97,43 @@ class Client:
             attempt += 1
 
     async def ask_once(self, operation: Operation, body: bytes, within: timedelta) -> Any:
-        target = f"{self._address.path}/v1/storage/{operation.name}"
-        length = ("content-length", str(len(body)))
-        response = await self._opened().post(
-            target, [*self._headers, length], body, within.total_seconds()
-        )
-        if response.status != 200:
-            raise self._error_of(response)
+        answer = await self._send("POST", f"/v1/storage/{operation.name}", body, within)
         try:
-            return value_of(msgspec.json.decode(response.body, type=operation.answer))
+            return value_of(msgspec.json.decode(answer, type=operation.answer))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             problem = f"{self._address.shown} is no Perdure server, or of another version"
             raise StorageRefused(f"{problem}: {error}") from error
+
+    async def environment(self) -> str:
+        hello: Hello = await self.ask(OPERATIONS["hello"], {})
+        return hello.environment
+
+    async def give(self, order: Order) -> bytes:
+        """Once more only while there was nobody to give it to: twice may not be once."""
+        body = msgspec.json.encode(order.body) if order.body else b""
+        headers = [] if order.expected is None else [("if-match", f'"{order.expected}"')]
+        because = order.because or self._because
+        if because is not None:
+            headers.append(("x-reason", quote(because)))
+        attempt = 0
+        while True:
+            try:
+                return await self._send(order.method, order.path, body, self._timeout, headers)
+            except NotSent:
+                if attempt == self._retries:
+                    raise
+            await self._clock.sleep(min(FIRST_DELAY * 2**attempt, LONGEST_DELAY))
+            attempt += 1
+
+    async def _send(
+        self, method: str, path: str, body: bytes, within: timedelta, headers: Headers = ()
+    ) -> bytes:
+        every = [*self._headers, ("content-length", str(len(body))), *headers]
+        request = Request(method, f"{self._address.path}{path}", every, body)
+        response = await self._opened().send(request, within.total_seconds())
+        if not 200 <= response.status < 300:
+            raise self._error_of(response)
+        return response.body
 
     def close(self) -> None:
         if self._pool is not None:
@@ -111,7 +153,8 @@ class Client:
         said = trouble.detail or f"status {response.status}"
         problem = f"{self._address.shown}: {said}"
         if response.status in _NO_ACCESS:
-            return AccessRefused(problem)
+            advice = "; give a key as api_key or PERDURE_API_KEY" if response.status == 401 else ""
+            return AccessRefused(problem + advice)
         kind = StorageUnavailable if response.status in _AWAY else StorageRefused
         return kind(problem)
 

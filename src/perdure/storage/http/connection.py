@@ -31,6 +31,13 @@ class NotSent(StorageUnavailable):
     """There was nobody to send it to: nothing can have come of it."""
 
 
+class Request(msgspec.Struct, frozen=True):
+    method: str
+    target: str
+    headers: Headers
+    body: bytes
+
+
 class Response(msgspec.Struct, frozen=True):
     status: int
     body: bytes
@@ -44,18 +51,18 @@ class Connection:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=LARGEST_HEAD)
         self.rests_since = 0.0
 
-    async def exchange(self, target: str, headers: Headers, body: bytes) -> Response:
+    async def exchange(self, request: Request) -> Response:
         """Raises OSError and h11.RemoteProtocolError."""
-        request = h11.Request(method="POST", target=target, headers=headers)
-        for event in (request, h11.Data(body), h11.EndOfMessage()):
+        head = h11.Request(method=request.method, target=request.target, headers=request.headers)
+        for event in (head, h11.Data(request.body), h11.EndOfMessage()):
             self._writer.write(self._http.send(event) or b"")
         await self._writer.drain()
-        while not isinstance(head := await self._next(), h11.Response):
+        while not isinstance(answer := await self._next(), h11.Response):
             pass  # hints of what is to come
         received = bytearray()
         while isinstance(piece := await self._next(), h11.Data):
             received += piece.data
-        return Response(head.status_code, bytes(received))
+        return Response(answer.status_code, bytes(received))
 
     @property
     def is_reusable(self) -> bool:
@@ -88,7 +95,7 @@ class Pool:
         self._room = asyncio.Semaphore(most)
         self._is_closed = False
 
-    async def post(self, target: str, headers: Headers, body: bytes, within: float) -> Response:
+    async def send(self, request: Request, within: float) -> Response:
         """Raises StorageUnavailable; NotSent, if not even a connection could be made."""
         async with self._room:
             connection = self._rested() or await self._connect()
@@ -96,7 +103,7 @@ class Pool:
             is_whole = False
             try:
                 async with asyncio.timeout(within):
-                    response = await connection.exchange(target, headers, body)
+                    response = await connection.exchange(request)
                 is_whole = True
                 return response
             except TimeoutError:

@@ -22,6 +22,7 @@ from perdure.storage.http.hints import HttpHints
 from perdure.storage.http.no_transactions import NoTransactions
 from perdure.storage.http.tokens import Tokens
 from perdure.storage.operations import NOT_OVER_HTTP, OPERATIONS, Hello
+from perdure.storage.orders import OrderTransport
 from perdure.storage.protocol import (
     Claimed,
     ClaimRequest,
@@ -64,8 +65,9 @@ def _refused(name: str) -> StorageRefused:
 
 
 class HttpStorage:
-    """Runs at the other end of a URL. `api_key` (by default `PERDURE_API_KEY`) needs the scope
-    `work`; `hints=False` does without wake-ups."""
+    """Runs at the other end of a URL. What it can be asked is a matter of the scopes of `api_key`,
+    by default `PERDURE_API_KEY`. `hints=False` does without wake-ups; `because` is the reason of
+    orders that have none of their own."""
 
     loop_bound = True
     local_clock: Clock | None = None
@@ -80,12 +82,14 @@ class HttpStorage:
         retries: int = RETRIES,
         timeout: timedelta = TIMEOUT,
         hints: bool = True,
+        because: str | None = None,
     ) -> None:
         key = check_key(api_key or os.environ.get(VARIABLE) or None)
         self.client = Client(
             parse_address(url),
             clock,
             api_key=key,
+            because=because,
             most=max_connections,
             retries=retries,
             timeout=timeout,
@@ -96,8 +100,8 @@ class HttpStorage:
     # Opening and closing
 
     async def check_schema(self) -> None:
-        """Raises AccessRefused for a key that may not work, StorageRefused for a server of
-        another version."""
+        """Raises AccessRefused without a good key, StorageRefused for a server of another
+        version."""
         hello = await self.hello()
         if hello.protocol != PROTOCOL:
             problem = f"the server speaks protocol {hello.protocol}, this code {PROTOCOL}"
@@ -116,6 +120,9 @@ class HttpStorage:
 
     def hint_transport(self) -> HintTransport | None:
         return self._hints
+
+    def order_transport(self) -> OrderTransport | None:
+        return self.client
 
     async def close(self) -> None:
         self.client.close()
@@ -183,6 +190,8 @@ class HttpStorage:
     backlog = _asked(Storage.backlog)
     throughput = _asked(Storage.throughput)
     pace = _asked(Storage.pace)
+    held = _asked(Storage.held)
+    latest_ended = _asked(Storage.latest_ended)
     held = _asked(Storage.held)
     latest_ended = _asked(Storage.latest_ended)
     logs = _asked(Storage.logs)
