@@ -100,7 +100,7 @@ async def test_a_range_is_counted_before_it_is_run(client: httpx.AsyncClient) ->
     params = {"start": span["start"], "end": span["end"]}
     found = (await client.get("/v1/schedules/nightly/occurrences", params=params)).json()
 
-    nothing = {"run_ids": [], "existing_ids": [], "rest_after": None}
+    nothing: dict[str, Any] = {"run_ids": [], "existing_ids": [], "rest_after": None}
     assert counted.json() == {"matched": 3} | nothing
     assert too_few.status_code == 409
     assert len(done.json()["run_ids"]) == 3
