@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from command import Answer, Shell
-from perdure import App, every, secret
+from perdure import App, Context, every, secret
 from perdure.engine.keys import Keys, Scope
 from perdure.errors import RunFailed
 from web_kit import ADA, serving, shop
@@ -52,7 +52,13 @@ class Office:
 
 
 async def furnish(url: str) -> dict[str, str]:
-    async with shop(url) as app, app.worker(concurrency=1):
+    app = shop(url)
+
+    @app.task
+    async def talk(ctx: Context) -> None:
+        ctx.log.info("hello", password=SECRET, number=1)
+
+    async with app, app.worker(concurrency=1):
         double, fragile = app.tasks["double"], app.tasks["fragile"]
         done = await double.trigger(1, password=SECRET)
         await done.result(20)
@@ -66,7 +72,9 @@ async def furnish(url: str) -> dict[str, str]:
             "told", f"http://192.0.2.1/?k={SECRET}", signing_secret=secret("WEBHOOK_X")
         )
         await app.webhooks.pause("told")
-        return {"DONE": done.id, "DEAD": dead.id, "WAITING": waiting.id}
+        said = await talk.trigger()
+        await said.result(20)
+        return {"SAID": said.id, "DONE": done.id, "DEAD": dead.id, "WAITING": waiting.id}
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +100,8 @@ LOOKS = [
     "runs events DEAD",
     "runs attempts DEAD",
     "runs watch DONE",
+    "runs logs SAID",
+    "runs bundle DEAD",
     "why DEAD",
     "why WAITING",
     "schedules list",
@@ -175,6 +185,8 @@ def test_orders_are_carried_out_and_told_as_they_are_stored(office: Office) -> N
     assert order("resume").json["status"] == "scheduled"
     cancelled = order("cancel", "--reason", "enough")
     assert cancelled.json == office.beside("runs", "show", run_id, "--json").json
+    moved = office.afar("runs", "reschedule", made.json["id"], "--priority", "9", scopes=OPERATOR)
+    assert (moved.code, "cancelled" in moved.err) == (1, True)
     again = order("rerun", "--payload", '{"number": 4}')
     assert office.beside("runs", "show", again.json["id"], "--json").json["payload"] == {
         "number": 4
@@ -182,6 +194,25 @@ def test_orders_are_carried_out_and_told_as_they_are_stored(office: Office) -> N
     events = office.afar("runs", "events", run_id, "--json").json
     actors = {it["actor"]["id"].split(" ")[0] for it in events[2:]}
     assert (made.json["outcome"], actors) == ("created", {"read-operate"})
+
+
+def test_many_are_ordered_about_by_a_run_at_the_server(office: Office) -> None:
+    for number in range(3):
+        made = office.beside("trigger", "double", "--payload", f'{{"number": {number}}}',
+                             "--delay", "3600", "--tag", "batch=one")  # fmt: skip
+        assert made.code == 0
+    words = ("runs", "cancel", "--tag", "batch=one", "--reason", "all of them", "--json")
+
+    counted = office.afar(*words, "--dry-run", scopes=OPERATOR)
+    done = office.afar(*words, "--yes", scopes=OPERATOR)
+
+    assert (counted.code, counted.json) == (0, {"matched": 3})
+    assert done.code == 0, done.err
+    assert (done.json["matched"], done.json["done"], done.json["refused"]) == (3, 3, {})
+    order = office.beside("runs", "show", done.json["run_id"], "--json").json
+    assert (order["task"], order["status"]) == ("perdure.bulk", "succeeded")
+    listed = office.beside("runs", "list", "--tag", "batch=one", "--json").json["runs"]
+    assert {(it["status"], it["reason"]) for it in listed} == {("cancelled", "all of them")}
 
 
 def test_a_dead_letter_is_decided_from_afar(office: Office) -> None:
@@ -296,6 +327,8 @@ def test_an_order_without_the_scopes_changes_nothing(
     ("words", "advice"),
     [
         ("migrate", "where the database is, with its own URL as --url"),
+        ("prune", "where the database is, with its own URL as --url"),
+        ("bench", "where the database is, with its own URL as --url"),
         ("tick", "where the database is, with its own URL as --url"),
         ("scheduler", "where the database is, with its own URL as --url"),
         ("server", "where the database is, with its own URL as --url"),

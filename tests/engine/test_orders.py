@@ -27,6 +27,7 @@ from perdure.errors import (
     StorageUnavailable,
     TaskNotFound,
     WebhookNotFound,
+    WorkerNotFound,
 )
 from remote_kit import Hall, World, world_at
 from web_kit import ADA, dead_letter, shop
@@ -137,6 +138,22 @@ async def test_queues_and_limits_are_set_and_given_back(operator: Operator) -> N
     assert (await app.limits.reset("double")).rate.value is None
     with pytest.raises(InvalidInput, match="takes rates such as"):
         await app.limits.set("double", rate=Rate(5, 1, burst=50))
+
+
+async def test_a_worker_is_asked_to_end(operator: Operator) -> None:
+    beside = operator.beside
+    async with beside.worker(concurrency=1) as worker:
+        while worker.id not in {it.id for it in await beside.workers.list()}:
+            await beside.clock.sleep(timedelta(milliseconds=5))
+        asked = await operator.app.workers.drain(worker.id, "token=hunter2")
+        [entry] = [it for it in await beside.workers.list() if it.id == worker.id]
+
+    assert asked.drain is not None
+    assert (asked.drain.by.id, asked.drain.reason) == (operator.actor_id, "token=[redacted]")
+    assert entry.drain is not None
+    assert entry.drain.reason == "token=hunter2"
+    with pytest.raises(WorkerNotFound):
+        await operator.app.workers.drain("nobody")
 
 
 async def test_schedules_are_held_run_and_backfilled(operator: Operator) -> None:
