@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli import completing
 from perdure.cli.loading import database_app, environment_option, url_option
 from perdure.cli.output import CommandFailed, answer, explained, json_option, run
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., Coroutine[Any, Any, None]]
 
-run_argument = click.argument("run_id", metavar="RUN")
+run_argument = click.argument("run_id", metavar="RUN", shell_complete=completing.runs)
 reason_option = click.option("--reason", help="Kept in the run's history.")
 by_option = click.option("--by", help="Who asks; by default the user of this shell.")
 payload_option = click.option("--payload", help="Other arguments, as a JSON object.")
