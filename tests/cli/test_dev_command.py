@@ -188,6 +188,7 @@ async def test_without_reload_the_source_may_change(development: Development) ->
         (("growing:nothing",), "growing has no 'nothing'; did you mean growing:app?"),
         (("absent:app",), "there is no module 'absent'"),
         (("growing:app", "--host", "0.0.0.0"), "can be reached from elsewhere"),
+        (("growing:app", "--url", "http://127.0.0.1:1"), "is a server, and dev is one itself"),
     ],
 )
 def test_what_cannot_begin_says_what_to_do(

@@ -37,7 +37,7 @@ except SystemExit:
     [
         pytest.param(NAMES_ONLY, HEAVY, 15, id="import perdure"),
         pytest.param(AN_APP, DRIVERS | INTERFACES, 205, id="from perdure import App"),
-        pytest.param(HELP, HEAVY - {"click"}, 85, id="perdure --help"),
+        pytest.param(HELP, HEAVY - {"click"}, 65, id="perdure --help"),
     ],
 )
 def test_what_is_not_used_is_not_imported(code: str, unwanted: set[str], most: int) -> None:

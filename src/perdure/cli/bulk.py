@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from perdure.cli import completing
 from perdure.cli.filtering import letter_filters, run_filters, words_of
 from perdure.cli.operating import audited, operator
 from perdure.cli.output import CommandFailed, answer
@@ -41,7 +42,10 @@ def one_or_many_letters(command: F) -> F:
 
 
 def _one(command: F) -> F:
-    return click.argument("run_id", metavar="[RUN]", required=False)(command)
+    argument = click.argument(
+        "run_id", metavar="[RUN]", required=False, shell_complete=completing.runs
+    )
+    return argument(command)
 
 
 def _how(command: F) -> F:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perdure.cli.loading import load_app, url_option
-from perdure.cli.output import CommandFailed, explained, json_option
+from perdure.cli.output import CannotStart, CommandFailed, explained, json_option
 from perdure.cli.reloading import Reloading
 from perdure.cli.server import require_server
 from perdure.cli.together import run_together
@@ -70,6 +70,14 @@ def say_json(text: str) -> None:
     click.echo(json.dumps({"message": text}), err=True)
 
 
+def _require_database(url: str) -> None:
+    from perdure.storage import is_remote
+
+    if is_remote(url):
+        problem = f"{url} is a server, and dev is one itself"
+        raise CannotStart(f"{problem}; name a database with --url, or use `perdure worker`")
+
+
 class _Life:
     """From one beginning to the next."""
 
@@ -92,6 +100,7 @@ class _Life:
             self._reloading.start()
         try:
             app = load_app(self._app_spec, self._url)
+            _require_database(app.url)
             run_together(app, worker, self._server, on_ready=self._on_ready, leave=self._leave_now)
         except (CommandFailed, PerdureError) as error:
             self._after(error)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from perdure.cli import completing
 from perdure.cli.instants import instant_of
 from perdure.cli.operating import tags_of
 from perdure.cli.output import CommandFailed
@@ -14,17 +15,22 @@ from perdure.cli.output import CommandFailed
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OF_BOTH = (
-    click.option("--task", help="Only of this task."),
-    click.option("--queue", help="Only in this queue."),
+    click.option("--task", help="Only of this task.", shell_complete=completing.tasks),
+    click.option("--queue", help="Only in this queue.", shell_complete=completing.queues),
     click.option("--failure-kind", help="Only what failed so: error, timeout, crash, …"),
     click.option("--fingerprint", help="Only what failed in this way."),
 )
 _OF_RUNS = (
-    click.option("--status", help="Only runs in this status."),
+    click.option("--status", help="Only runs in this status.", shell_complete=completing.statuses),
     click.option("--text", help="Only runs with this in task, id or outcome."),
     click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Only such runs."),
     click.option("--batch", "batch_id", help="Only runs that were asked for together."),
-    click.option("--schedule", "schedule_id", help="Only runs of this schedule."),
+    click.option(
+        "--schedule",
+        "schedule_id",
+        help="Only runs of this schedule.",
+        shell_complete=completing.schedules,
+    ),
     click.option("--created-after", metavar="INSTANT", help="E.g. 2030-01-31T09:00, in UTC."),
     click.option("--created-before", metavar="INSTANT", help="The same."),
 )

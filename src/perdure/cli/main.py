@@ -49,6 +49,9 @@ SECTIONS: dict[str, dict[str, Line]] = {
         "prune": Line("prune:prune", "Forget runs that ended long ago, with their histories."),
         "bench": Line("bench:bench", "Measure how fast this database is, from here."),
         "keys": Line("keys:keys", "Who may use the HTTP API."),
+        "completion": Line(
+            "completion:completion", "Print what makes a shell finish commands, options and names."
+        ),
         "config": Line("settings:config", "Print every setting, its value and who set it."),
     },
 }

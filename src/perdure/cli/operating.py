@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from perdure.cli import completing
 from perdure.cli.loading import (
     at_home,
     database_app,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 Command = Callable[..., Coroutine[Any, Any, None]]
 T = TypeVar("T")
 
-run_argument = click.argument("run_id", metavar="RUN")
+run_argument = click.argument("run_id", metavar="RUN", shell_complete=completing.runs)
 reason_option = click.option("--reason", help="Kept in the run's history.")
 by_option = click.option("--by", help="Who asks; by default the user of this shell.")
 payload_option = click.option("--payload", help="Other arguments, as a JSON object.")

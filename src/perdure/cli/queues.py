@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli import completing
 from perdure.cli.operating import by_option, on_database, operator, shown
 from perdure.cli.output import CommandFailed, answer
 from perdure.cli.table import pairs, table
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 NO_LIMIT = "none"
 
-queue_argument = click.argument("name", metavar="QUEUE")
+queue_argument = click.argument("name", metavar="QUEUE", shell_complete=completing.queues)
 
 
 @click.group()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli import completing
 from perdure.cli.instants import instant_of, on_the_wall, zone_of
 from perdure.cli.manifests import apply, export, schema
 from perdure.cli.operating import by_option, made_run, on_database, operator, shown
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from perdure.engine.app import App
     from perdure.engine.schedules import Occurrences
 
-name_argument = click.argument("name")
+name_argument = click.argument("name", shell_complete=completing.schedules)
 needed_reason = click.option("--reason", required=True, help="Why; it stays readable.")
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli import completing
 from perdure.cli.instants import instant_of
 from perdure.cli.operating import made_run, on_database, payload_of, tag_option, tags_of
 
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("task")
+@click.argument("task", shell_complete=completing.tasks)
 @click.option("--payload", default="{}", show_default=True, help="Its arguments: a JSON object.")
 @click.option("--delay", type=float, help="Seconds until it is due.")
 @click.option("--run-at", help="When it is due, e.g. 2030-01-31T09:00:00Z.")
 @click.option("--ttl", type=float, help="Forget it if nobody begins within so many seconds.")
-@click.option("--queue", help="Another queue than the task's.")
+@click.option("--queue", help="Another queue than the task's.", shell_complete=completing.queues)
 @click.option("--priority", type=int, help="0 to 10.")
 @click.option("--idempotency-key", help="One run for each key.")
 @click.option("--singleton-key", help="One active run for each key.")

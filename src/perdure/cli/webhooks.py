@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from perdure.cli import completing
 from perdure.cli.operating import (
     audited,
     by_option,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from perdure.engine.app import App
     from perdure.engine.webhooks.hook import Webhook
 
-name_argument = click.argument("name")
+name_argument = click.argument("name", shell_complete=completing.webhooks)
 _SHOWN = 10
 """Deliveries that `show` tells of."""
 

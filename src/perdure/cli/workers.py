@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perdure.cli import completing
 from perdure.cli.operating import audited, by_option, on_database, operator, shown
 from perdure.cli.output import FAILED, answer
 from perdure.cli.table import table
@@ -45,7 +46,7 @@ async def list_workers(app: App, as_json: bool) -> None:
 
 
 @workers.command()
-@click.argument("worker_id", metavar="WORKER")
+@click.argument("worker_id", metavar="WORKER", shell_complete=completing.workers)
 @click.option("--reason", help="Why; it stays readable.")
 @click.option(
     "--wait", is_flag=True, help="Until it has ended; exits 1 if it falls silent instead."
