@@ -19,7 +19,8 @@ help:
 
 test: check
 	@$(PY) -m pytest -q --cov --cov-report=term tests/core
-	@$(PY) -m pytest -q --ignore=tests/core
+	@$(PY) -m pytest -q -n auto --maxprocesses 4 --dist loadfile --ignore=tests/core --ignore=tests/system
+	@$(PY) -m pytest -q tests/system
 
 check: $(STAMP)
 	@$(PY) -m ruff format --check --quiet . || { echo "Not formatted. Run: make format"; exit 1; }
