@@ -172,7 +172,7 @@ class Oracle:
                 problems.append("its claimable_at column is wrong")
             if bool(row.holds_slot) is not expected.holds_schedule_slot:
                 problems.append("its column for the schedule's slot is wrong")
-            due = _instant(run.attention_at)
+            due = None if run.lease is not None else _instant(run.attention_at)
             if due is not None and (row.attention_at is None or row.attention_at > due):
                 problems.append("maintenance will look too late")
             for problem in problems:
