@@ -20,6 +20,12 @@ PATIENT = replace(QUICK, lease_ttl=timedelta(minutes=3), poll=timedelta(minutes=
 """What happens within seconds has been hinted at."""
 
 
+@pytest.fixture
+def app(storage_url: str) -> App:
+    """With leases so long that nobody falls silent on a busy machine."""
+    return App(storage_url, defaults=replace(QUICK, lease_ttl=timedelta(seconds=30)))
+
+
 async def entry_of(app: App, worker_id: str) -> WorkerEntry:
     [found] = [it for it in await app.workers.list() if it.id == worker_id]
     return found
@@ -57,6 +63,7 @@ async def test_a_drained_worker_ends_its_runs_and_begins_no_other(app: App) -> N
         first = await slow.trigger()
         await begun.wait()
         heard = hearing(worker)
+        await registered(app, worker.id)
         told = await app.workers.drain(worker.id, "upgrade", "ada")
         await heard.wait()
         second = await slow.trigger()
@@ -81,6 +88,7 @@ async def test_a_worker_hears_of_it_at_once(storage_url: str) -> None:
 
     async with app, app.worker(concurrency=1) as worker, operator:
         await (await nothing.trigger()).result(10)  # hints are carried by now
+        await registered(operator, worker.id)
         await operator.workers.drain(worker.id)
         await stopped(operator, worker.id)
 
@@ -114,31 +122,29 @@ async def test_a_worker_on_the_callers_loop_is_drained_too(app: App) -> None:
     async def nothing() -> None: ...
 
     async with app, app.worker(concurrency=1, same_loop=True) as worker:
-        await (await nothing.trigger()).result(10)
+        await registered(app, worker.id)
         await app.workers.drain(worker.id)
         await stopped(app, worker.id)
 
 
-async def test_who_is_not_there_is_not_drained(opened: App) -> None:
-    @opened.task
-    async def nothing() -> None: ...
+async def test_who_is_not_there_is_not_drained(storage_url: str) -> None:
+    at_once = replace(QUICK, lease_ttl=timedelta(microseconds=1))
+    async with App(storage_url, defaults=at_once) as app:
+        line = Registration(app, app.storage, "ended")
+        await line.beat(concurrency=1, running=0, queues=None, stopping=True, stopped=True)
+        line = Registration(app, app.storage, "silent")
+        await line.beat(concurrency=1, running=0, queues=None, stopping=False)
 
-    async with opened.worker(concurrency=1) as ended:
-        pass
-    line = Registration(opened, opened.storage, "silent")
-    await line.beat(concurrency=1, running=0, queues=None, stopping=False)
-    await opened.clock.sleep(QUICK.lease_ttl + timedelta(milliseconds=50))
-
-    for worker_id in ("nobody", ended.id, "silent"):
-        with pytest.raises(WorkerNotFound, match="no live worker is called"):
-            await opened.workers.drain(worker_id)
+        for worker_id in ("nobody", "ended", "silent"):
+            with pytest.raises(WorkerNotFound, match="no live worker is called"):
+                await app.workers.drain(worker_id)
 
 
 async def test_a_servers_own_worker_is_not_drained(app: App) -> None:
     define_bulk(app)
 
     async with app, app.worker(concurrency=1, queues=[QUEUE]) as own:
-        await _registered(app, own.id)
+        await registered(app, own.id)
         with pytest.raises(InvalidInput, match="belongs to the server"):
             await app.workers.drain(own.id)
 
@@ -152,7 +158,7 @@ async def test_a_bad_wish_is_refused(opened: App) -> None:
         await opened.workers.drain("worker_1", by="")
 
 
-async def _registered(app: App, worker_id: str) -> None:
+async def registered(app: App, worker_id: str) -> None:
     async with asyncio.timeout(20):
         while worker_id not in {it.id for it in await app.workers.list()}:  # noqa: ASYNC110  # as above
             await asyncio.sleep(0.01)
