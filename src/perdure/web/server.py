@@ -20,11 +20,11 @@ from perdure.engine.webhooks.sender import WebhookSender
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
 from perdure.web.api import RATE, Api, ApiOptions
+from perdure.web.connections import ENOUGH, Room, make_room, taking
 from perdure.web.door import LOOPBACK_NAMES, is_loopback
 
 FAREWELL = 10
 """Seconds for answers that are under way when the server is asked to stop."""
-MOST_CONNECTIONS = 4096
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 async def serve(app: App, options: ServerOptions) -> None:
     """Until SIGTERM or Ctrl-C. Raises InvalidInput for a place where it must not or cannot be."""
-    _allow_many_connections()
+    room = make_room()
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(_bind(options.host, count(options.port, "port", least=0)))
         api = await stack.enter_async_context(Api(app, options.api))
@@ -61,7 +61,7 @@ async def serve(app: App, options: ServerOptions) -> None:
             await stack.enter_async_context(api.home.app.maintenance())
         if options.webhooks:
             await stack.enter_async_context(WebhookSender(api.home.app, None))
-        await _Server(_configuration(api), api).serve([listener])
+        await _Server(_configuration(api, room), api).serve([listener])
     table.SERVER_STOPPED.say(pid=os.getpid())
 
 
@@ -95,7 +95,7 @@ def _call_on(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     loop.call_soon_threadsafe(call)
 
 
-def _configuration(api: Api) -> uvicorn.Config:
+def _configuration(api: Api, room: Room = ENOUGH) -> uvicorn.Config:
     return uvicorn.Config(
         api,
         lifespan="off",
@@ -103,10 +103,10 @@ def _configuration(api: Api) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=MOST_CONNECTIONS,
+        backlog=room.waiting,
         timeout_graceful_shutdown=FAREWELL,
         h11_max_incomplete_event_size=64 * 1024,
-        http="h11",
+        http=taking(room),
         ws="none",
     )
 
@@ -124,17 +124,6 @@ def _bind(host: str, port: int) -> socket.socket:
     # number, and without it each answer's body waits 40 ms for the client to confirm its head.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
-
-
-def _allow_many_connections() -> None:
-    """Each needs a file descriptor; the usual limit is far below what the machine allows."""
-    try:
-        import resource
-
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    except (ImportError, OSError, ValueError):  # not on this system
-        pass
 
 
 def _check_keys(api: Api, options: ServerOptions) -> None:
