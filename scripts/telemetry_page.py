@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from perdure.telemetry.metric import Kind, Metric
 from perdure.telemetry.opentelemetry import name_of
-from perdure.telemetry.table import METRICS, RECORDS, Kind, Metric, Record
+from perdure.telemetry.record import Record
+from perdure.telemetry.table import METRICS, RECORDS
 from scripts.reference_pages import NOTICE
 
 NONE = "\N{EN DASH}"

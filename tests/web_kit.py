@@ -90,12 +90,19 @@ class Server:
 
 
 @contextmanager
-def serving(url: str, directory: Path, *arguments: str, **variables: str) -> Iterator[Server]:
-    """A server that is ready; its log is `server.log` there."""
+def serving(
+    url: str, directory: Path, *arguments: str, files: int | None = None, **variables: str
+) -> Iterator[Server]:
+    """A server that is ready; its log is `server.log` there. It may open so many files."""
     command = [sys.executable, "-m", "perdure", "server", "--json", "--port", "0", *arguments]
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")} | variables
+    limited = [] if files is None else ["bash", "-c", f'ulimit -n {files}; exec "$@"', "bash"]
     process = subprocess.Popen(
-        [*command, "--url", url], cwd=directory, env=environ, stderr=subprocess.PIPE, text=True
+        [*limited, *command, "--url", url],
+        cwd=directory,
+        env=environ,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     log = _Log(process, directory / "server.log")
     try:

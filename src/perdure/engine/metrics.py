@@ -11,6 +11,7 @@ from perdure.engine.metered import Facts
 from perdure.errors import AppNotOpen, InvalidInput, StorageError
 from perdure.storage.protocol import Backlog, Committed, Outcome, Storage
 from perdure.telemetry import prometheus, table
+from perdure.telemetry.metric import Metric
 from perdure.telemetry.registry import Gauges, Labels, Registry
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class _Queues:
     def __init__(self) -> None:
         self.are_exported = False
         self._looked_at: datetime | None = None
-        self._gauges: Mapping[table.Metric, Mapping[Labels, float]] = {}
+        self._gauges: Mapping[Metric, Mapping[Labels, float]] = {}
 
     def is_fresh(self, now: datetime) -> bool:
         return self._looked_at is not None and timedelta(0) <= now - self._looked_at < FRESH

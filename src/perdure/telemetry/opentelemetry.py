@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from perdure.telemetry.metric import Kind, Metric
 from perdure.telemetry.registry import Labels, Registry
-from perdure.telemetry.table import METRICS, Kind, Metric
+from perdure.telemetry.table import METRICS
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 
+from perdure.telemetry.metric import Kind, Metric
 from perdure.telemetry.registry import Distribution, Labels, Registry
-from perdure.telemetry.table import METRICS, Kind, Metric
+from perdure.telemetry.table import METRICS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _VALUE = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from perdure.telemetry.table import METRICS, Kind, Metric
+from perdure.telemetry.metric import Kind, Metric
+from perdure.telemetry.table import METRICS
 
 Labels = tuple[str, ...]
 Gauges = Mapping[Metric, Mapping[Labels, float]]

@@ -3,50 +3,10 @@ not stand here; `docs/reference/telemetry.md` is made from this table."""
 
 from __future__ import annotations
 
-import logging
-from contextlib import suppress
-from enum import StrEnum
 from logging import DEBUG, ERROR, INFO, WARNING
-from typing import Any, Protocol
 
-import msgspec
-
-
-class Log(Protocol):
-    """Where a record can be said: a logger, or an adapter around one."""
-
-    def log(self, level: int, msg: str, *, extra: dict[str, Any]) -> None: ...
-
-
-class Record(msgspec.Struct, frozen=True):
-    """One kind of log record. `fields` are the attributes it carries besides; `message` may
-    show them, as `%(name)s`."""
-
-    logger: str
-    level: int
-    message: str
-    fields: tuple[str, ...]
-    meaning: str
-
-    def say(self, **fields: Any) -> None:
-        """If that can be done: logging is set up by others, and what goes wrong there must not
-        end whatever had something to say."""
-        shown = (fields,) if "%(" in self.message else ()
-        with suppress(Exception):
-            log = logging.getLogger(self.logger)
-            log.log(self.level, self.message, *shown, extra=fields, stacklevel=2)
-
-    def say_with_error(self, **fields: Any) -> None:
-        """With the traceback of the exception that is being handled."""
-        log = logging.getLogger(self.logger)
-        with suppress(Exception):
-            log.log(self.level, self.message, extra=fields, exc_info=True, stacklevel=2)
-
-    def say_on(self, log: Log, **fields: Any) -> None:
-        """In a run's own log, which knows whose it is."""
-        with suppress(Exception):
-            log.log(self.level, self.message, extra=fields)
-
+from perdure.telemetry.metric import QUICK, Metric, counter, gauge, seconds, sizes
+from perdure.telemetry.record import Record
 
 _WORKER, _TASK = "perdure.worker", "perdure.task"
 _RUN = ("run_id",)
@@ -155,6 +115,13 @@ SERVER_OPEN = Record(
     "there are no keys: whoever can log in on this machine may do everything",
     (),
     "Until the first `perdure keys create`; or start it with --require-keys.",
+)
+SERVER_CONFINED = Record(
+    "perdure.server",
+    WARNING,
+    "room for %(connections)s connections only: this process may open %(files)s files",
+    ("connections", "files"),
+    "More are told to come again later. Allow it more files: `ulimit -n`, `LimitNOFILE=`.",
 )
 SERVER_STOPPED = Record("perdure.server", INFO, "server stopped", ("pid",), "Nothing is open.")
 STREAM_DROPPED = Record(
@@ -295,104 +262,63 @@ PROGRESS = Record(
 RECORDS: tuple[Record, ...] = tuple(v for v in list(globals().values()) if isinstance(v, Record))
 
 
-class Kind(StrEnum):
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
-
-
-class Metric(msgspec.Struct, frozen=True):
-    """One metric. `labels` name its series; of these only task and queue are open sets, and
-    the registry bounds them."""
-
-    name: str
-    kind: Kind
-    help: str
-    labels: tuple[str, ...] = ()
-    unit: str = ""
-    buckets: tuple[float, ...] = ()
-
-
-_QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-_LONG = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 21600.0)
-_SIZES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
 _OF_TASK = ("task", "queue")
 
 
-def _counter(name: str, help: str, labels: tuple[str, ...] = ()) -> Metric:
-    return Metric(f"perdure_{name}_total", Kind.COUNTER, help, labels)
-
-
-def _gauge(name: str, help: str, labels: tuple[str, ...] = (), unit: str = "") -> Metric:
-    return Metric(f"perdure_{name}", Kind.GAUGE, help, labels, unit)
-
-
-def _seconds(
-    name: str, help: str, labels: tuple[str, ...], buckets: tuple[float, ...] = _LONG
-) -> Metric:
-    return Metric(f"perdure_{name}_seconds", Kind.HISTOGRAM, help, labels, "s", buckets)
-
-
-def _size(name: str, help: str) -> Metric:
-    return Metric(f"perdure_{name}", Kind.HISTOGRAM, help, buckets=_SIZES)
-
-
-RUNS_TRIGGERED = _counter(
+RUNS_TRIGGERED = counter(
     "runs_triggered",
     "Runs asked for here; outcome: created, existing (a key was taken), refused, or borrowed (in a "
     "transaction that was still open).",
     (*_OF_TASK, "outcome"),
 )
-RUNS_FINISHED = _counter(
+RUNS_FINISHED = counter(
     "runs_finished", "Runs that ended by a commit of this process.", (*_OF_TASK, "status")
 )
-ATTEMPTS_STARTED = _counter("attempts_started", "Attempts begun here.", _OF_TASK)
-ATTEMPTS_FINISHED = _counter(
+ATTEMPTS_STARTED = counter("attempts_started", "Attempts begun here.", _OF_TASK)
+ATTEMPTS_FINISHED = counter(
     "attempts_finished",
     "Attempts whose end was recorded here; failure_kind is empty unless they failed.",
     (*_OF_TASK, "outcome", "failure_kind"),
 )
-ATTEMPT_SECONDS = _seconds("attempt", "How long handlers took.", _OF_TASK)
-QUEUE_WAIT_SECONDS = _seconds("queue_wait", "From due to claimed.", ("queue",))
-CLAIMS = _counter("claims", "Claims made here, empty ones too.")
-CLAIM_SIZE = _size("claim_size", "Runs handed over by one claim that found some.")
-COMMIT_SIZE = _size("commit_size", "Commits that shared one transaction: the group commit.")
-STORAGE_SECONDS = _seconds("storage", "How long storage took to answer.", ("operation",), _QUICK)
-STORAGE_ERRORS = _counter("storage_errors", "Calls of storage that raised.", ("operation", "error"))
-LEASES_RENEWED = _counter("leases_renewed", "Leases kept by a renewal.")
-LEASES_LOST = _counter("leases_lost", "Leases this process held and lost.")
-LEASES_RECOVERED = _counter("leases_recovered", "Expired leases ended here, by maintenance.")
-HANDLERS_STUCK = _counter("handlers_stuck", "Handlers given up: they did not end when pressed to.")
-WORKER_SLOTS = _gauge("worker_slots", "Places for handlers in this process.")
-WORKER_SLOTS_USED = _gauge("worker_slots_used", "Places taken, stuck handlers' too.")
-HINTS_SENT = _counter("hints_sent", "Wake-ups sent to other processes, coalesced.")
-HINTS_RECEIVED = _counter("hints_received", "Wake-ups that came from other processes.")
-LOG_LINES = _counter("log_lines", "Lines of runs' logs stored.")
-LOG_LINES_LEFT_OUT = _counter("log_lines_left_out", "Lines pushed out by newer ones, or lost.")
-SCHEDULE_LAG_SECONDS = _seconds(
+ATTEMPT_SECONDS = seconds("attempt", "How long handlers took.", _OF_TASK)
+QUEUE_WAIT_SECONDS = seconds("queue_wait", "From due to claimed.", ("queue",))
+CLAIMS = counter("claims", "Claims made here, empty ones too.")
+CLAIM_SIZE = sizes("claim_size", "Runs handed over by one claim that found some.")
+COMMIT_SIZE = sizes("commit_size", "Commits that shared one transaction: the group commit.")
+STORAGE_SECONDS = seconds("storage", "How long storage took to answer.", ("operation",), QUICK)
+STORAGE_ERRORS = counter("storage_errors", "Calls of storage that raised.", ("operation", "error"))
+LEASES_RENEWED = counter("leases_renewed", "Leases kept by a renewal.")
+LEASES_LOST = counter("leases_lost", "Leases this process held and lost.")
+LEASES_RECOVERED = counter("leases_recovered", "Expired leases ended here, by maintenance.")
+HANDLERS_STUCK = counter("handlers_stuck", "Handlers given up: they did not end when pressed to.")
+WORKER_SLOTS = gauge("worker_slots", "Places for handlers in this process.")
+WORKER_SLOTS_USED = gauge("worker_slots_used", "Places taken, stuck handlers' too.")
+HINTS_SENT = counter("hints_sent", "Wake-ups sent to other processes, coalesced.")
+HINTS_RECEIVED = counter("hints_received", "Wake-ups that came from other processes.")
+LOG_LINES = counter("log_lines", "Lines of runs' logs stored.")
+LOG_LINES_LEFT_OUT = counter("log_lines_left_out", "Lines pushed out by newer ones, or lost.")
+SCHEDULE_LAG_SECONDS = seconds(
     "schedule_lag", "From an occurrence's time to the decision that made its run.", ()
 )
-HTTP_REQUESTS = _counter(
+HTTP_REQUESTS = counter(
     "http_requests", "Requests answered by the API server.", ("method", "route", "status")
 )
-HTTP_SECONDS = _seconds("http", "How long answers took.", ("method", "route"), _QUICK)
-STREAMS = _gauge("streams", "Clients that follow the stream of changes.")
-STREAMS_DROPPED = _counter("streams_dropped", "Clients dropped because they were too slow.")
-WEBHOOK_POSTS = _counter(
+HTTP_SECONDS = seconds("http", "How long answers took.", ("method", "route"), QUICK)
+STREAMS = gauge("streams", "Clients that follow the stream of changes.")
+STREAMS_DROPPED = counter("streams_dropped", "Clients dropped because they were too slow.")
+WEBHOOK_POSTS = counter(
     "webhook_posts", "Posts to endpoints of webhooks; outcome: delivered or failed.", ("outcome",)
 )
-WEBHOOK_SECONDS = _seconds("webhook", "How long endpoints of webhooks took.", ("outcome",))
-WEBHOOK_LAG_SECONDS = _seconds("webhook_lag", "From an event to its delivery.", ())
-WEBHOOKS = _gauge("webhooks", "Webhooks by state: active, failing, paused, disabled.", ("state",))
+WEBHOOK_SECONDS = seconds("webhook", "How long endpoints of webhooks took.", ("outcome",))
+WEBHOOK_LAG_SECONDS = seconds("webhook_lag", "From an event to its delivery.", ())
+WEBHOOKS = gauge("webhooks", "Webhooks by state: active, failing, paused, disabled.", ("state",))
 _BY_QUEUE = ("queue",)
-QUEUE_DUE = _gauge(
-    "queue_due", "Runs waiting for a worker. Counted up to 10,000 a task.", _BY_QUEUE
-)
-QUEUE_LATER = _gauge("queue_later", "Runs due later. Counted up to 10,000 a task.", _BY_QUEUE)
-QUEUE_OLDEST_SECONDS = _gauge(
+QUEUE_DUE = gauge("queue_due", "Runs waiting for a worker. Counted up to 10,000 a task.", _BY_QUEUE)
+QUEUE_LATER = gauge("queue_later", "Runs due later. Counted up to 10,000 a task.", _BY_QUEUE)
+QUEUE_OLDEST_SECONDS = gauge(
     "queue_oldest_due_seconds", "How long the run longest due has been waiting.", _BY_QUEUE, "s"
 )
-QUEUE_PARKED = _gauge("queue_parked", "Runs behind a full limit. Up to 10,000.", _BY_QUEUE)
-QUEUE_LEASED = _gauge("queue_leased", "Runs some worker holds. Up to 10,000.", _BY_QUEUE)
+QUEUE_PARKED = gauge("queue_parked", "Runs behind a full limit. Up to 10,000.", _BY_QUEUE)
+QUEUE_LEASED = gauge("queue_leased", "Runs some worker holds. Up to 10,000.", _BY_QUEUE)
 
 METRICS: tuple[Metric, ...] = tuple(v for v in list(globals().values()) if isinstance(v, Metric))

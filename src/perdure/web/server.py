@@ -21,11 +21,11 @@ from perdure.engine.webhooks.sender import WebhookSender
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
 from perdure.web.api import RATE, Api, ApiOptions
+from perdure.web.connections import ENOUGH, Room, make_room, taking
 from perdure.web.door import LOOPBACK_NAMES, is_loopback
 
 FAREWELL = 10
 """Seconds for answers that are under way when the server is asked to stop."""
-MOST_CONNECTIONS = 4096
 
 
 class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class Served:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        _allow_many_connections()
+        room = make_room()
         options = self._options
         async with AsyncExitStack() as stack:
             port = count(options.port, "port", least=0)
@@ -85,7 +85,7 @@ class Served:
                 await stack.enter_async_context(api.home.app.maintenance())
             if options.webhooks:
                 await stack.enter_async_context(WebhookSender(api.home.app, None))
-            self._server = _Server(_configuration(api), api)
+            self._server = _Server(_configuration(api, room), api)
             self._serving = asyncio.create_task(self._server.serve([listener]))
             stack.push_async_callback(self._end)
             await self.until(self._server.is_ready)
@@ -137,7 +137,7 @@ def _address(listener: socket.socket) -> str:
     return f"http://{shown}:{port}"
 
 
-def _configuration(api: Api) -> uvicorn.Config:
+def _configuration(api: Api, room: Room = ENOUGH) -> uvicorn.Config:
     return uvicorn.Config(
         api,
         lifespan="off",
@@ -145,10 +145,10 @@ def _configuration(api: Api) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=MOST_CONNECTIONS,
+        backlog=room.waiting,
         timeout_graceful_shutdown=FAREWELL,
         h11_max_incomplete_event_size=64 * 1024,
-        http="h11",
+        http=taking(room),
         ws="none",
     )
 
@@ -166,17 +166,6 @@ def _bind(host: str, port: int) -> socket.socket:
     # number, and without it each answer's body waits 40 ms for the client to confirm its head.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
-
-
-def _allow_many_connections() -> None:
-    """Each needs a file descriptor; the usual limit is far below what the machine allows."""
-    try:
-        import resource
-
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    except (ImportError, OSError, ValueError):  # not on this system
-        pass
 
 
 def _check_keys(api: Api, options: ServerOptions) -> None:
