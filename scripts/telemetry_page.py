@@ -6,7 +6,8 @@ import logging
 from collections.abc import Iterable
 
 from perdure.telemetry.opentelemetry import name_of
-from perdure.telemetry.table import METRICS, RECORDS, Kind, Metric, Record
+from perdure.telemetry.record import Record
+from perdure.telemetry.table import METRICS, RECORDS, Kind, Metric
 from scripts.reference_pages import NOTICE
 
 NONE = "\N{EN DASH}"

@@ -26,6 +26,7 @@ from perdure.engine.options import Executor
 from perdure.engine.outcome import Ending, HandedOver, Raised, Settled, Stopped, crashed, timed_out
 from perdure.engine.tracing import AttemptSpan
 from perdure.telemetry import table
+from perdure.telemetry.record import Record
 
 START_LIMIT = timedelta(seconds=60)
 """How long a worker process may take until it calls the handler."""
@@ -171,7 +172,7 @@ class Attempt:
             case _:
                 return ending
 
-    def _say(self, rung: table.Record) -> None:
+    def _say(self, rung: Record) -> None:
         """A rung is a line in the run's log, not an event."""
         rung.say_on(self.context.log, reason=str(self._reason))
 

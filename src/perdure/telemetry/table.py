@@ -3,50 +3,12 @@ not stand here; `docs/reference/telemetry.md` is made from this table."""
 
 from __future__ import annotations
 
-import logging
-from contextlib import suppress
 from enum import StrEnum
 from logging import DEBUG, ERROR, INFO, WARNING
-from typing import Any, Protocol
 
 import msgspec
 
-
-class Log(Protocol):
-    """Where a record can be said: a logger, or an adapter around one."""
-
-    def log(self, level: int, msg: str, *, extra: dict[str, Any]) -> None: ...
-
-
-class Record(msgspec.Struct, frozen=True):
-    """One kind of log record. `fields` are the attributes it carries besides; `message` may
-    show them, as `%(name)s`."""
-
-    logger: str
-    level: int
-    message: str
-    fields: tuple[str, ...]
-    meaning: str
-
-    def say(self, **fields: Any) -> None:
-        """If that can be done: logging is set up by others, and what goes wrong there must not
-        end whatever had something to say."""
-        shown = (fields,) if "%(" in self.message else ()
-        with suppress(Exception):
-            log = logging.getLogger(self.logger)
-            log.log(self.level, self.message, *shown, extra=fields, stacklevel=2)
-
-    def say_with_error(self, **fields: Any) -> None:
-        """With the traceback of the exception that is being handled."""
-        log = logging.getLogger(self.logger)
-        with suppress(Exception):
-            log.log(self.level, self.message, extra=fields, exc_info=True, stacklevel=2)
-
-    def say_on(self, log: Log, **fields: Any) -> None:
-        """In a run's own log, which knows whose it is."""
-        with suppress(Exception):
-            log.log(self.level, self.message, extra=fields)
-
+from perdure.telemetry.record import Record
 
 _WORKER, _TASK = "perdure.worker", "perdure.task"
 _RUN = ("run_id",)
@@ -186,6 +148,14 @@ NOT_INTRODUCED = Record(
 )
 UNREADABLE_RUN = Record(
     "perdure.storage", ERROR, "unreadable run", ("run_id", "why"), "Parked; never tried in a loop."
+)
+LIMIT_UNREADABLE = Record(
+    "perdure.storage",
+    ERROR,
+    "nobody can read who set the limit of %(limit)s: %(error)s",
+    ("limit", "error"),
+    "Stored by newer code, or damaged. It holds as it was; code cannot change it, but an operator "
+    "can set, resume or reset it.",
 )
 _SCHEDULE = ("schedule_id",)
 UNREADABLE_SCHEDULE = Record(
