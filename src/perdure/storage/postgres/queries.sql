@@ -4,6 +4,10 @@
 -- name: begin
 BEGIN ISOLATION LEVEL READ COMMITTED;
 
+-- name: transaction_id
+-- This dialect's only: which transaction this is, to notice that it is another one.
+SELECT pg_current_xact_id()::text;
+
 -- name: limit_transaction
 -- This dialect's only: a worker stopped in the middle frees what it locked; plans look rows up
 -- in indexes one by one, however stale the statistics (a plan made while the tables were empty
