@@ -63,6 +63,13 @@ def count(value: int, field: str, *, least: int = 1) -> int:
     return value
 
 
+def number(value: float, field: str, least: float, most: float) -> float:
+    if type(value) not in (int, float) or not least <= value <= most:
+        problem = f"must be a number between {least:g} and {most:g}, not {value!r:.80}"
+        raise InvalidInput(field, problem)
+    return float(value)
+
+
 def flag(value: bool, field: str) -> bool:
     if type(value) is not bool:
         raise InvalidInput(field, f"must be True or False, not {value!r:.80}")

@@ -20,6 +20,7 @@ from perdure.core.values import check_label
 from perdure.engine.catalogue import MOST_CONFLICTS
 from perdure.engine.credential import Credential, hash_secret, make_credential, same
 from perdure.engine.door import OPERATOR, By, Duration, actor_of, choice, duration, some_time
+from perdure.engine.keywords import explain_methods
 from perdure.errors import InvalidInput, KeyNotFound, StorageUnavailable
 from perdure.storage.protocol import Record, Storage
 
@@ -91,6 +92,7 @@ class NewKey(msgspec.Struct, frozen=True):
     text: str
 
 
+@explain_methods
 class Keys:
     """All keys of a database, whatever their environment."""
 

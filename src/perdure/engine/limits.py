@@ -37,6 +37,7 @@ from perdure.core.values import as_it_will_be_read, check_label
 from perdure.engine import hints
 from perdure.engine.catalogue import MOST_CONFLICTS, known_tasks
 from perdure.engine.door import OPERATOR, By, actor_of, flag, reason_of
+from perdure.engine.keywords import explain_methods
 from perdure.engine.options import TaskSettings
 from perdure.errors import InvalidInput, StorageUnavailable, TaskNotFound
 from perdure.telemetry import table
@@ -150,6 +151,7 @@ async def _of_newest_tasks(app: App, limits: Sequence[Limit]) -> list[Limit]:
 # Operators
 
 
+@explain_methods
 class Queues:
     """`app.queues`: pause queues, and say what holds for them. `by` names the operator."""
 
@@ -214,6 +216,7 @@ class Queues:
         )
 
 
+@explain_methods
 class Limits:
     """`app.limits`: say what holds for tasks and their keys. `by` names the operator."""
 

@@ -42,6 +42,7 @@ from perdure.engine.filters import (
     page_limit,
 )
 from perdure.engine.handle import RunHandle
+from perdure.engine.keywords import explain_methods
 from perdure.engine.reading_logs import Bundle, follow_logs, read_bundle, read_logs
 from perdure.errors import (
     InvalidInput,
@@ -66,6 +67,7 @@ Decide = Callable[[Run, datetime], Sequence[Event]]
 Payload = Mapping[str, Any]
 
 
+@explain_methods
 class Runs:
     """`app.runs`: look at runs and steer them. `by` names the operator. A run may be given by its
     id or by its handle; all raise RunNotFound. With `expected`, only a run that is still at this
@@ -336,6 +338,7 @@ def _refuse_taken(outcome: Outcome) -> None:
         raise PerdureError(f"unexpected: {outcome}")
 
 
+@explain_methods
 class DeadLetters:
     """`app.dead_letters`: runs that an operator has to decide about."""
 

@@ -42,6 +42,7 @@ from perdure.engine.catalogue import find_task
 from perdure.engine.door import OPERATOR, By, actor_of, count, reason_of, text
 from perdure.engine.filters import MOST_ON_A_PAGE, page_limit
 from perdure.engine.handle import RunHandle
+from perdure.engine.keywords import explain_methods
 from perdure.engine.reconciling import apply_stated
 from perdure.engine.schedule_options import (
     ScheduleKeywords,
@@ -86,6 +87,7 @@ class Occurrences(msgspec.Struct, frozen=True):
     spans: tuple[SkippedSpan, ...]
 
 
+@explain_methods
 class Schedules:
     """By name. `by` names the operator. What takes a name raises ScheduleNotFound."""
 

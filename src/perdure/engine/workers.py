@@ -20,6 +20,7 @@ from perdure.engine.catalogue import (
     read_worker,
 )
 from perdure.engine.door import OPERATOR, By, actor_of, reason_of, text
+from perdure.engine.keywords import explain_methods
 from perdure.errors import InvalidInput, StorageUnavailable, WorkerNotFound
 from perdure.storage.protocol import Record
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from perdure.engine.app import App
 
 
+@explain_methods
 class Workers:
     """Those of the app's environment, by id."""
 

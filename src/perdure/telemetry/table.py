@@ -149,6 +149,13 @@ NOT_INTRODUCED = Record(
 UNREADABLE_RUN = Record(
     "perdure.storage", ERROR, "unreadable run", ("run_id", "why"), "Parked; never tried in a loop."
 )
+VARIABLE_MISSPELT = Record(
+    "perdure.app",
+    WARNING,
+    "%(variable)s is no setting; did you mean %(meant)s?",
+    ("variable", "meant"),
+    "A variable of the environment that begins like ours. It has no effect.",
+)
 LIMIT_UNREADABLE = Record(
     "perdure.storage",
     ERROR,

@@ -17,6 +17,7 @@ from perdure.engine.door import OPERATOR, By, actor_of, flag
 from perdure.engine.executors.secret import Secret
 from perdure.engine.executors.target import HttpTarget, Text
 from perdure.engine.filters import page_limit
+from perdure.engine.keywords import explain_methods
 from perdure.engine.webhooks.hook import (
     Delivery,
     Hook,
@@ -47,6 +48,7 @@ Signing = Secret | Sequence[Secret]
 Tag = tuple[str, str]
 
 
+@explain_methods
 class Webhooks:
     """Those of the app's environment, by name."""
 
