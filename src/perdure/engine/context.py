@@ -103,6 +103,7 @@ class Context:
 
     def idempotency_key(self, name: str) -> str:
         """The same in every attempt of this run: give it to systems that know such keys."""
+        check_label(name, "name", limit=1024)
         return hashlib.sha256(f"{self.run.id}:{name}".encode()).hexdigest()[:32]
 
     def transaction(self) -> HandlerTransaction:

@@ -36,9 +36,10 @@ from perdure.core.settings import (
 from perdure.core.values import as_it_will_be_read, check_label
 from perdure.engine import hints
 from perdure.engine.catalogue import MOST_CONFLICTS, known_tasks
-from perdure.engine.door import OPERATOR, By, actor_of, flag, reason_of
+from perdure.engine.door import OPERATOR, By, actor_of, flag, reason_of, text
 from perdure.engine.keywords import explain_methods
 from perdure.engine.options import TaskSettings
+from perdure.engine.task import Task
 from perdure.errors import InvalidInput, StorageUnavailable, TaskNotFound
 from perdure.telemetry import table
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 Place = tuple[LimitScope, str]
 Known = dict[Place, Limit]
+AnyTask = str | Task[..., Any]
 RateLike = Rate | str | None | UnsetType
 
 
@@ -229,14 +231,14 @@ class Limits:
         entries = await known_tasks(self._app.storage, self._app.environment)
         return [self._state(known, name) for name in sorted(entry.name for entry in entries)]
 
-    async def get(self, task: str) -> TaskLimits:
+    async def get(self, task: AnyTask) -> TaskLimits:
         """Raises TaskNotFound."""
-        await self._check(task)
-        return self._state(await _known(self._app), task)
+        name = await self._check(task)
+        return self._state(await _known(self._app), name)
 
     async def set(
         self,
-        task: str,
+        task: AnyTask,
         *,
         concurrency: int | UnsetType | None = UNSET,
         rate: RateLike = UNSET,
@@ -245,7 +247,7 @@ class Limits:
         by: By = OPERATOR,
     ) -> TaskLimits:
         """From now on, whatever code says. None means no limit. Raises TaskNotFound."""
-        await self._check(task)
+        name = await self._check(task)
         if concurrency_per_key is not UNSET:
             check_concurrency(concurrency_per_key, "concurrency_per_key")
         values = {
@@ -258,24 +260,26 @@ class Limits:
         at, actor = self._app.time(), actor_of(by)
         for scope, said in values.items():
             if said.given:
-                await _change(self._app, scope, task, _overruling(said, actor, at))
-        return await self._told(task)
+                await _change(self._app, scope, name, _overruling(said, actor, at))
+        return await self._told(name)
 
-    async def reset(self, task: str) -> TaskLimits:
+    async def reset(self, task: AnyTask) -> TaskLimits:
         """Give it back to code. Raises TaskNotFound."""
-        await self._check(task)
+        name = await self._check(task)
         for scope in (LimitScope.TASK, LimitScope.KEY):
-            await _change(self._app, scope, task, give_back)
-        return await self._told(task)
+            await _change(self._app, scope, name, give_back)
+        return await self._told(name)
 
     async def _told(self, task: str) -> TaskLimits:
         await _tell(self._app, await _queue_names(self._app))
         return self._state(await _known(self._app), task)
 
-    async def _check(self, task: str) -> None:
+    async def _check(self, task: AnyTask) -> str:
+        name = text(task if isinstance(task, str) else getattr(task, "name", task), "task")
         entries = await known_tasks(self._app.storage, self._app.environment)
-        if task not in {entry.name for entry in entries}:
-            raise TaskNotFound(task)
+        if name not in {entry.name for entry in entries}:
+            raise TaskNotFound(name)
+        return name
 
     def _state(self, known: Known, task: str) -> TaskLimits:
         whole = _limit(self._app, known, LimitScope.TASK, task)

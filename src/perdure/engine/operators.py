@@ -120,7 +120,11 @@ class Runs:
         self, run: AnyRun, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[LogLine]:
         """What its handlers said, oldest first, `after` a line's `cursor`."""
-        return await read_logs(self._app, run_id_of(run), after, limit)
+        run_id = run_id_of(run)
+        lines = await read_logs(self._app, run_id, after, limit)
+        if not lines:
+            await self.get(run_id)
+        return lines
 
     def follow(self, run: AnyRun, *, after: str | None = None) -> AsyncIterator[LogLine]:
         """The same as it is said, until the run has ended: `async for line in …`."""
@@ -129,7 +133,10 @@ class Runs:
     async def progress(self, run: AnyRun) -> Progress | None:
         """How far its latest attempt says it is."""
         run_id = run_id_of(run)
-        return (await self._app.storage.progress([run_id])).get(run_id)
+        found = (await self._app.storage.progress([run_id])).get(run_id)
+        if found is None:
+            await self.get(run_id)
+        return found
 
     async def bundle(self, run: AnyRun) -> Bundle:
         """Everything about it, for whoever is to help: plain data, without secrets."""

@@ -40,8 +40,11 @@ class Workers:
         return await known_workers(self._app.storage, self._app.environment)
 
     async def leases(self, worker_id: str) -> Sequence[Run]:
-        """The runs a worker holds."""
-        return await self._app.storage.leases(worker_id)
+        """The runs a worker holds. Raises WorkerNotFound for one that nobody has heard of."""
+        held = await self._app.storage.leases(text(worker_id, "worker_id"))
+        if not held:
+            await self._record(worker_id)
+        return held
 
     async def drain(
         self, worker_id: str, reason: str | None = None, *, by: By = OPERATOR
