@@ -19,6 +19,10 @@ def add(left: int, right: int) -> int:
     return left + right
 
 
+def arguments() -> list[str]:
+    return sys.argv
+
+
 def who(ctx: Context) -> dict[str, object]:
     assert current() is ctx
     key = ctx.idempotency_key("charge")

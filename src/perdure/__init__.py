@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from perdure.core.schedule import at, cron, every
     from perdure.engine.app import App
     from perdure.engine.context import Context, Fail, RetryAfter, current
+    from perdure.engine.defaults import Defaults
     from perdure.engine.executors.secret import secret
     from perdure.engine.handle import RunHandle
     from perdure.engine.log_handler import RunLogHandler
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "App",
     "Context",
+    "Defaults",
     "Fail",
     "LogLine",
     "Manifest",
@@ -41,6 +43,7 @@ __all__ = [
 _HOMES = {
     "App": "perdure.engine.app",
     "Context": "perdure.engine.context",
+    "Defaults": "perdure.engine.defaults",
     "Fail": "perdure.engine.context",
     "LogLine": "perdure.storage.run_log",
     "Manifest": "perdure.engine.manifests.manifest",

@@ -101,7 +101,7 @@ async def test_a_difference_is_told_field_by_field_and_who_is_overruled(
 ) -> None:
     applied(shell, JOBS)
     async with app:
-        await app.schedules.update("digest", "bob", priority=5, reason="urgent")
+        await app.schedules.update("digest", by="bob", priority=5, reason="urgent")
         await app.schedules.pause("backup", "disk full", by="eve")
     changed = JOBS.replace("0 9", "30 8").replace("{size: 3}", "{}").replace("shop]", "shop, -v]")
 
@@ -212,7 +212,7 @@ async def test_one_is_shown_with_what_comes_and_what_became_of_the_rest(
     app: App, shell: Shell
 ) -> None:
     async with app:
-        await app.schedules.create("quick", every(60), "send", "ann", misfire="skip")
+        await app.schedules.create("quick", every(60), "send", by="ann", misfire="skip")
         await rewound(app, "quick", timedelta(minutes=150, seconds=30))
         await app.tick(grace=0)
 

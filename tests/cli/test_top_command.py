@@ -50,7 +50,7 @@ async def app(shell: Shell) -> App:
     async def wait() -> None: ...
 
     async with made.run_all():
-        await made.queues.pause("held", "counting again", ADA)
+        await made.queues.pause("held", "counting again", by=ADA)
         await wait.trigger()
         await double.run(1)
         with pytest.raises(RunFailed):

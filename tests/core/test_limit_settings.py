@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from builders import CLIENT, OPERATOR, T0, after
-from perdure.core.limits import LimitScope
+from perdure.core.limits import LimitScope, Rule
 from perdure.core.rates import Rate
 from perdure.core.settings import (
     Limit,
@@ -22,6 +22,7 @@ from perdure.core.settings import (
     overrule,
     pause,
     resume,
+    salvage,
 )
 from perdure.errors import InvalidInput
 
@@ -116,3 +117,30 @@ def test_what_was_said_is_kept_as_json() -> None:
     limit = pause(overrule(BY_CODE, Values(rate=None), OPERATOR, T0), OPERATOR, T0)
 
     assert msgspec.json.decode(msgspec.json.encode(limit), type=Limit) == limit
+
+
+def test_a_pause_is_told_anew_only_with_another_reason() -> None:
+    paused = pause(MAIL, OPERATOR, T0, "one")
+
+    assert pause(paused, CLIENT, after(9)) == paused
+    assert pause(paused, CLIENT, after(9), "one") == paused
+    assert pause(paused, CLIENT, after(9), "two").pause == Pause(CLIENT, after(9), "two")
+
+
+def test_of_a_limit_that_cannot_be_read_what_claims_obey_goes_on_to_hold() -> None:
+    rule = Rule(max_leases=3, pace=Rate(2, burst=9).pace, is_paused=True)
+    limit = salvage(MAIL, rule, "damaged", is_fair=True)
+
+    assert (limit.max_leases, limit.is_fair, limit.unreadable) == (3, True, "damaged")
+    assert limit.rate is not None
+    assert limit.rate.pace == rule.pace
+    assert limit.pause is not None
+    assert limit.pause.reason == "who paused it cannot be read: damaged"
+    assert limit.source("concurrency") is Source.OPERATOR
+
+
+def test_where_nothing_held_nothing_is_salvaged() -> None:
+    limit = salvage(BY_CODE, Rule(), "damaged", is_fair=False)
+
+    assert give_back(limit).operator == limit.operator
+    assert limit.pause is None

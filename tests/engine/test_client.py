@@ -187,6 +187,31 @@ async def test_many_are_asked_for_in_one_batch_and_one_bad_item_stops_nothing(
     assert len((await opened.runs.list(batch_id=batch_id)).runs) == 2
 
 
+@pytest.mark.parametrize("items", [{"name": "ada"}, "abc", b"abc", None, 5])
+async def test_what_is_no_list_of_arguments_is_refused_as_a_whole(opened: App, items: Any) -> None:
+    @opened.task
+    async def greet(name: str) -> None: ...
+
+    with pytest.raises(InvalidInput, match="items: must be a list of arguments, one dict a run"):
+        await greet.trigger_many(items)
+
+
+async def test_if_nothing_could_be_kept_that_is_raised_and_is_nobodys_outcome(opened: App) -> None:
+    @opened.task
+    async def greet(name: str) -> None: ...
+
+    async def away(batch: Sequence[Commit]) -> Any:
+        raise StorageUnavailable("away")
+
+    storage: Any = opened.storage
+    storage.commit = away
+    with pytest.raises(StorageUnavailable, match="away"):
+        await greet.trigger_many([{"name": "ada"}, {"name": 5}])
+    only_bad = await greet.trigger_many([{"name": 5}])
+
+    assert [type(result) for result in only_bad] == [InvalidPayload]
+
+
 async def test_of_more_than_fit_into_one_transaction_each_is_answered_for_itself(
     opened: App,
 ) -> None:

@@ -64,7 +64,7 @@ async def test_a_drained_worker_ends_its_runs_and_begins_no_other(app: App) -> N
         await begun.wait()
         heard = hearing(worker)
         await registered(app, worker.id)
-        told = await app.workers.drain(worker.id, "upgrade", "ada")
+        told = await app.workers.drain(worker.id, "upgrade", by="ada")
         await heard.wait()
         second = await slow.trigger()
         go_on.set()
@@ -97,8 +97,8 @@ async def test_to_ask_twice_is_to_ask_once(opened: App) -> None:
     line = Registration(opened, opened.storage, "worker_1")
     await line.beat(concurrency=1, running=0, queues=None, stopping=False)
 
-    first = await opened.workers.drain("worker_1", "first", "ada")
-    second = await opened.workers.drain("worker_1", "second", "bob")
+    first = await opened.workers.drain("worker_1", "first", by="ada")
+    second = await opened.workers.drain("worker_1", "second", by="bob")
 
     assert first.drain == second.drain
 

@@ -32,7 +32,7 @@ async def test_queues_workers_failures_and_throughput_are_told(app: App) -> None
 
     app.queue("slow", concurrency=5, rate="10/1s")
     async with app, app.worker(concurrency=3, queues=["slow", "bad"]) as worker:
-        await app.queues.pause("held", "later", ADA)
+        await app.queues.pause("held", "later", by=ADA)
         await held.trigger()
         await held.options(delay=60).trigger()
         failed = await bad.trigger()

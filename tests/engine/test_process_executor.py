@@ -54,6 +54,13 @@ async def test_a_handler_in_a_process_gets_its_arguments_and_returns(storage_url
         assert await (await add.trigger(20, right=22)).result(20) == 42
 
 
+async def test_a_process_finds_the_command_line_of_its_worker(app: App) -> None:
+    task = app.task(executor="process")(process_tasks.arguments)
+
+    async with app.run_all():
+        assert await (await task.trigger()).result(10) == sys.argv
+
+
 async def test_a_process_knows_its_attempt_and_is_used_again(app: App) -> None:
     who = in_process(app, process_tasks.who)
     async with app.worker(concurrency=1):

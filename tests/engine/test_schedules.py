@@ -134,8 +134,8 @@ async def test_an_update_changes_what_is_given_and_a_replacement_says_it_all(app
     async with app:
         await app.schedules.create("x", YEARLY, "digest", payload={"size": 3}, queue="slow")
 
-        updated = await app.schedules.update("x", "ann", cadence=every(60), priority=4)
-        replaced = await app.schedules.replace("x", YEARLY, "digest", "bob", reason="tidy up")
+        updated = await app.schedules.update("x", by="ann", cadence=every(60), priority=4)
+        replaced = await app.schedules.replace("x", YEARLY, "digest", by="bob", reason="tidy up")
 
     assert (updated.definition.queue, updated.definition.priority) == ("slow", 4)
     assert bytes(updated.definition.payload_json) == b'{"size":3}'

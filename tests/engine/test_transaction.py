@@ -386,27 +386,59 @@ async def test_the_wrong_kind_of_with_is_refused(app: App, effects: Effects) -> 
     assert "`async with ctx.transaction()`" in await _failure(app, blocks)
 
 
-@pytest.mark.parametrize("how", ["method", "statement"])
+ENDINGS = ["COMMIT", "ROLLBACK", "BEGIN", "END", "/* ! */ commit", "-- \n ROLLBACK"]
+POSTGRES_ENDINGS = [
+    "ABORT",
+    "PREPARE TRANSACTION 'x'",
+    "SELECT 1; COMMIT; BEGIN",
+    "START TRANSACTION",
+]
+
+
+@pytest.mark.parametrize("how", ["method", *ENDINGS, *POSTGRES_ENDINGS])
 @pytest.mark.parametrize("kind", ["async", "sync"])
-async def test_committing_by_oneself_is_refused(
+async def test_committing_by_oneself_is_refused_and_leaves_no_effect(
     app: App, effects: Effects, kind: str, how: str
 ) -> None:
+    if how in POSTGRES_ENDINGS and effects.url.startswith("sqlite"):
+        return
+
     async def early_async(ctx: Context) -> None:
         async with ctx.transaction() as connection:
-            if how == "method":
-                await connection.commit()
-            else:
-                await connection.execute("COMMIT")
+            await connection.execute(effects.insert, (ctx.run.id, ctx.attempt))
+            await (connection.commit() if how == "method" else connection.execute(how))
 
     def early_sync(ctx: Context) -> None:
         with ctx.transaction() as connection:
-            if how == "method":
-                connection.commit()
-            else:
-                connection.execute("COMMIT")
+            connection.execute(effects.insert, (ctx.run.id, ctx.attempt))
+            connection.commit() if how == "method" else connection.execute(how)
 
     why = await _failure(app, early_async if kind == "async" else early_sync)
-    assert any(word in why for word in ("forbidden", "leave", "not authorized")), why
+    assert any(word in why for word in ("forbidden", "leave the transaction to Perdure")), why
+    assert effects.all == []
+
+
+async def test_a_script_on_sqlite_is_refused_because_it_would_commit(
+    sqlite_storage_url: str,
+) -> None:
+    def script(ctx: Context) -> None:
+        with ctx.transaction() as connection:
+            connection.executescript("SELECT 1")
+
+    why = await _failure(App(sqlite_storage_url, defaults=QUICK), script)
+    assert "executescript would commit" in why
+
+
+@pytest.mark.parametrize("statement", [b"COMMIT", b"COMMIT; BEGIN"])
+async def test_whoever_commits_behind_our_back_does_not_succeed(
+    postgres_storage_url: str, statement: bytes
+) -> None:
+    async def sly(ctx: Context) -> None:
+        async with ctx.transaction() as connection:
+            connection.pgconn.exec_(statement)
+
+    why = await _failure(App(postgres_storage_url, defaults=QUICK), sly)
+    assert "the handler ended its transaction by itself" in why
 
 
 async def test_going_on_after_a_failed_statement_is_explained(

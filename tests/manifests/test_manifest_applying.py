@@ -54,7 +54,7 @@ def shop(storage_url: str) -> App:
 
 
 async def applied(app: App, text: str, by: str = "ann", **how: bool) -> Application:
-    return await app.manifests.apply(Manifest.parse(text, "jobs.yaml"), by, **how)
+    return await app.manifests.apply(Manifest.parse(text, "jobs.yaml"), by=by, **how)
 
 
 def done(application: Application) -> dict[str, str]:
@@ -166,8 +166,8 @@ async def test_half_an_application_is_mended_by_another(app: App, shop: App) -> 
         entry = made_entry(app, whole.tasks[0])
         await publish_tasks(app.storage, app.environment, [entry])
         await applied(app, NIGHTLY)
-        found = await app.manifests.apply(whole, "ann")
-        again = await app.manifests.apply(whole, "ann")
+        found = await app.manifests.apply(whole, by="ann")
+        again = await app.manifests.apply(whole, by="ann")
 
     assert done(found) == {"task ping": "keep", "schedule ping": "add", "schedule nightly": "keep"}
     assert not again.differs
@@ -339,7 +339,7 @@ async def test_a_manifest_holds_over_operators_and_says_so(app: App, shop: App) 
     async with shop, app:
         await app.schedules.create("nightly", every(hours=1), "digest")
         by_hand = await applied(app, NIGHTLY)
-        await app.schedules.update("nightly", "bob", priority=3, reason="urgent")
+        await app.schedules.update("nightly", by="bob", priority=3, reason="urgent")
         touched = await applied(app, NIGHTLY)
         await app.schedules.delete("nightly", "no use", by="bob")
         deleted = await applied(app, NIGHTLY)

@@ -154,7 +154,7 @@ def test_a_parameter_that_does_not_exist_is_a_mistake_of_the_test(kit: Kit) -> N
     assert str(refused.value) == (
         "payload: welcome has no parameter 'userid'; it has extra, locale, user_id"
     )
-    with pytest.raises(TypeError, match="colour"):
+    with pytest.raises(InvalidInput, match="colour"):
         kit.assert_triggered("welcome", colour="red")
 
 

@@ -74,7 +74,7 @@ async def test_a_run_is_followed_as_it_lives(app: App, server: Server) -> None:
     async with listening(server.address) as told:
         run = await app.tasks["double"].trigger(1)
         created = await told.next()
-        await app.runs.cancel(run.id, "enough", "ada")
+        await app.runs.cancel(run.id, "enough", by="ada")
         cancelled = await told.next()
 
     assert created["event"] == "change"

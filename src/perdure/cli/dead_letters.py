@@ -66,7 +66,7 @@ async def replay(
         await order(app, as_json, "replay", which, reason, by)
         return
     arguments = payload_of(payload)
-    made = await app.dead_letters.replay(run_id, reason, operator(by), payload=arguments)
+    made = await app.dead_letters.replay(run_id, reason, by=operator(by), payload=arguments)
     made_run(as_json, made, f"replays {run_id}")
 
 
@@ -84,5 +84,5 @@ async def discard(
     if run_id is None:
         await order(app, as_json, "discard", which, reason, by)
         return
-    await app.dead_letters.discard(run_id, operator(by))
+    await app.dead_letters.discard(run_id, reason, by=operator(by))
     answer(as_json, {"discarded": run_id}, f"The dead letter of {run_id} is discarded.")

@@ -53,7 +53,7 @@ async def apply(
 
     from perdure.engine.showing import Showing
 
-    done = await app.manifests.apply(_read(files), operator(by), dry_run=dry_run, prune=prune)
+    done = await app.manifests.apply(_read(files), by=operator(by), dry_run=dry_run, prune=prune)
     done = done.shown(Showing(app.redact))
     data = {"differs": done.differs, **msgspec.to_builtins(done)}
     answer(as_json, data, "\n".join(_told(done)))

@@ -54,7 +54,7 @@ async def show(app: App, as_json: bool, name: str) -> None:
 @on_database
 async def pause(app: App, as_json: bool, name: str, reason: str, by: str | None) -> None:
     """No run of it is claimed until it is resumed; attempts that run go on."""
-    _said(app, as_json, await app.queues.pause(name, reason, _actor(by)))
+    _said(app, as_json, await app.queues.pause(name, reason, by=_actor(by)))
 
 
 @queues.command()

@@ -40,7 +40,7 @@ async def cancel(
     if run_id is None:
         await order(app, as_json, "cancel", which, reason, by)
     else:
-        await said(app, as_json, await app.runs.cancel(run_id, reason, operator(by)))
+        await said(app, as_json, await app.runs.cancel(run_id, reason, by=operator(by)))
 
 
 @click.command()
@@ -56,7 +56,7 @@ async def pause(
     if run_id is None:
         await order(app, as_json, "pause", which, reason, by)
     else:
-        await said(app, as_json, await app.runs.pause(run_id, reason, operator(by)))
+        await said(app, as_json, await app.runs.pause(run_id, reason, by=operator(by)))
 
 
 @click.command()
@@ -69,7 +69,7 @@ async def resume(app: App, as_json: bool, run_id: str | None, by: str | None, **
     if run_id is None:
         await order(app, as_json, "resume", which, None, by)
     else:
-        await said(app, as_json, await app.runs.resume(run_id, operator(by)))
+        await said(app, as_json, await app.runs.resume(run_id, by=operator(by)))
 
 
 @click.command()
@@ -92,7 +92,7 @@ async def retry(
     if run_id is None:
         await order(app, as_json, "retry", which, reason, by)
         return
-    made = await app.runs.retry(run_id, reason, operator(by), payload=payload_of(payload))
+    made = await app.runs.retry(run_id, reason, by=operator(by), payload=payload_of(payload))
     made_run(as_json, made, f"retries {run_id}")
 
 
@@ -116,7 +116,7 @@ async def rerun(
     if run_id is None:
         await order(app, as_json, "rerun", which, reason, by)
         return
-    made = await app.runs.rerun(run_id, reason, operator(by), payload=payload_of(payload))
+    made = await app.runs.rerun(run_id, reason, by=operator(by), payload=payload_of(payload))
     made_run(as_json, made, f"reruns {run_id}")
 
 
@@ -151,7 +151,7 @@ async def reschedule(
     if due is None and priority is None and queue is None:
         raise click.UsageError("Say what: --run-at, --delay, --priority or --queue.")
     after = await app.runs.reschedule(
-        run_id, operator(by), run_at=due, priority=priority, queue=queue, reason=reason
+        run_id, by=operator(by), run_at=due, priority=priority, queue=queue, reason=reason
     )
     await said(app, as_json, after)
 

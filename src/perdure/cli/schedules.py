@@ -146,7 +146,7 @@ def _times(times: list[datetime], schedule: Schedule, since: datetime | None = N
 @on_database
 async def pause(app: App, as_json: bool, name: str, reason: str, by: str | None) -> None:
     """No more times until it is resumed; runs that exist go on."""
-    _said(app, as_json, await app.schedules.pause(name, reason, operator(by)))
+    _said(app, as_json, await app.schedules.pause(name, reason, by=operator(by)))
 
 
 @schedules.command()
@@ -155,7 +155,7 @@ async def pause(app: App, as_json: bool, name: str, reason: str, by: str | None)
 @on_database
 async def resume(app: App, as_json: bool, name: str, by: str | None) -> None:
     """Go on; what was missed is treated by the misfire policy."""
-    _said(app, as_json, await app.schedules.resume(name, operator(by)))
+    _said(app, as_json, await app.schedules.resume(name, by=operator(by)))
 
 
 @schedules.command()
@@ -165,7 +165,7 @@ async def resume(app: App, as_json: bool, name: str, by: str | None) -> None:
 @on_database
 async def trigger(app: App, as_json: bool, name: str, reason: str, by: str | None) -> None:
     """Run it now. Its times stay as they are."""
-    made = await app.schedules.trigger(name, reason, operator(by))
+    made = await app.schedules.trigger(name, reason, by=operator(by))
     made_run(as_json, made, f"runs {name} now")
 
 
@@ -176,7 +176,7 @@ async def trigger(app: App, as_json: bool, name: str, reason: str, by: str | Non
 @on_database
 async def delete(app: App, as_json: bool, name: str, reason: str | None, by: str | None) -> None:
     """No more times; its history stays, and so do runs that exist."""
-    _said(app, as_json, await app.schedules.delete(name, reason, operator(by)))
+    _said(app, as_json, await app.schedules.delete(name, reason, by=operator(by)))
 
 
 @schedules.command()
@@ -232,7 +232,7 @@ async def _backfilled(
     made = 0
     with progress("backfill", times) as reached:
         while True:
-            done = await app.schedules.backfill(name, start, end, reason, by)
+            done = await app.schedules.backfill(name, start, end, reason, by=by)
             made += sum(run.created for run in done.runs)
             reached(made)
             if done.rest_after is None:

@@ -63,7 +63,7 @@ async def drain(
     """
     import msgspec
 
-    entry = shown(app, await app.workers.drain(worker_id, reason, operator(by)))
+    entry = shown(app, await app.workers.drain(worker_id, reason, by=operator(by)))
     await audited(app, by, "drain_worker", worker_id, reason)
     if wait:
         click.echo(f"{worker_id} is asked to end.", err=True)

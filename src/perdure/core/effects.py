@@ -14,7 +14,7 @@ from typing import assert_never
 import msgspec
 
 from perdure.core import events as e
-from perdure.core.failure import FailureKind
+from perdure.core.failure import FailureKind, clean_reason
 from perdure.core.lifecycle import Status
 from perdure.core.retry import LONGEST
 from perdure.core.run import Actor, Run
@@ -67,6 +67,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     status: DeadLetterStatus = DeadLetterStatus.OPEN
     closed_at: datetime | None = None
     closed_by: Actor | None = None
+    closed_reason: str | None = None
     replay_run_id: str | None = None
 
 
@@ -77,6 +78,7 @@ class DeadLetterClosed(msgspec.Struct, frozen=True, kw_only=True):
     status: DeadLetterStatus
     closed_at: datetime
     closed_by: Actor
+    closed_reason: str | None = None
     replay_run_id: str | None = None
 
 
@@ -116,14 +118,25 @@ def consequences(
 
 
 def close_dead_letter(
-    run: Run, status: DeadLetterStatus, actor: Actor, now: datetime, replay_id: str | None = None
+    run: Run,
+    status: DeadLetterStatus,
+    actor: Actor,
+    now: datetime,
+    replay_id: str | None = None,
+    *,
+    reason: str | None = None,
 ) -> DeadLetterClosed:
     """An operator's decision about a dead letter: replayed as another run, or discarded.
 
     Raises InvalidInput if it cannot be kept.
     """
     closed = DeadLetterClosed(
-        run_id=run.id, status=status, closed_at=now, closed_by=actor, replay_run_id=replay_id
+        run_id=run.id,
+        status=status,
+        closed_at=now,
+        closed_by=actor,
+        closed_reason=clean_reason(reason),
+        replay_run_id=replay_id,
     )
     return as_it_will_be_read(closed, "dead letter")
 

@@ -7,7 +7,7 @@ is kept beneath it, so that giving back needs nobody to start anew. Both carry w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
@@ -15,12 +15,15 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict, replace
 
-from perdure.core.limits import LimitScope
-from perdure.core.rates import Rate
-from perdure.core.run import DEFAULT_ENVIRONMENT, Actor
+from perdure.core.limits import LimitScope, Rule
+from perdure.core.rates import Pace, Rate
+from perdure.core.run import DEFAULT_ENVIRONMENT, SYSTEM, Actor
 from perdure.errors import InvalidInput
 
 T = TypeVar("T")
+
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+"""When something was said of which nobody knows when."""
 
 
 class Said(msgspec.Struct, Generic[T], frozen=True):
@@ -63,6 +66,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     """Everything said about a queue, a task, each key of a task, or a schedule.
 
     `homes`: tasks of this queue that belonged to the app whose code spoke last; see `declare`.
+    `unreadable`: why nobody can read who said what; see `salvage`.
     To change a limit, put it with the next version; a new one has version 1.
     """
 
@@ -74,6 +78,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     operator: Wishes = NO_WISHES
     pause: Pause | None = None
     homes: tuple[str, ...] = ()
+    unreadable: str | None = None
 
     @property
     def max_leases(self) -> int | None:
@@ -153,12 +158,36 @@ def give_back(limit: Limit) -> Limit:
 
 
 def pause(limit: Limit, by: Actor, at: datetime, reason: str | None = None) -> Limit:
-    """Pausing twice changes nothing."""
-    return limit if limit.pause is not None else replace(limit, pause=Pause(by, at, reason))
+    """Pausing twice changes nothing, unless there is something new to say."""
+    told = None if limit.pause is None else limit.pause.reason
+    if limit.pause is not None and reason in (None, told):
+        return limit
+    return replace(limit, pause=Pause(by, at, reason))
 
 
 def resume(limit: Limit) -> Limit:
     return replace(limit, pause=None)
+
+
+def salvage(limit: Limit, rule: Rule, problem: str, *, is_fair: bool) -> Limit:
+    """A limit of which only is left what claims obey: that goes on to hold, as if an operator had
+    said so, until one sets it anew or gives it back. Code's word does not touch it."""
+    said = Wishes(
+        concurrency=None if rule.max_leases is None else _unsigned(rule.max_leases),
+        rate=None if rule.pace is None else _unsigned(_rate_of(rule.pace)),
+        fair=_unsigned(True) if is_fair else None,
+    )
+    paused = Pause(SYSTEM, LONG_AGO, f"who paused it cannot be read: {problem}")
+    pause = paused if rule.is_paused else None
+    return replace(limit, operator=said, pause=pause, unreadable=problem)
+
+
+def _unsigned(value: Any) -> Said[Any]:
+    return Said(value, SYSTEM, LONG_AGO)
+
+
+def _rate_of(pace: Pace) -> Rate:
+    return Rate(1, per=pace.interval, burst=pace.burst)
 
 
 def _kept(word: Said[Any] | None, value: Any, by: Actor, at: datetime) -> Said[Any]:

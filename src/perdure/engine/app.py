@@ -20,6 +20,7 @@ from perdure.engine.door import Duration, client_of, duration, only_known
 from perdure.engine.facade import SyncFacade
 from perdure.engine.hints import Hints, Hub
 from perdure.engine.ids import Ids
+from perdure.engine.keywords import explain_keywords
 from perdure.engine.metered import metered
 from perdure.engine.metrics import Metrics
 from perdure.engine.redaction import Redact, Redaction
@@ -68,8 +69,12 @@ class App(Declarations):
         tracing: Any = None,
         **storage_options: Any,
     ) -> None:
+        if not isinstance(defaults, Defaults | None):
+            raise InvalidInput("defaults", f"must be a Defaults, not {defaults!r:.80}")
         super().__init__(configured().defaults if defaults is None else defaults)
-        self.url = check_url(url or os.environ.get("PERDURE_URL") or self.defaults.url)
+        self.url = check_url(
+            os.environ.get("PERDURE_URL") or self.defaults.url if url is None else url
+        )
         only_known(storage_options, (*_OPTIONS, *options_of(self.url)), "option of an App here")
         named = self.defaults.environment if environment is None else environment
         self.environment = check_label(named, "environment")
@@ -239,6 +244,7 @@ class App(Declarations):
 
     # Running
 
+    @explain_keywords
     def worker(
         self,
         *,
@@ -291,6 +297,7 @@ class App(Declarations):
 
         return WebhookSender(self, self.environment)
 
+    @explain_keywords
     @asynccontextmanager
     async def run_all(
         self,

@@ -18,9 +18,11 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.run import Actor
 from perdure.engine.context import Context
+from perdure.engine.door import reason_of
 from perdure.engine.filters import make_filter
 from perdure.engine.ids import make_run_id
 from perdure.engine.options import Retry
@@ -138,6 +140,7 @@ async def carrier(app: App) -> AsyncIterator[App]:
 
 async def place_order(app: App, order: Order) -> RunHandle[Report]:
     """From a `carrier`: durable when it returns."""
+    order = replace(order, reason=reason_of(order.reason))
     asked = app.tasks[TASK].options(tags=tags_of(order.action))
     made: RunHandle[Report] = await asked.trigger(order)
     return made
@@ -188,13 +191,13 @@ class BulkOrder:
         runs, letters = self._app.runs, self._app.dead_letters
         reason, by = self._order.reason, self._order.by
         acts: dict[Action, Callable[[str], Awaitable[object]]] = {
-            Action.CANCEL: lambda it: runs.cancel(it, reason, by),
-            Action.PAUSE: lambda it: runs.pause(it, reason, by),
-            Action.RESUME: lambda it: runs.resume(it, by),
-            Action.RETRY: lambda it: runs.retry(it, reason, by, new_id=self._new_id(it)),
-            Action.RERUN: lambda it: runs.rerun(it, reason, by, new_id=self._new_id(it)),
-            Action.REPLAY: lambda it: letters.replay(it, reason, by, new_id=self._new_id(it)),
-            Action.DISCARD: lambda it: letters.discard(it, by),
+            Action.CANCEL: lambda it: runs.cancel(it, reason, by=by),
+            Action.PAUSE: lambda it: runs.pause(it, reason, by=by),
+            Action.RESUME: lambda it: runs.resume(it, by=by),
+            Action.RETRY: lambda it: runs.retry(it, reason, by=by, new_id=self._new_id(it)),
+            Action.RERUN: lambda it: runs.rerun(it, reason, by=by, new_id=self._new_id(it)),
+            Action.REPLAY: lambda it: letters.replay(it, reason, by=by, new_id=self._new_id(it)),
+            Action.DISCARD: lambda it: letters.discard(it, reason, by=by),
         }
         return acts[self._order.action]
 

@@ -24,7 +24,13 @@ from perdure.engine.handle import RunHandle
 from perdure.engine.ids import Ids
 from perdure.engine.options import TriggerOptions
 from perdure.engine.tracing import Carrier
-from perdure.errors import IdempotencyConflict, InvalidPayload, PerdureError
+from perdure.errors import (
+    IdempotencyConflict,
+    InvalidInput,
+    InvalidPayload,
+    PerdureError,
+    StorageError,
+)
 from perdure.storage.protocol import Committed, Outcome
 
 if TYPE_CHECKING:
@@ -96,7 +102,7 @@ class Bulk(Generic[R]):
     ) -> None:
         self._app = app
         self._task = task
-        self._items = list(items)  # it may be a generator
+        self._items = _listed(items)
         self._options = options
         self._batch_id = f"batch_{app.ids.token()}"
         self._results: dict[int, RunHandle[R] | Exception] = {}
@@ -131,7 +137,12 @@ class Bulk(Generic[R]):
             self._results[index] = InvalidPayload(self._task.name, "", problem)
 
     def handles(self, outcomes: Sequence[Made]) -> list[RunHandle[R] | Exception]:
-        """In the order of the items: a handle, or what was wrong."""
+        """In the order of the items: a handle, or what was wrong. Raises what storage raised, if
+        nothing was kept because of it: then it says nothing about any item."""
+        if isinstance(error := outcomes[0] if outcomes else None, StorageError) and all(
+            isinstance(outcome, StorageError) for outcome in outcomes
+        ):
+            raise error
         for index, outcome in zip(self._asked, outcomes, strict=True):
             try:
                 self._results[index] = handle_of(self._app, self._task, outcome)
@@ -164,6 +175,15 @@ class Bulk(Generic[R]):
         )
         self._pattern = first.events
         return first
+
+
+def _listed(items: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """They may come from a generator."""
+    if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
+        example = '[{"user_id": 1}, {"user_id": 2}]'
+        problem = f"must be a list of arguments, one dict a run, e.g. {example}, not {items!r:.80}"
+        raise InvalidInput("items", problem)
+    return list(items)
 
 
 def creation(

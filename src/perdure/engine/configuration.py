@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ from typing import Any
 import msgspec
 
 from perdure.core.retry import LONGEST
-from perdure.engine.defaults import DEFAULTS, Defaults
+from perdure.engine.defaults import BOUNDS, DEFAULTS, Defaults
 from perdure.engine.door import did_you_mean
 from perdure.errors import InvalidInput
+from perdure.telemetry import table
 
 DEFAULT = "default"
 VARIABLE = "PERDURE_"
@@ -33,10 +35,11 @@ _TAKES: dict[type, Any] = {
     float: float | int | str,
     str: str,
 }
-_BOUNDS: dict[str, tuple[Any, Any]] = {
-    "backoff_factor": (1, 1000),
-    "backoff_jitter": (0, 1),
-}
+OTHER_VARIABLES = frozenset(
+    {"PERDURE_API_KEY", "PERDURE_LOG_LEVEL", "PERDURE_POSTGRES_BIN", "PERDURE_TASK"}
+    | {"PERDURE_RUN_ID", "PERDURE_ATTEMPT", "PERDURE_FENCE", "PERDURE_IDEMPOTENCY_KEY"}
+)
+"""What else is read from the surroundings, or found there by a shell task's command."""
 
 
 class Setting(msgspec.Struct, frozen=True):
@@ -60,21 +63,36 @@ class Configuration(msgspec.Struct, frozen=True):
 def configured(environ: Mapping[str, str] | None = None, file: Path = PYPROJECT) -> Configuration:
     """What the surroundings say. Raises InvalidInput, naming the setting and where it is set."""
     variables = os.environ if environ is None else environ
-    table = _table(file)
+    _say_misspelt(name for name in variables if name.startswith(VARIABLE))
+    stated = _table(file)
     return Configuration(
-        tuple(_setting(name, variables, table, file) for name in Defaults.__struct_fields__)
+        tuple(_setting(name, variables, stated, file) for name in Defaults.__struct_fields__)
     )
 
 
+def _say_misspelt(given: Iterable[str]) -> None:
+    """Once each; others may have variables of their own that only begin like ours."""
+    known = {VARIABLE + name.upper() for name in Defaults.__struct_fields__} | OTHER_VARIABLES
+    plain = [name.removeprefix(VARIABLE) for name in known]
+    for name in sorted(set(given) - known - _said_misspelt):
+        near = get_close_matches(name.removeprefix(VARIABLE), plain, 1, cutoff=0.75)
+        if near:
+            _said_misspelt.add(name)
+            table.VARIABLE_MISSPELT.say(variable=name, meant=VARIABLE + near[0])
+
+
+_said_misspelt: set[str] = set()
+
+
 def _setting(
-    name: str, variables: Mapping[str, str], table: Mapping[str, Any], file: Path
+    name: str, variables: Mapping[str, str], stated: Mapping[str, Any], file: Path
 ) -> Setting:
     variable = VARIABLE + name.upper()
     if variables.get(variable):
         return Setting(name, _value(name, variables[variable], variable), variable)
-    if name in table:
+    if name in stated:
         source = f"[tool.perdure] in {file}"
-        return Setting(name, _value(name, table[name], source), source)
+        return Setting(name, _value(name, stated[name], source), source)
     return Setting(name, getattr(DEFAULTS, name), DEFAULT)
 
 
@@ -92,10 +110,15 @@ def _value(name: str, given: Any, source: str) -> Any:
     if kind is timedelta and value > LONGEST:
         longest = int(LONGEST.total_seconds())
         raise InvalidInput(source, f"{name} must be {longest} seconds at most, not {given!r}")
-    least, most = _BOUNDS.get(name, (value, value))
-    if not least <= value <= most:
-        raise InvalidInput(source, f"{name} must lie between {least} and {most}, not {given!r}")
+    if name in BOUNDS and not _is_within(value, *BOUNDS[name]):
+        least, most = BOUNDS[name]
+        between = f"{least:g} and {most:g}"
+        raise InvalidInput(source, f"{name} must lie between {between}, not {given!r}")
     return value
+
+
+def _is_within(value: Any, least: float, most: float) -> bool:
+    return bool(least <= value <= most)
 
 
 def _table(file: Path) -> Mapping[str, Any]:
@@ -103,11 +126,11 @@ def _table(file: Path) -> Mapping[str, Any]:
         changed = file.stat().st_mtime_ns
     except OSError:
         return {}
-    table = _read(file.resolve(), changed)
-    for name in sorted(set(table) - set(Defaults.__struct_fields__)):
+    stated = _read(file.resolve(), changed)
+    for name in sorted(set(stated) - set(Defaults.__struct_fields__)):
         hint = did_you_mean(name, Defaults.__struct_fields__)
         raise InvalidInput(f"[tool.perdure] in {file}", f"there is no setting {name!r}{hint}")
-    return table
+    return stated
 
 
 @lru_cache(maxsize=8)
@@ -118,5 +141,5 @@ def _read(file: Path, changed: int) -> Mapping[str, Any]:
         parsed = tomllib.loads(file.read_text())
     except (OSError, ValueError) as error:
         raise InvalidInput(str(file), f"cannot be read: {error}") from error
-    table = parsed.get("tool", {}).get("perdure", {})
-    return table if isinstance(table, dict) else {}
+    stated = parsed.get("tool", {}).get("perdure", {})
+    return stated if isinstance(stated, dict) else {}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Never
 from perdure.core.run import Awaiting, AwaitingKind, Run
 from perdure.core.values import check_label, in_utc
 from perdure.engine.door import Duration, duration, flag
+from perdure.engine.keywords import explain_methods
 from perdure.engine.run_log import NOWHERE, RunLog, Sink
 from perdure.errors import InvalidInput, OutsideRun, PerdureError, TransactionError
 from perdure.telemetry import table
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from perdure.engine.transaction import HandlerTransaction, TransactionTerms
 
 
+@explain_methods
 class Fail(PerdureError):
     """Raised by a handler to fail with a word on whether trying again makes sense. The message
     may be anything with a text, e.g. the error that is the cause."""
@@ -39,6 +41,7 @@ class Fail(PerdureError):
         self.details = details
 
 
+@explain_methods
 class RetryAfter(PerdureError):
     """Raised by a handler to fail and be tried again not before `delay` has passed."""
 
@@ -63,6 +66,7 @@ class AttemptStopped(BaseException):
     `finally`, and let it pass."""
 
 
+@explain_methods
 class Context:
     """One attempt, seen from inside. Ask for it by annotation: `def task(ctx: Context, …)`."""
 
@@ -99,6 +103,7 @@ class Context:
 
     def idempotency_key(self, name: str) -> str:
         """The same in every attempt of this run: give it to systems that know such keys."""
+        check_label(name, "name", limit=1024)
         return hashlib.sha256(f"{self.run.id}:{name}".encode()).hexdigest()[:32]
 
     def transaction(self) -> HandlerTransaction:

@@ -14,6 +14,7 @@ from perdure.engine.defaults import Defaults
 from perdure.engine.definition import TaskDecorator, check_function, keywords_of, task_settings
 from perdure.engine.door import only_known
 from perdure.engine.importable import locate
+from perdure.engine.keywords import explain_keywords
 from perdure.engine.options import Executor, TargetKeywords, TaskKeywords
 from perdure.engine.signature import Signature
 from perdure.engine.task import Task
@@ -129,6 +130,7 @@ class Declarations:
         target = shell_target(argv, env, cwd, permanent, stdout, output_limit)
         return self._add(target_task(self._app, name, target, settings))
 
+    @explain_keywords
     def queue(
         self,
         name: str,

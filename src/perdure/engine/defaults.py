@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
-import msgspec
+from msgspec.structs import force_setattr
 
-from perdure.core.retry import LONGEST
-from perdure.errors import InvalidInput
+from perdure.core.values import check_label
+from perdure.engine.door import count, duration, number, some_time, text
+from perdure.engine.keywords import ExplainedStruct
 
 
-class Defaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds where nobody says otherwise."""
+class Defaults(ExplainedStruct, frozen=True, kw_only=True):
+    """What holds where nobody says otherwise. Durations may be given in seconds, too."""
 
     url: str = "sqlite:///perdure.db"
     environment: str = "default"
@@ -44,12 +46,8 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     failure_retention: timedelta = timedelta(days=90)
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if isinstance(value, timedelta) and not timedelta(0) <= value <= LONGEST:
-                longest = int(LONGEST.total_seconds())
-                seconds = f"{value.total_seconds():g}"
-                raise InvalidInput(name, f"must be 0 to {longest} seconds, not {seconds}")
+        for name, usual in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
+            force_setattr(self, name, _checked(name, getattr(self, name), type(usual)))
         if self.http_allow:
             from perdure.engine.executors.addresses import allowed_networks
 
@@ -58,6 +56,21 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def renewal_interval(self) -> timedelta:
         return self.lease_ttl / self.renewals_per_ttl
+
+
+LONGER_THAN_NOTHING = frozenset({"lease_ttl", "poll", "maintenance_tick", "idempotency_ttl"})
+BOUNDS = {"backoff_factor": (1.0, 1000.0), "backoff_jitter": (0.0, 1.0)}
+
+
+def _checked(name: str, value: Any, kind: type) -> Any:
+    """The value as this kind of setting has it. Raises InvalidInput."""
+    if kind is timedelta:
+        return (some_time if name in LONGER_THAN_NOTHING else duration)(value, name)
+    if kind is int:
+        return count(value, name, least=0 if name == "max_attempts" else 1)
+    if kind is float:
+        return number(value, name, *BOUNDS[name])
+    return check_label(value, name) if name in ("environment", "queue") else text(value, name)
 
 
 DEFAULTS = Defaults()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from perdure.core.failure import MAX_MESSAGE
 from perdure.core.retry import LONGEST
 from perdure.core.run import Actor, ActorType
 from perdure.core.values import check_label
@@ -14,6 +16,14 @@ from perdure.errors import InvalidInput
 
 Duration = float | int | timedelta
 EnumT = TypeVar("EnumT", bound=StrEnum)
+
+By = Actor | str
+"""Who does it: the operator's name, or an Actor."""
+
+OPERATOR = Actor(ActorType.OPERATOR)
+"""Who does it if nobody says who."""
+
+_UNKEEPABLE = re.compile(r"[\x00\ud800-\udfff]")
 
 
 def duration(value: Duration, field: str) -> timedelta:
@@ -53,6 +63,13 @@ def count(value: int, field: str, *, least: int = 1) -> int:
     return value
 
 
+def number(value: float, field: str, least: float, most: float) -> float:
+    if type(value) not in (int, float) or not least <= value <= most:
+        problem = f"must be a number between {least:g} and {most:g}, not {value!r:.80}"
+        raise InvalidInput(field, problem)
+    return float(value)
+
+
 def flag(value: bool, field: str) -> bool:
     if type(value) is not bool:
         raise InvalidInput(field, f"must be True or False, not {value!r:.80}")
@@ -86,7 +103,7 @@ def did_you_mean(given: Any, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def actor_of(by: Actor | str, field: str = "by") -> Actor:
+def actor_of(by: By, field: str = "by") -> Actor:
     """Who does something: an operator's name, or an Actor."""
     if isinstance(by, str):
         return Actor(ActorType.OPERATOR, check_label(by, field))
@@ -98,7 +115,21 @@ def actor_of(by: Actor | str, field: str = "by") -> Actor:
     return Actor(choice(by.type, ActorType, f"{field}.type"), by.id)
 
 
-def client_of(actor: Actor | str | None) -> Actor:
+def reason_of(reason: str | None, field: str = "reason") -> str | None:
+    """Why somebody does something. It is kept as it is, so what cannot be kept is refused; one of
+    spaces only says nothing."""
+    if reason is None:
+        return None
+    if _UNKEEPABLE.search(text(reason, field)):
+        problem = f"must not hold NUL or lone surrogates, but is {reason!r:.80}"
+        raise InvalidInput(field, problem)
+    if len(reason) > MAX_MESSAGE:
+        problem = f"must have at most {MAX_MESSAGE} characters, not {len(reason)}"
+        raise InvalidInput(field, problem)
+    return reason.strip() or None
+
+
+def client_of(actor: By | None) -> Actor:
     """Who triggers: a client, unless it says that it is something else."""
     if actor is None or isinstance(actor, str):
         return Actor(ActorType.CLIENT, None if actor is None else check_label(actor, "actor"))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from perdure.core.alias import resolve_status
 from perdure.core.effects import DeadLetterStatus
+from perdure.core.failure import FailureKind
 from perdure.engine.door import choice, count, only_known, text
 from perdure.errors import InvalidInput
 from perdure.storage.oversight import LetterFilter
@@ -18,10 +19,12 @@ _STORABLE = re.compile(r"[^\x00\ud800-\udfff]*")
 
 
 class RunFilters(TypedDict, total=False):
-    """What is not given does not matter. `text` looks in task, id and outcome."""
+    """What is not given does not matter. `text` looks in task, id and outcome; a task may be given
+    by its name or as itself; `tags` is another way to say `tag`, {"team": "red"}."""
 
     environment: str
-    task: str | None
+    task: Any
+    tags: dict[str, str] | None
     queue: str | None
     tag: tuple[str, str] | None
     batch_id: str | None
@@ -46,6 +49,7 @@ class LetterFilters(TypedDict, total=False):
 def make_filter(environment: str, status: str | None, filters: RunFilters) -> RunFilter:
     """Raises InvalidInput for a filter that there is not, or a value that it cannot have."""
     only_known(filters, RunFilters.__annotations__, "filter of runs")
+    _plainly(filters)
     for name, value in filters.items():
         if value is None:
             continue
@@ -55,7 +59,22 @@ def make_filter(environment: str, status: str | None, filters: RunFilters) -> Ru
             _searchable(value, name)
     filters.setdefault("environment", environment)
     wanted = None if status is None else resolve_status(text(status, "status"))
-    return RunFilter(status=wanted, **filters)
+    plain: dict[str, Any] = {**filters}
+    return RunFilter(status=wanted, **plain)
+
+
+def _plainly(filters: Any) -> None:
+    """A task by its name, a tag by its name and value; a kind of failure that there is."""
+    if isinstance(named := getattr(filters.get("task"), "name", None), str):
+        filters["task"] = named
+    if filters.get("failure_kind") is not None:
+        filters["failure_kind"] = choice(filters["failure_kind"], FailureKind, "failure_kind")
+    tags = filters.pop("tags", None)
+    if tags:
+        if not isinstance(tags, dict) or len(tags) > 1 or filters.get("tag") is not None:
+            problem = f"one tag can be looked for, e.g. {{'team': 'red'}}, not {tags!r:.80}"
+            raise InvalidInput("tags", problem)
+        [filters["tag"]] = tags.items()
 
 
 def make_letter_filter(

@@ -49,6 +49,13 @@ class RunHandle(Generic[R]):
     def __repr__(self) -> str:
         return f"<run {self.id}>"
 
+    def __eq__(self, other: object) -> bool:
+        """Two handles of one run are the same, whoever made it."""
+        return isinstance(other, RunHandle) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
     @property
     def outcome(self) -> str:
         return "created" if self.created else "returned_existing"

@@ -19,7 +19,8 @@ from perdure.core.run import Actor, ActorType
 from perdure.core.values import check_label
 from perdure.engine.catalogue import MOST_CONFLICTS
 from perdure.engine.credential import Credential, hash_secret, make_credential, same
-from perdure.engine.door import Duration, choice, duration, some_time
+from perdure.engine.door import OPERATOR, By, Duration, actor_of, choice, duration, some_time
+from perdure.engine.keywords import explain_methods
 from perdure.errors import InvalidInput, KeyNotFound, StorageUnavailable
 from perdure.storage.protocol import Record, Storage
 
@@ -91,6 +92,7 @@ class NewKey(msgspec.Struct, frozen=True):
     text: str
 
 
+@explain_methods
 class Keys:
     """All keys of a database, whatever their environment."""
 
@@ -108,7 +110,7 @@ class Keys:
         *,
         environment: str | None = None,
         expires_in: Duration | None = None,
-        by: Actor,
+        by: By = OPERATOR,
     ) -> NewKey:
         """A key that may do what its scopes say, in one environment."""
         now = self._app.time()
@@ -120,7 +122,7 @@ class Keys:
             environment=check_label(environment or self._app.environment, "environment"),
             scopes=make_scopes(scopes),
             created_at=now,
-            created_by=by,
+            created_by=actor_of(by),
             expires_at=None if lifetime is None else now + lifetime,
             secrets=(Secret(hash=hash_secret(credential.secret), made_at=now),),
         )

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from perdure.core.limits import LimitScope
 from perdure.core.rates import Rate, make_rate
-from perdure.core.run import Actor, ActorType
+from perdure.core.run import Actor
 from perdure.core.settings import (
     Limit,
     Pause,
@@ -33,19 +33,22 @@ from perdure.core.settings import (
     pause,
     resume,
 )
-from perdure.core.values import check_label
+from perdure.core.values import as_it_will_be_read, check_label
 from perdure.engine import hints
 from perdure.engine.catalogue import MOST_CONFLICTS, known_tasks
+from perdure.engine.door import OPERATOR, By, actor_of, flag, reason_of, text
+from perdure.engine.keywords import explain_methods
 from perdure.engine.options import TaskSettings
+from perdure.engine.task import Task
 from perdure.errors import InvalidInput, StorageUnavailable, TaskNotFound
+from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
-OPERATOR = Actor(ActorType.OPERATOR)
-
 Place = tuple[LimitScope, str]
 Known = dict[Place, Limit]
+AnyTask = str | Task[..., Any]
 RateLike = Rate | str | None | UnsetType
 
 
@@ -83,13 +86,23 @@ class TaskLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def declare_limits(app: App) -> None:
-    """Write down what this app's code says; again where somebody was faster."""
+    """Write down what this app's code says; again where somebody was faster. Limits that cannot be
+    read are an operator's to set anew: newer code may have written them."""
     for _ in range(MOST_CONFLICTS):
         known = await _known(app)
+        _say_unreadable(known)
         changed = [limit for limit in _declared(app, known) if limit != known.get(_place(limit))]
+        changed = [limit for limit in changed if limit.unreadable is None]
         changed = await _of_newest_tasks(app, changed)
         if not changed or all(await app.storage.put_limits([_next(it) for it in changed])):
             return
+
+
+def _say_unreadable(known: Known) -> None:
+    for limit in known.values():
+        if limit.unreadable is not None:
+            name = f"{limit.scope} {limit.name}"
+            table.LIMIT_UNREADABLE.say(limit=name, error=limit.unreadable)
 
 
 def _declared(app: App, known: Known) -> Iterator[Limit]:
@@ -140,6 +153,7 @@ async def _of_newest_tasks(app: App, limits: Sequence[Limit]) -> list[Limit]:
 # Operators
 
 
+@explain_methods
 class Queues:
     """`app.queues`: pause queues, and say what holds for them. `by` names the operator."""
 
@@ -156,11 +170,11 @@ class Queues:
     async def get(self, name: str) -> QueueState:
         return self._state(await _known(self._app), name)
 
-    async def pause(self, name: str, reason: str | None = None, by: Actor = OPERATOR) -> QueueState:
+    async def pause(self, name: str, reason: str | None = None, *, by: By = OPERATOR) -> QueueState:
         """No run of it is claimed until it is resumed; attempts that run go on. Pausing twice
-        changes nothing."""
-        at = self._app.time()
-        return await self._change(name, lambda limit: pause(limit, by, at, reason))
+        changes nothing, but that a reason takes the place of the one before."""
+        at, actor, why = self._app.time(), actor_of(by), reason_of(reason)
+        return await self._change(name, lambda limit: pause(limit, actor, at, why))
 
     async def resume(self, name: str) -> QueueState:
         """Let its runs go on, at once."""
@@ -173,14 +187,15 @@ class Queues:
         concurrency: int | UnsetType | None = UNSET,
         rate: RateLike = UNSET,
         fair: bool | UnsetType = UNSET,
-        by: Actor = OPERATOR,
+        by: By = OPERATOR,
     ) -> QueueState:
         """From now on, whatever code says. None means no limit."""
-        if fair is not UNSET and type(fair) is not bool:
-            raise InvalidInput("fair", f"must be True or False, not {fair!r}")
+        if fair is not UNSET:
+            flag(fair, "fair")
         values = Values(concurrency=concurrency, rate=_rate(rate, "rate"), fair=fair)
+        _check_given("concurrency, rate or fair", values)
         at = self._app.time()
-        return await self._change(name, _overruling(values, by, at))
+        return await self._change(name, _overruling(values, actor_of(by), at))
 
     async def reset(self, name: str) -> QueueState:
         """Give it back to code. A paused queue stays paused."""
@@ -203,6 +218,7 @@ class Queues:
         )
 
 
+@explain_methods
 class Limits:
     """`app.limits`: say what holds for tasks and their keys. `by` names the operator."""
 
@@ -215,23 +231,23 @@ class Limits:
         entries = await known_tasks(self._app.storage, self._app.environment)
         return [self._state(known, name) for name in sorted(entry.name for entry in entries)]
 
-    async def get(self, task: str) -> TaskLimits:
+    async def get(self, task: AnyTask) -> TaskLimits:
         """Raises TaskNotFound."""
-        await self._check(task)
-        return self._state(await _known(self._app), task)
+        name = await self._check(task)
+        return self._state(await _known(self._app), name)
 
     async def set(
         self,
-        task: str,
+        task: AnyTask,
         *,
         concurrency: int | UnsetType | None = UNSET,
         rate: RateLike = UNSET,
         concurrency_per_key: int | UnsetType | None = UNSET,
         rate_per_key: RateLike = UNSET,
-        by: Actor = OPERATOR,
+        by: By = OPERATOR,
     ) -> TaskLimits:
         """From now on, whatever code says. None means no limit. Raises TaskNotFound."""
-        await self._check(task)
+        name = await self._check(task)
         if concurrency_per_key is not UNSET:
             check_concurrency(concurrency_per_key, "concurrency_per_key")
         values = {
@@ -240,27 +256,30 @@ class Limits:
                 concurrency=concurrency_per_key, rate=_rate(rate_per_key, "rate_per_key")
             ),
         }
-        at = self._app.time()
+        _check_given("concurrency, rate, concurrency_per_key or rate_per_key", *values.values())
+        at, actor = self._app.time(), actor_of(by)
         for scope, said in values.items():
             if said.given:
-                await _change(self._app, scope, task, _overruling(said, by, at))
-        return await self._told(task)
+                await _change(self._app, scope, name, _overruling(said, actor, at))
+        return await self._told(name)
 
-    async def reset(self, task: str) -> TaskLimits:
+    async def reset(self, task: AnyTask) -> TaskLimits:
         """Give it back to code. Raises TaskNotFound."""
-        await self._check(task)
+        name = await self._check(task)
         for scope in (LimitScope.TASK, LimitScope.KEY):
-            await _change(self._app, scope, task, give_back)
-        return await self._told(task)
+            await _change(self._app, scope, name, give_back)
+        return await self._told(name)
 
     async def _told(self, task: str) -> TaskLimits:
         await _tell(self._app, await _queue_names(self._app))
         return self._state(await _known(self._app), task)
 
-    async def _check(self, task: str) -> None:
+    async def _check(self, task: AnyTask) -> str:
+        name = text(task if isinstance(task, str) else getattr(task, "name", task), "task")
         entries = await known_tasks(self._app.storage, self._app.environment)
-        if task not in {entry.name for entry in entries}:
-            raise TaskNotFound(task)
+        if name not in {entry.name for entry in entries}:
+            raise TaskNotFound(name)
+        return name
 
     def _state(self, known: Known, task: str) -> TaskLimits:
         whole = _limit(self._app, known, LimitScope.TASK, task)
@@ -272,6 +291,12 @@ class Limits:
             concurrency_per_key=_setting(keyed, "concurrency"),
             rate_per_key=_setting(keyed, "rate"),
         )
+
+
+def _check_given(known: str, *values: Values) -> None:
+    """Whoever sets nothing has forgotten something."""
+    if not any(said.given for said in values):
+        raise InvalidInput("concurrency", f"nothing is set; give {known}, or `reset`")
 
 
 def _overruling(values: Values, by: Actor, at: datetime) -> Callable[[Limit], Limit]:
@@ -296,12 +321,13 @@ def _next(limit: Limit) -> Limit:
 
 def _setting(limit: Limit, field: str) -> Setting:
     word, code = limit.said(field), getattr(limit.code, field)
+    signed = None if limit.unreadable is not None else word
     default = False if field == "fair" else None
     return Setting(
         value=default if word is None else word.value,
         source=limit.source(field),
-        by=None if word is None else word.by,
-        at=None if word is None else word.at,
+        by=None if signed is None else signed.by,
+        at=None if signed is None else signed.at,
         code=default if code is None else code.value,
     )
 
@@ -320,7 +346,7 @@ async def _change(
     """
     for _ in range(MOST_CONFLICTS):
         limit = _limit(app, await _known(app), scope, name)
-        changed = _next(change(limit))
+        changed = as_it_will_be_read(_next(replace(change(limit), unreadable=None)), "limit")
         [stored] = await app.storage.put_limits([changed])
         if stored:
             return changed

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import msgspec
 
 from perdure.core.attempts import Attempt, derive_attempts
+from perdure.core.audit_trail import AuditEntry
 from perdure.core.decide import (
     decide_cancel,
     decide_pause,
@@ -28,10 +29,11 @@ from perdure.core.effects import (
 )
 from perdure.core.events import Event
 from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, ActorType, Run
+from perdure.core.run import Actor, Run
 from perdure.core.values import encode_value
 from perdure.engine import hints, write
-from perdure.engine.door import actor_of, count, run_id_of, text
+from perdure.engine.audit_log import AuditLog
+from perdure.engine.door import OPERATOR, By, actor_of, count, reason_of, run_id_of, text
 from perdure.engine.filters import (
     LetterFilters,
     RunFilters,
@@ -40,6 +42,7 @@ from perdure.engine.filters import (
     page_limit,
 )
 from perdure.engine.handle import RunHandle
+from perdure.engine.keywords import explain_methods
 from perdure.engine.reading_logs import Bundle, follow_logs, read_bundle, read_logs
 from perdure.errors import (
     InvalidInput,
@@ -57,11 +60,6 @@ if TYPE_CHECKING:
     from perdure.core.why import Why
     from perdure.engine.app import App
 
-OPERATOR = Actor(ActorType.OPERATOR)
-
-By = Actor | str
-"""Who does it: the operator's name, or an Actor."""
-
 AnyRun = str | RunHandle[Any] | Run
 """Which run: its id, its handle, or the run as it was seen."""
 
@@ -69,6 +67,7 @@ Decide = Callable[[Run, datetime], Sequence[Event]]
 Payload = Mapping[str, Any]
 
 
+@explain_methods
 class Runs:
     """`app.runs`: look at runs and steer them. `by` names the operator. A run may be given by its
     id or by its handle; all raise RunNotFound. With `expected`, only a run that is still at this
@@ -121,7 +120,11 @@ class Runs:
         self, run: AnyRun, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[LogLine]:
         """What its handlers said, oldest first, `after` a line's `cursor`."""
-        return await read_logs(self._app, run_id_of(run), after, limit)
+        run_id = run_id_of(run)
+        lines = await read_logs(self._app, run_id, after, limit)
+        if not lines:
+            await self.get(run_id)
+        return lines
 
     def follow(self, run: AnyRun, *, after: str | None = None) -> AsyncIterator[LogLine]:
         """The same as it is said, until the run has ended: `async for line in …`."""
@@ -130,7 +133,10 @@ class Runs:
     async def progress(self, run: AnyRun) -> Progress | None:
         """How far its latest attempt says it is."""
         run_id = run_id_of(run)
-        return (await self._app.storage.progress([run_id])).get(run_id)
+        found = (await self._app.storage.progress([run_id])).get(run_id)
+        if found is None:
+            await self.get(run_id)
+        return found
 
     async def bundle(self, run: AnyRun) -> Bundle:
         """Everything about it, for whoever is to help: plain data, without secrets."""
@@ -140,14 +146,14 @@ class Runs:
         self,
         run: AnyRun,
         reason: str | None = None,
-        by: By = OPERATOR,
         *,
+        by: By = OPERATOR,
         expected: int | None = None,
     ) -> Run:
         """End it at once, or ask its owner to stop. Asking twice changes nothing."""
-        actor = actor_of(by)
+        actor, why = actor_of(by), reason_of(reason)
         after = await self._advance(
-            run, lambda run, now: decide_cancel(run, actor, now, reason), expected
+            run, lambda run, now: decide_cancel(run, actor, now, why), expected
         )
         topics = [hints.done(after.environment)]
         if after.lease is not None:
@@ -159,17 +165,17 @@ class Runs:
         self,
         run: AnyRun,
         reason: str | None = None,
-        by: By = OPERATOR,
         *,
+        by: By = OPERATOR,
         expected: int | None = None,
     ) -> Run:
         """Hold it back until it is resumed."""
-        actor = actor_of(by)
+        actor, why = actor_of(by), reason_of(reason)
         return await self._advance(
-            run, lambda run, now: decide_pause(run, actor, now, reason), expected
+            run, lambda run, now: decide_pause(run, actor, now, why), expected
         )
 
-    async def resume(self, run: AnyRun, by: By = OPERATOR, *, expected: int | None = None) -> Run:
+    async def resume(self, run: AnyRun, *, by: By = OPERATOR, expected: int | None = None) -> Run:
         """Let a paused run go on."""
         actor = actor_of(by)
         after = await self._advance(run, lambda run, now: decide_resume(run, actor, now), expected)
@@ -178,8 +184,8 @@ class Runs:
     async def reschedule(
         self,
         run: AnyRun,
-        by: By = OPERATOR,
         *,
+        by: By = OPERATOR,
         run_at: datetime | None = None,
         priority: int | None = None,
         queue: str | None = None,
@@ -187,47 +193,61 @@ class Runs:
         expected: int | None = None,
     ) -> Run:
         """Another `run_at`, `priority` or `queue`."""
-        actor = actor_of(by)
+        actor, why = actor_of(by), reason_of(reason)
 
         def decide(run: Run, now: datetime) -> Sequence[Event]:
             return decide_reschedule(
-                run, actor, now, run_at=run_at, priority=priority, queue=queue, reason=reason
+                run, actor, now, run_at=run_at, priority=priority, queue=queue, reason=why
             )
 
         return self._announce(await self._advance(run, decide, expected))
 
-    async def wake(self, run: AnyRun, by: By = OPERATOR) -> Run:
+    async def wake(self, run: AnyRun, *, by: By = OPERATOR) -> Run:
         """What a waiting run waited for is there."""
         actor = actor_of(by)
         after = await self._advance(run, lambda run, now: decide_wake(run, actor, now))
         return self._announce(after)
 
-    async def reset_idempotency_key(self, run: AnyRun) -> Run:
-        """Let the next trigger with this run's idempotency key make a new run."""
+    async def reset_idempotency_key(
+        self, run: AnyRun, reason: str | None = None, *, by: By = OPERATOR
+    ) -> Run:
+        """Let the next trigger with this run's idempotency key make a new run. That is nothing
+        that happens to the run, so the audit log keeps it."""
+        actor, why = actor_of(by), reason_of(reason)
         found = await self.get(run)
         await self._app.storage.free_keys(found.id, freed_idempotency_key(found))
+        entry = AuditEntry(
+            at=self._app.time(),
+            actor=actor,
+            action="reset_idempotency_key",
+            target=found.id,
+            reason=why,
+            outcome="done",
+        )
+        await AuditLog(self._app).write(entry)
         return found
 
     async def rerun(
         self,
         run: AnyRun,
         reason: str | None = None,
-        by: By = OPERATOR,
         *,
+        by: By = OPERATOR,
         payload: Payload | None = None,
         new_id: str | None = None,
     ) -> RunHandle[Any]:
         """A new run like this ended one; with `payload`, with other arguments. Asked for twice
         with one `new_id` it is made once."""
+        actor, why = actor_of(by), reason_of(reason)
         found = await self.get(run)
-        return await self._again(found, decide_rerun, reason, actor_of(by), payload, new_id)
+        return await self._again(found, decide_rerun, why, actor, payload, new_id)
 
     async def retry(
         self,
         run: AnyRun,
         reason: str | None = None,
-        by: By = OPERATOR,
         *,
+        by: By = OPERATOR,
         payload: Payload | None = None,
         new_id: str | None = None,
     ) -> RunHandle[Any]:
@@ -235,9 +255,10 @@ class Runs:
 
         Raises NotAllowed if it has been closed before, naming the run that replays it.
         """
-        found, actor = await self.get(run), actor_of(by)
+        actor, why = actor_of(by), reason_of(reason)
+        found = await self.get(run)
         try:
-            return await self._again(found, decide_retry, reason, actor, payload, new_id)
+            return await self._again(found, decide_retry, why, actor, payload, new_id)
         except SequenceConflict:
             raise await self._refused_retry(found) from None
 
@@ -256,7 +277,8 @@ class Runs:
         events = decide(run, new_id, actor, now, reason=reason, payload_json=body)
         closed: DeadLetterClosed | None = None
         if decide is decide_retry and run.status is Status.DEAD_LETTERED:
-            closed = close_dead_letter(run, DeadLetterStatus.REPLAYED, actor, now, new_id)
+            replayed = DeadLetterStatus.REPLAYED
+            closed = close_dead_letter(run, replayed, actor, now, new_id, reason=reason)
         created = await self._create(events, closed, new_id if chosen_id else None)
         self._app.hints.publish([hints.work(run.environment, run.queue)])
         task = self._app.tasks.get(run.task)
@@ -323,6 +345,7 @@ def _refuse_taken(outcome: Outcome) -> None:
         raise PerdureError(f"unexpected: {outcome}")
 
 
+@explain_methods
 class DeadLetters:
     """`app.dead_letters`: runs that an operator has to decide about."""
 
@@ -358,19 +381,19 @@ class DeadLetters:
         self,
         run: AnyRun,
         reason: str | None = None,
-        by: By = OPERATOR,
         *,
+        by: By = OPERATOR,
         payload: Payload | None = None,
         new_id: str | None = None,
     ) -> RunHandle[Any]:
         """Try it again as a new run. Two operators make one run: the second gets NotAllowed,
         which names it."""
-        return await self._app.runs.retry(run, reason, by, payload=payload, new_id=new_id)
+        return await self._app.runs.retry(run, reason, by=by, payload=payload, new_id=new_id)
 
-    async def discard(self, run: AnyRun, by: By = OPERATOR) -> None:
-        """Raises NotAllowed if it is not open any more."""
-        found = await self._app.runs.get(run)
-        now, actor = self._app.time(), actor_of(by)
-        closed = close_dead_letter(found, DeadLetterStatus.DISCARDED, actor, now)
+    async def discard(self, run: AnyRun, reason: str | None = None, *, by: By = OPERATOR) -> None:
+        """Nobody tries it again. Raises NotAllowed if it is not open any more."""
+        actor, why = actor_of(by), reason_of(reason)
+        found, now = await self._app.runs.get(run), self._app.time()
+        closed = close_dead_letter(found, DeadLetterStatus.DISCARDED, actor, now, reason=why)
         if not await self._app.storage.close_dead_letter(closed):
             raise NotAllowed(found.id, "discard", found.status, "it has no open dead letter")

@@ -16,14 +16,15 @@ from perdure.core.retry import Backoff, BackoffKind, check_backoff
 from perdure.core.run import OnExhausted, OnLeaseExpired, Policy, is_run_id
 from perdure.core.values import check_label, encode_value, in_utc
 from perdure.engine.defaults import Defaults
-from perdure.engine.door import Duration, choice, count, duration, flag, some_time, text
+from perdure.engine.door import Duration, choice, count, duration, flag, number, some_time, text
+from perdure.engine.keywords import ExplainedStruct
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.engine.executors.target import Target
 
 
-class Retry(msgspec.Struct, frozen=True):
+class Retry(ExplainedStruct, frozen=True):
     """How often and when to try again. Durations are seconds or timedeltas; what is not given
     holds as configured, see `perdure config`.
 
@@ -71,9 +72,9 @@ class Retry(msgspec.Struct, frozen=True):
             if getattr(self, name) is not None:
                 changes[name] = duration(getattr(self, name), f"retry.{name}")
         if self.factor is not None:
-            changes["factor"] = _number(self.factor, "retry.factor", 1, 1000)
+            changes["factor"] = number(self.factor, "retry.factor", 1, 1000)
         if self.jitter is not None:
-            changes["spread"] = _number(self.jitter, "retry.jitter", 0, 1)
+            changes["spread"] = number(self.jitter, "retry.jitter", 0, 1)
         if self.kind is not None:
             changes["kind"] = self.kind
         if self.delays:
@@ -89,13 +90,6 @@ def check_retry(retry: Retry, field: str = "retry") -> Retry:
         hint = f"Retry(max_attempts={retry})" if type(retry) is int else "Retry(max_attempts=5)"
         raise InvalidInput(field, f"must be a Retry, e.g. {hint}, not {retry!r:.80}")
     return retry
-
-
-def _number(value: float, field: str, least: float, most: float) -> float:
-    if type(value) not in (int, float) or not least <= value <= most:
-        problem = f"must be a number between {least} and {most}, not {value!r:.80}"
-        raise InvalidInput(field, problem)
-    return float(value)
 
 
 class Executor(StrEnum):

@@ -31,8 +31,9 @@ from perdure.engine.wire import (
 )
 
 _BOOT = (
-    "import sys; sys.path[:] = sys.argv[3:]; "
-    "from perdure.engine.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+    "import sys; descriptor, parent, paths, *rest = sys.argv[1:]; "
+    "sys.path[:], sys.argv[:] = rest[:int(paths)], rest[int(paths):]; "
+    "from perdure.engine.child import main; main(int(descriptor), int(parent))"
 )
 _LOOK_SECONDS = 0.5
 """How often to look whether a silent process is still there. Its end closes the pipe, so this
@@ -68,7 +69,8 @@ class Process:
         ours, theirs = socket.socketpair()
         with theirs:
             descriptor = theirs.fileno()
-            arguments = [str(descriptor), str(os.getpid()), *sys.path]
+            ours_to_know = [str(descriptor), str(os.getpid()), str(len(sys.path))]
+            arguments = [*ours_to_know, *sys.path, *sys.argv]
             try:
                 self._popen = subprocess.Popen(
                     [sys.executable, "-c", _BOOT, *arguments],

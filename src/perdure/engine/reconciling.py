@@ -31,7 +31,12 @@ from perdure.core.schedule import (
 from perdure.engine import hints
 from perdure.engine.catalogue import MOST_CONFLICTS, TaskEntry
 from perdure.engine.scheduling import announce, making, tasks_by_name, unended_runs, wish_for
-from perdure.errors import PerdureError, ScheduleConflict, StorageUnavailable
+from perdure.errors import (
+    PerdureError,
+    ScheduleConflict,
+    StorageUnavailable,
+    UnreadableHistory,
+)
 from perdure.storage.schedule_protocol import Stepped
 from perdure.telemetry import table
 
@@ -61,7 +66,8 @@ async def apply_stated(
     """What had to be done, and has been, unless it is a dry run."""
     first: Reconciliation | None = None
     for _ in range(MOST_CONFLICTS):
-        found = reconcile(stated, await _stored(app, stated, by), by)
+        stated, stored = await _compared(app, stated, by)
+        found = reconcile(stated, stored, by)
         first = first or found
         if dry_run or not (found.added or found.changed):
             return first
@@ -70,10 +76,13 @@ async def apply_stated(
     raise StorageUnavailable("schedules are being changed by many at once; try again")
 
 
-async def _stored(app: App, stated: Sequence[Stated], by: DefinedBy) -> list[Schedule]:
-    """Those that are named, and those that were so before."""
-    names = [one.definition.id for one in stated]
-    known = await app.storage.get_schedules(app.environment, names) if names else {}
+async def _compared(
+    app: App, stated: Sequence[Stated], by: DefinedBy
+) -> tuple[list[Stated], list[Schedule]]:
+    """What is stated, but for schedules that cannot be read; and what is stored: those that are
+    named, and those that were so before."""
+    known, unreadable = await _named(app, [one.definition.id for one in stated])
+    comparable = [one for one in stated if one.definition.id not in unreadable]
     after = ""
     while True:
         page = await app.storage.list_schedules(
@@ -81,8 +90,25 @@ async def _stored(app: App, stated: Sequence[Stated], by: DefinedBy) -> list[Sch
         )
         known |= {schedule.id: schedule for schedule in page}
         if len(page) < PAGE:
-            return list(known.values())
+            return comparable, list(known.values())
         after = page[-1].id
+
+
+async def _named(app: App, names: list[str]) -> tuple[dict[str, Schedule], set[str]]:
+    """Those of these that exist, and those that cannot be read, which has been said."""
+    try:
+        return (await app.storage.get_schedules(app.environment, names) if names else {}), set()
+    except UnreadableHistory:
+        if len(names) == 1:
+            table.UNREADABLE_SCHEDULE.say(schedule_id=names[0])
+            return {}, set(names)
+    known: dict[str, Schedule] = {}
+    unreadable: set[str] = set()
+    for name in names:
+        found, hidden = await _named(app, [name])
+        known |= found
+        unreadable |= hidden
+    return known, unreadable
 
 
 async def _carry_out(app: App, found: Reconciliation, by: DefinedBy, actor: Actor) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from perdure.core.run import Run
@@ -72,11 +72,41 @@ class RunLog(Said):
         self.aside = Said(self.logger, whose)
         """Says, and does not keep."""
 
-    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        options = {name: kwargs.pop(name) for name in _OF_LOGGING & kwargs.keys()}
-        fields = {**(options.get("extra") or {}), **kwargs}
+    # By position only what `logging` would call `self`, `level` and `msg`: those are names for
+    # fields, too.
+
+    def log(self, level: int, msg: object, /, *args: object, **kwargs: Any) -> None:  # type: ignore[override]
+        self._say(level, msg, args, kwargs)
+
+    def debug(self, msg: object, /, *args: object, **kwargs: Any) -> None:  # type: ignore[override]
+        self._say(logging.DEBUG, msg, args, kwargs)
+
+    def info(self, msg: object, /, *args: object, **kwargs: Any) -> None:  # type: ignore[override]
+        self._say(logging.INFO, msg, args, kwargs)
+
+    def warning(self, msg: object, /, *args: object, **kwargs: Any) -> None:  # type: ignore[override]
+        self._say(logging.WARNING, msg, args, kwargs)
+
+    def error(self, msg: object, /, *args: object, **kwargs: Any) -> None:  # type: ignore[override]
+        self._say(logging.ERROR, msg, args, kwargs)
+
+    def exception(self, msg: object, /, *args: object, **kwargs: Any) -> None:  # type: ignore[override]
+        self._say(logging.ERROR, msg, args, {"exc_info": True} | kwargs)
+
+    def critical(self, msg: object, /, *args: object, **kwargs: Any) -> None:  # type: ignore[override]
+        self._say(logging.CRITICAL, msg, args, kwargs)
+
+    def _say(
+        self, level: int, msg: object, args: tuple[object, ...], kwargs: dict[str, Any]
+    ) -> None:
+        options = {name: kwargs[name] for name in _OF_LOGGING & kwargs.keys()}
+        fields = {name: value for name, value in kwargs.items() if name not in options}
+        extra = options.pop("extra", None)
+        fields = {**extra, **fields} if isinstance(extra, Mapping) else fields
+        if extra is not None and not isinstance(extra, Mapping):
+            fields["extra"] = extra
         self._keep(level, msg, args, fields, options.get("exc_info"))
-        options["stacklevel"] = options.get("stacklevel", 1) + 1
+        options["stacklevel"] = options.get("stacklevel", 1) + 2
         super().log(level, msg, *args, **(options | {"extra": fields}))
 
     def _keep(

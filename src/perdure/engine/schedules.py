@@ -39,10 +39,10 @@ from perdure.core.values import in_utc
 from perdure.engine import hints
 from perdure.engine.backfilling import Backfilled, backfill_range, count_range
 from perdure.engine.catalogue import find_task
-from perdure.engine.door import actor_of, count, text
+from perdure.engine.door import OPERATOR, By, actor_of, count, reason_of, text
 from perdure.engine.filters import MOST_ON_A_PAGE, page_limit
 from perdure.engine.handle import RunHandle
-from perdure.engine.operators import OPERATOR, By
+from perdure.engine.keywords import explain_methods
 from perdure.engine.reconciling import apply_stated
 from perdure.engine.schedule_options import (
     ScheduleKeywords,
@@ -87,6 +87,7 @@ class Occurrences(msgspec.Struct, frozen=True):
     spans: tuple[SkippedSpan, ...]
 
 
+@explain_methods
 class Schedules:
     """By name. `by` names the operator. What takes a name raises ScheduleNotFound."""
 
@@ -159,6 +160,7 @@ class Schedules:
         name: str,
         cadence: Cadence,
         task: AnyTask,
+        *,
         by: By = OPERATOR,
         **settings: Unpack[ScheduleKeywords],
     ) -> Schedule:
@@ -183,8 +185,8 @@ class Schedules:
     async def update(
         self,
         name: str,
-        by: By = OPERATOR,
         *,
+        by: By = OPERATOR,
         cadence: Cadence | None = None,
         task: AnyTask | None = None,
         reason: str | None = None,
@@ -192,15 +194,14 @@ class Schedules:
     ) -> Schedule:
         """Change what is given. Runs that exist stay as they are, and what was due is decided as
         it was; only later occurrences are different."""
+        actor, why = actor_of(by), reason_of(reason)
         before = (await self._existing(name)).definition
         target = await self._target(before.task if task is None else task)
         return await change_schedule(
             self._app,
             name,
-            actor_of(by),
-            _updating(
-                lambda old: changed_definition(old, target, settings, cadence), actor_of(by), reason
-            ),
+            actor,
+            _updating(lambda old: changed_definition(old, target, settings, cadence), actor, why),
         )
 
     async def replace(
@@ -208,42 +209,37 @@ class Schedules:
         name: str,
         cadence: Cadence,
         task: AnyTask,
-        by: By = OPERATOR,
         *,
+        by: By = OPERATOR,
         reason: str | None = None,
         **settings: Unpack[ScheduleKeywords],
     ) -> Schedule:
         """Say all of it anew: what is not given is as by default."""
+        actor, why = actor_of(by), reason_of(reason)
         definition = await self.define(name, cadence, task, **settings)
         return await change_schedule(
-            self._app,
-            name,
-            actor_of(by),
-            _updating(lambda before: definition, actor_of(by), reason),
+            self._app, name, actor, _updating(lambda before: definition, actor, why)
         )
 
-    async def pause(self, name: str, reason: str | None = None, by: By = OPERATOR) -> Schedule:
+    async def pause(self, name: str, reason: str | None = None, *, by: By = OPERATOR) -> Schedule:
         """No more occurrences until it is resumed; runs that exist go on. Pausing twice changes
         nothing."""
-        actor = actor_of(by)
+        actor, why = actor_of(by), reason_of(reason)
         return await change_schedule(
-            self._app, name, actor, lambda it, now, _: _to(it, decide_pause(it, actor, now, reason))
+            self._app, name, actor, lambda it, now, _: _to(it, decide_pause(it, actor, now, why))
         )
 
-    async def resume(self, name: str, by: By = OPERATOR) -> Schedule:
+    async def resume(self, name: str, *, by: By = OPERATOR) -> Schedule:
         """Go on. What was missed meanwhile is treated by the misfire policy."""
         return await change_schedule(
             self._app, name, actor_of(by), lambda it, now, _: _to(it, decide_resume(it, now))
         )
 
-    async def delete(self, name: str, reason: str | None = None, by: By = OPERATOR) -> Schedule:
+    async def delete(self, name: str, reason: str | None = None, *, by: By = OPERATOR) -> Schedule:
         """No more occurrences; its history stays, and so do runs that exist."""
-        actor = actor_of(by)
+        actor, why = actor_of(by), reason_of(reason)
         return await change_schedule(
-            self._app,
-            name,
-            actor,
-            lambda it, now, _: _to(it, decide_delete(it, actor, now, reason)),
+            self._app, name, actor, lambda it, now, _: _to(it, decide_delete(it, actor, now, why))
         )
 
     async def define(
@@ -253,7 +249,7 @@ class Schedules:
         return make_definition(name, cadence, await self._target(task), settings)
 
     async def apply(
-        self, definitions: Sequence[Definition], by: By = OPERATOR, *, dry_run: bool = False
+        self, definitions: Sequence[Definition], *, by: By = OPERATOR, dry_run: bool = False
     ) -> Reconciliation:
         """Make the stored schedules say what a manifest says: what was added, changed, and found
         as it should be; and those an earlier manifest had that this one has not, which stay."""
@@ -263,12 +259,13 @@ class Schedules:
 
     # Running
 
-    async def trigger(self, name: str, reason: str, by: By = OPERATOR) -> RunHandle[Any]:
+    async def trigger(self, name: str, reason: str, *, by: By = OPERATOR) -> RunHandle[Any]:
         """Run it now, for a reason that stays with the run. Its cadence goes on as it would."""
-        schedule, actor = await self._existing(name), actor_of(by)
+        actor, why = actor_of(by), reason_of(reason) or ""
+        schedule = await self._existing(name)
         now = self._app.time()
         run_id = self._app.ids.run_id(now)
-        wish = triggered(schedule, await self._wish(schedule), run_id, reason)
+        wish = triggered(schedule, await self._wish(schedule), run_id, why)
         events = decide_create(wish, run_id, actor, now)
         await create(self._app.storage, events, self._app.ids)
         self._app.hints.publish([hints.work(schedule.environment, wish.queue)])
@@ -276,14 +273,15 @@ class Schedules:
         return RunHandle(self._app, run_id, task.signature if task else None, created=True)
 
     async def backfill(
-        self, name: str, start: datetime, end: datetime, reason: str, by: By = OPERATOR
+        self, name: str, start: datetime, end: datetime, reason: str, *, by: By = OPERATOR
     ) -> Backfilled:
         """Run its times from `start` to `end`, both included, that have not been run. Twice is
         once. If they were many, `rest_after` says from where to go on."""
+        actor, why = actor_of(by), reason_of(reason) or ""
         schedule = await self._existing(name)
         wish = await self._wish(schedule)
         first, last = in_utc(start, "start"), in_utc(end, "end")
-        return await backfill_range(self._app, schedule, wish, (first, last), reason, actor_of(by))
+        return await backfill_range(self._app, schedule, wish, (first, last), why, actor)
 
     async def count_backfill(self, name: str, start: datetime, end: datetime) -> int:
         """How many times from `start` to `end`, both included, a backfill would run."""

@@ -93,7 +93,8 @@ class Task(Generic[P, R]):
         self, items: Iterable[Mapping[str, Any]]
     ) -> list[RunHandle[R] | Exception]:
         """Ask for one run an item, with one batch id. One bad item does not stop the others:
-        in its place stands the error."""
+        in its place stands the error. If storage failed and nothing was kept, that is raised; if it
+        failed in between, in place of each item that was not kept stands that error."""
         if (place := transaction_here(self.app.url)) is not None:
             return await self._in(place).trigger_many(items)
         return await self.app.client.trigger_many(self, items, self._options)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.run import Actor, ActorType, Run
+from perdure.core.run import Run
 from perdure.engine import hints
 from perdure.engine.bulk import RESERVED
 from perdure.engine.catalogue import (
@@ -19,16 +19,16 @@ from perdure.engine.catalogue import (
     known_workers,
     read_worker,
 )
-from perdure.engine.door import actor_of, text
+from perdure.engine.door import OPERATOR, By, actor_of, reason_of, text
+from perdure.engine.keywords import explain_methods
 from perdure.errors import InvalidInput, StorageUnavailable, WorkerNotFound
 from perdure.storage.protocol import Record
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
-OPERATOR = Actor(ActorType.OPERATOR)
 
-
+@explain_methods
 class Workers:
     """Those of the app's environment, by id."""
 
@@ -40,18 +40,21 @@ class Workers:
         return await known_workers(self._app.storage, self._app.environment)
 
     async def leases(self, worker_id: str) -> Sequence[Run]:
-        """The runs a worker holds."""
-        return await self._app.storage.leases(worker_id)
+        """The runs a worker holds. Raises WorkerNotFound for one that nobody has heard of."""
+        held = await self._app.storage.leases(text(worker_id, "worker_id"))
+        if not held:
+            await self._record(worker_id)
+        return held
 
     async def drain(
-        self, worker_id: str, reason: str | None = None, by: Actor | str = OPERATOR
+        self, worker_id: str, reason: str | None = None, *, by: By = OPERATOR
     ) -> WorkerEntry:
         """Ask a worker to end as SIGTERM would: it claims no more, lets its runs end until its
         drain is over, hands over the rest, and its process exits. Asking twice changes nothing.
 
         Raises WorkerNotFound, also for one that has ended or was not heard of for a lease.
         """
-        wish = Drain(by=actor_of(by), at=self._app.time(), reason=_reason(reason))
+        wish = Drain(by=actor_of(by), at=self._app.time(), reason=reason_of(reason))
         for _ in range(MOST_CONFLICTS):
             record = await self._record(text(worker_id, "worker_id"))
             entry = read_worker(record)
@@ -85,7 +88,3 @@ class Workers:
             [replace(known, version=known.version + 1, body=body)]
         )
         return stored
-
-
-def _reason(reason: str | None) -> str | None:
-    return None if reason is None else text(reason, "reason")

@@ -303,6 +303,7 @@ def close_step(closed: DeadLetterClosed, dialect: Dialect) -> Step:
             "status": closed.status.value,
             "closed_at": dialect.instant(closed.closed_at),
             "closed_by": msgspec.json.encode(closed.closed_by).decode(),
+            "closed_reason": closed.closed_reason,
             "replay_run_id": dialect.key(closed.replay_run_id),
         },
     )

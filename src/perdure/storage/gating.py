@@ -58,14 +58,16 @@ def _limits(query: str, environment: str, gates: Sequence[Gate]) -> Step:
 
 
 def _rules(found: Rows) -> dict[tuple[LimitScope, str], Rule]:
-    return {
-        (LimitScope(scope), name): Rule(
-            max_leases=most,
-            pace=None if interval is None else Pace(interval * MICROSECOND, burst),
-            is_paused=bool(paused),
-        )
-        for scope, name, most, paused, interval, burst, _ in found
-    }
+    return {(LimitScope(scope), name): make_rule(*obeyed) for scope, name, *obeyed, _ in found}
+
+
+def make_rule(max_leases: int | None, paused: object, interval: int | None, burst: int) -> Rule:
+    """What claims obey of a limit, as its columns have it."""
+    return Rule(
+        max_leases=max_leases,
+        pace=None if interval is None else Pace(interval * MICROSECOND, burst),
+        is_paused=bool(paused),
+    )
 
 
 def _counts(

@@ -229,6 +229,7 @@ _DEAD_LETTER = (
     "status",
     "closed_at",
     "closed_by",
+    "closed_reason",
     "replay_run_id",
 )
 

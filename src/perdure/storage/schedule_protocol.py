@@ -71,7 +71,7 @@ class ScheduleStorage(Protocol):
         after: str = "",
         defined_by: DefinedBy | None = None,
     ) -> list[Schedule]:
-        """A page in order of id, deleted ones too."""
+        """A page in order of id, deleted ones too; without those that this code cannot read."""
         ...
 
     async def unended(

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.effects import KeyFreed
 from perdure.core.limits import LimitScope
-from perdure.core.settings import NO_WISHES, Limit, Pause, Wishes
+from perdure.core.settings import NO_WISHES, Limit, Pause, Wishes, salvage
+from perdure.errors import InvalidInput
 from perdure.storage import rows
+from perdure.storage.gating import make_rule
 from perdure.storage.protocol import Record
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Many, Operation, Step, last_trip, trip
+
+SCOPES = frozenset(LimitScope)
 
 
 class _Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,21 +86,24 @@ def _microseconds(length: timedelta) -> int:
 
 
 def read_limits(environment: str) -> Operation[list[Limit]]:
+    """Those of scopes that this code knows: it meets no other."""
     [found] = yield last_trip(Step("read_limits", {"environment": environment}))
-    return [_limit_of(*row) for row in found]
+    return [_limit_of(environment, *row) for row in found if row[0] in SCOPES]
 
 
-def _limit_of(environment: str, scope: str, name: str, version: int, body: str) -> Limit:
-    said = msgspec.json.decode(body, type=_Body)
-    return Limit(
-        environment=environment,
-        scope=LimitScope(scope),
-        name=name,
-        version=version,
-        code=said.code,
-        operator=said.operator,
-        pause=said.pause,
-        homes=said.homes,
+def _limit_of(
+    environment: str, scope: str, name: str, version: int, body: str, *obeyed: Any
+) -> Limit:
+    """One that cannot be read still holds: claims read columns of their own."""
+    limit = Limit(environment=environment, scope=LimitScope(scope), name=name, version=version)
+    try:
+        said = msgspec.json.decode(body, type=_Body)
+    except (ValueError, InvalidInput) as error:
+        max_leases, paused, interval, burst, fair = obeyed
+        rule = make_rule(max_leases, paused, interval, burst)
+        return salvage(limit, rule, str(error), is_fair=bool(fair))
+    return replace(
+        limit, code=said.code, operator=said.operator, pause=said.pause, homes=said.homes
     )
 
 

@@ -12,7 +12,7 @@ import msgspec
 class Log(Protocol):
     """Where a record can be said: a logger, or an adapter around one."""
 
-    def log(self, level: int, msg: str, *, extra: dict[str, Any]) -> None: ...
+    def log(self, level: int, msg: str, /, *, extra: dict[str, Any]) -> None: ...
 
 
 class Record(msgspec.Struct, frozen=True):

@@ -154,6 +154,21 @@ NOT_INTRODUCED = Record(
 UNREADABLE_RUN = Record(
     "perdure.storage", ERROR, "unreadable run", ("run_id", "why"), "Parked; never tried in a loop."
 )
+VARIABLE_MISSPELT = Record(
+    "perdure.app",
+    WARNING,
+    "%(variable)s is no setting; did you mean %(meant)s?",
+    ("variable", "meant"),
+    "A variable of the environment that begins like ours. It has no effect.",
+)
+LIMIT_UNREADABLE = Record(
+    "perdure.storage",
+    ERROR,
+    "nobody can read who set the limit of %(limit)s: %(error)s",
+    ("limit", "error"),
+    "Stored by newer code, or damaged. It holds as it was; code cannot change it, but an operator "
+    "can set, resume or reset it.",
+)
 _SCHEDULE = ("schedule_id",)
 UNREADABLE_SCHEDULE = Record(
     "perdure.scheduler",

@@ -71,9 +71,19 @@ def perdure_app(perdure_kit: Kit) -> App:
 
 def _setting(request: pytest.FixtureRequest, name: str) -> Any:
     marker = request.node.get_closest_marker(MARKER)
+    if marker is not None:
+        _check(marker)
     if marker is not None and name in marker.kwargs:
         return marker.kwargs[name]
     return request.config.getini(f"perdure_{name}")
+
+
+def _check(marker: pytest.Mark) -> None:
+    unknown = [repr(argument) for argument in marker.args]
+    unknown += [name for name in marker.kwargs if name not in ("app", "seed", "start")]
+    if unknown:
+        given = ", ".join(unknown)
+        raise pytest.UsageError(f"{MARKER} takes app=, seed= and start=, not {given}")
 
 
 def _seed(request: pytest.FixtureRequest) -> int:

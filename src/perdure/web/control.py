@@ -46,7 +46,7 @@ async def reset_queue(call: Call) -> QueueState:
 
 
 async def pause_queue(call: Call, body: ReasonBody) -> QueueState:
-    after = await call.app.queues.pause(call.path["queue"], body.reason, call.by)
+    after = await call.app.queues.pause(call.path["queue"], body.reason, by=call.by)
     return call.at.view.shown(after)
 
 
@@ -74,7 +74,7 @@ async def reset_limit(call: Call) -> TaskLimits:
 
 
 async def drain_worker(call: Call, body: ReasonBody) -> WorkerEntry:
-    asked = await call.app.workers.drain(call.path["worker"], body.reason, call.by)
+    asked = await call.app.workers.drain(call.path["worker"], body.reason, by=call.by)
     return call.at.view.shown(asked)
 
 
@@ -100,7 +100,7 @@ async def replay_dead_letter(call: Call, body: AgainBody) -> Triggered:
 
 
 async def discard_dead_letter(call: Call, body: ReasonBody) -> DeadLetter:
-    await call.app.dead_letters.discard(call.run, call.by)
+    await call.app.dead_letters.discard(call.run, body.reason, by=call.by)
     letter = await call.app.dead_letters.get(call.run)
     assert letter.status is DeadLetterStatus.DISCARDED
     return call.at.view.shown(letter)

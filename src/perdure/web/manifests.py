@@ -35,7 +35,9 @@ async def apply_manifest(call: Call, body: ManifestBody) -> Application:
     texts = [(file.name, file.text) for file in body.files]
     manifest = await asyncio.to_thread(gathered, texts)
     _check(manifest, call)
-    done = await call.app.manifests.apply(manifest, call.by, dry_run=body.dry_run, prune=body.prune)
+    done = await call.app.manifests.apply(
+        manifest, by=call.by, dry_run=body.dry_run, prune=body.prune
+    )
     return done.shown(call.at.view)
 
 

@@ -115,22 +115,26 @@ async def get_bundle(call: Call) -> Bundle:
 
 async def cancel_run(call: Call, body: ReasonBody) -> RunView:
     runs = call.app.runs
-    return _tagged(call, await runs.cancel(call.run, body.reason, call.by, expected=call.expected))
+    return _tagged(
+        call, await runs.cancel(call.run, body.reason, by=call.by, expected=call.expected)
+    )
 
 
 async def pause_run(call: Call, body: ReasonBody) -> RunView:
     runs = call.app.runs
-    return _tagged(call, await runs.pause(call.run, body.reason, call.by, expected=call.expected))
+    return _tagged(
+        call, await runs.pause(call.run, body.reason, by=call.by, expected=call.expected)
+    )
 
 
 async def resume_run(call: Call, body: ReasonBody) -> RunView:
-    return _tagged(call, await call.app.runs.resume(call.run, call.by, expected=call.expected))
+    return _tagged(call, await call.app.runs.resume(call.run, by=call.by, expected=call.expected))
 
 
 async def reschedule_run(call: Call, body: RescheduleBody) -> RunView:
     after = await call.app.runs.reschedule(
         call.run,
-        call.by,
+        by=call.by,
         run_at=body.run_at,
         priority=body.priority,
         queue=body.queue,
@@ -142,13 +146,13 @@ async def reschedule_run(call: Call, body: RescheduleBody) -> RunView:
 
 async def retry_run(call: Call, body: AgainBody) -> Triggered:
     payload = _arguments(call, body)
-    made = await call.app.runs.retry(call.run, body.reason, call.by, payload=payload)
+    made = await call.app.runs.retry(call.run, body.reason, by=call.by, payload=payload)
     return made_of(call, made)
 
 
 async def rerun_run(call: Call, body: AgainBody) -> Triggered:
     payload = _arguments(call, body)
-    made = await call.app.runs.rerun(call.run, body.reason, call.by, payload=payload)
+    made = await call.app.runs.rerun(call.run, body.reason, by=call.by, payload=payload)
     return made_of(call, made)
 
 

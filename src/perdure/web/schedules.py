@@ -203,10 +203,10 @@ async def put_schedule(call: Call, body: ScheduleBody) -> ScheduleView:
     schedules, cadence, settings = call.app.schedules, body.cadence.cadence(), _settings(call, body)
     try:
         after = await schedules.replace(
-            _name(call), cadence, body.task, call.by, reason=body.reason, **settings
+            _name(call), cadence, body.task, by=call.by, reason=body.reason, **settings
         )
     except ScheduleNotFound:
-        after = await schedules.create(_name(call), cadence, body.task, call.by, **settings)
+        after = await schedules.create(_name(call), cadence, body.task, by=call.by, **settings)
         call.status = 201
     return _view(call, after)
 
@@ -214,7 +214,7 @@ async def put_schedule(call: Call, body: ScheduleBody) -> ScheduleView:
 async def patch_schedule(call: Call, body: SchedulePatch) -> ScheduleView:
     after = await call.app.schedules.update(
         _name(call),
-        call.by,
+        by=call.by,
         cadence=body.cadence.cadence() if isinstance(body.cadence, CadenceBody) else None,
         task=body.task if isinstance(body.task, str) else None,
         reason=body.reason,
@@ -224,19 +224,19 @@ async def patch_schedule(call: Call, body: SchedulePatch) -> ScheduleView:
 
 
 async def delete_schedule(call: Call) -> ScheduleView:
-    return _view(call, await call.app.schedules.delete(_name(call), call.because, call.by))
+    return _view(call, await call.app.schedules.delete(_name(call), call.because, by=call.by))
 
 
 async def pause_schedule(call: Call, body: ReasonBody) -> ScheduleView:
-    return _view(call, await call.app.schedules.pause(_name(call), body.reason, call.by))
+    return _view(call, await call.app.schedules.pause(_name(call), body.reason, by=call.by))
 
 
 async def resume_schedule(call: Call, body: ReasonBody) -> ScheduleView:
-    return _view(call, await call.app.schedules.resume(_name(call), call.by))
+    return _view(call, await call.app.schedules.resume(_name(call), by=call.by))
 
 
 async def trigger_schedule(call: Call, body: CauseBody) -> Triggered:
-    return made_of(call, await call.app.schedules.trigger(_name(call), body.reason, call.by))
+    return made_of(call, await call.app.schedules.trigger(_name(call), body.reason, by=call.by))
 
 
 async def backfill_schedule(call: Call, body: BackfillBody) -> BackfillView:
@@ -247,7 +247,7 @@ async def backfill_schedule(call: Call, body: BackfillBody) -> BackfillView:
     if matched > body.expect:
         problem = f"{matched} times fit, not {body.expect}; look again, and expect that many"
         raise RequestRefused(Refusal.MORE_THAN_EXPECTED, problem)
-    made = await schedules.backfill(_name(call), *span, body.reason, call.by)
+    made = await schedules.backfill(_name(call), *span, body.reason, by=call.by)
     existing = [run.id for run in made.runs if not run.created]
     return BackfillView(matched, [run.id for run in made.runs], existing, made.rest_after)
 

@@ -59,7 +59,7 @@ def _fate(letter: DeadLetter | None) -> str:
         return "The letter is open: replay or discard it."
     who = "" if letter.closed_by is None else f" by {named(letter.closed_by)}"
     new = "" if letter.replay_run_id is None else f" as {letter.replay_run_id}"
-    return f"The letter was {letter.status}{who}{new}."
+    return f"The letter was {letter.status}{who}{new}{because(letter.closed_reason)}"
 
 
 def _cancelled(facts: Facts) -> Reason:

@@ -38,13 +38,14 @@ def paused_queue(facts: Facts) -> Iterator[Reason]:
     if limit is None or limit.pause is None:
         return
     pause = limit.pause
-    words = f"was paused by {named(pause.by)} at {at(pause.at)}{because(pause.reason)}"
+    is_signed = limit.unreadable is None
+    by = f"was paused by {named(pause.by)} at {at(pause.at)}" if is_signed else "is paused"
     yield Reason(
         code=Code.QUEUE_PAUSED,
-        sentence=f"Queue {limit.name} {words}",
+        sentence=f"Queue {limit.name} {by}{because(pause.reason)}",
         queue=limit.name,
-        who=pause.by,
-        since=pause.at,
+        who=pause.by if is_signed else None,
+        since=pause.at if is_signed else None,
         reason=pause.reason,
     )
 
@@ -163,8 +164,9 @@ def _place(gate: Gate) -> dict[str, Any]:
 
 
 def _said(facts: Facts, gate: Gate, field: str) -> Said[Any] | None:
+    """Of a limit that cannot be read, nobody knows who said it."""
     limit = facts.limit(gate)
-    return None if limit is None else limit.said(field)
+    return None if limit is None or limit.unreadable is not None else limit.said(field)
 
 
 def _whose(said: Said[Any] | None) -> dict[str, Any]:

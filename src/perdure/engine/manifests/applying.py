@@ -26,7 +26,7 @@ from perdure.core.schedule import (
 )
 from perdure.core.values import decode_value, encode_value
 from perdure.engine.catalogue import TaskEntry, entry_of, publish_tasks
-from perdure.engine.door import actor_of, did_you_mean
+from perdure.engine.door import OPERATOR, By, actor_of, did_you_mean
 from perdure.engine.executors.target_task import target_task
 from perdure.engine.manifests.manifest import Manifest
 from perdure.engine.manifests.reading import StatedSchedule, StatedTask
@@ -38,7 +38,6 @@ from perdure.engine.manifests.saying import (
     say_schedule,
     say_task,
 )
-from perdure.engine.operators import OPERATOR, By
 from perdure.engine.options import make_policy
 from perdure.engine.reconciling import PAGE, apply_stated
 from perdure.engine.schedule_options import Target, make_definition, target_of, target_of_entry
@@ -108,7 +107,7 @@ class Manifests:
         self._app = app
 
     async def apply(
-        self, manifest: Manifest, by: By = OPERATOR, *, dry_run: bool = False, prune: bool = False
+        self, manifest: Manifest, *, by: By = OPERATOR, dry_run: bool = False, prune: bool = False
     ) -> Application:
         """Make what is stored say what `manifest` says; twice is once. With `prune`, schedules that
         an earlier manifest had and this one has not are deleted. Raises InvalidManifest."""
@@ -160,7 +159,7 @@ class Manifests:
 
     async def _delete(self, schedules: Sequence[Schedule], by: Actor) -> None:
         for schedule in schedules:
-            await self._app.schedules.delete(schedule.id, PRUNED, by)
+            await self._app.schedules.delete(schedule.id, PRUNED, by=by)
 
 
 async def live_schedules(app: App) -> AsyncIterator[Schedule]:

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from perdure.core.run import Actor
 from perdure.core.webhook import EVERYTHING
 from perdure.engine.bulk import OF_LETTERS, Order, Report
+from perdure.engine.door import OPERATOR, By
 from perdure.engine.executors.secret import Secret
 from perdure.engine.executors.target import Text
 from perdure.engine.handle import RunHandle
 from perdure.engine.manifests.applying import Application, Manifests
 from perdure.engine.manifests.manifest import Manifest
-from perdure.engine.operators import OPERATOR, By
 from perdure.engine.options import TriggerOptions
 from perdure.engine.orders.giving import Giving, given
 from perdure.engine.webhooks.hook import Delivery, Webhook
@@ -51,7 +50,7 @@ class RemoteWebhooks(Webhooks):
         headers: Mapping[str, Text] | None = None,
         with_payload: bool = False,
         since: datetime | None = None,
-        by: Actor | str = "operator",
+        by: By = OPERATOR,
     ) -> Webhook:
         wanted: dict[str, Any] = {
             "name": name,
@@ -121,7 +120,7 @@ class RemoteManifests(Manifests):
         self._giving = Giving(app, transport)
 
     async def apply(
-        self, manifest: Manifest, by: By = OPERATOR, *, dry_run: bool = False, prune: bool = False
+        self, manifest: Manifest, *, by: By = OPERATOR, dry_run: bool = False, prune: bool = False
     ) -> Application:
         files = [{"name": name, "text": text} for name, text in manifest.texts]
         return await self._giving.order(

@@ -14,16 +14,15 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from perdure.core.rates import Rate
-from perdure.core.run import Actor, Run
+from perdure.core.run import Run
 from perdure.core.schedule import Schedule
 from perdure.engine.backfilling import Backfilled
 from perdure.engine.catalogue import WorkerEntry
-from perdure.engine.door import Duration, duration, run_id_of
+from perdure.engine.door import OPERATOR, By, Duration, duration, run_id_of
 from perdure.engine.handle import RunHandle
 from perdure.engine.keys import OVERLAP, ApiKey, Keys, NewKey
-from perdure.engine.limits import OPERATOR as NOBODY
-from perdure.engine.limits import Limits, Queues, QueueState, RateLike, TaskLimits
-from perdure.engine.operators import OPERATOR, AnyRun, By, DeadLetters, Payload, Runs
+from perdure.engine.limits import AnyTask, Limits, Queues, QueueState, RateLike, TaskLimits
+from perdure.engine.operators import AnyRun, DeadLetters, Payload, Runs
 from perdure.engine.orders.giving import Giving, given
 from perdure.engine.schedules import Schedules
 from perdure.engine.scheduling import stored_schedule
@@ -47,8 +46,8 @@ class RemoteRuns(Runs):
         self,
         run: AnyRun,
         reason: str | None = None,
-        by: By = OPERATOR,
         *,
+        by: By = OPERATOR,
         expected: int | None = None,
     ) -> Run:
         return await self._steer(run, "cancel", expected, reason=reason)
@@ -57,20 +56,20 @@ class RemoteRuns(Runs):
         self,
         run: AnyRun,
         reason: str | None = None,
-        by: By = OPERATOR,
         *,
+        by: By = OPERATOR,
         expected: int | None = None,
     ) -> Run:
         return await self._steer(run, "pause", expected, reason=reason)
 
-    async def resume(self, run: AnyRun, by: By = OPERATOR, *, expected: int | None = None) -> Run:
+    async def resume(self, run: AnyRun, *, by: By = OPERATOR, expected: int | None = None) -> Run:
         return await self._steer(run, "resume", expected)
 
     async def reschedule(
         self,
         run: AnyRun,
-        by: By = OPERATOR,
         *,
+        by: By = OPERATOR,
         run_at: datetime | None = None,
         priority: int | None = None,
         queue: str | None = None,
@@ -84,8 +83,8 @@ class RemoteRuns(Runs):
         self,
         run: AnyRun,
         reason: str | None = None,
-        by: By = OPERATOR,
         *,
+        by: By = OPERATOR,
         payload: Payload | None = None,
         new_id: str | None = None,
     ) -> RunHandle[Any]:
@@ -95,8 +94,8 @@ class RemoteRuns(Runs):
         self,
         run: AnyRun,
         reason: str | None = None,
-        by: By = OPERATOR,
         *,
+        by: By = OPERATOR,
         payload: Payload | None = None,
         new_id: str | None = None,
     ) -> RunHandle[Any]:
@@ -126,9 +125,9 @@ class RemoteDeadLetters(DeadLetters):
         super().__init__(app)
         self._giving = Giving(app, transport)
 
-    async def discard(self, run: AnyRun, by: By = OPERATOR) -> None:
+    async def discard(self, run: AnyRun, reason: str | None = None, *, by: By = OPERATOR) -> None:
         path = ("dead-letters", run_id_of(run), "discard")
-        await self._giving.order(Answer, "POST", *path)
+        await self._giving.order(Answer, "POST", *path, reason=reason)
 
 
 class RemoteQueues(Queues):
@@ -136,7 +135,7 @@ class RemoteQueues(Queues):
         super().__init__(app)
         self._giving = Giving(app, transport)
 
-    async def pause(self, name: str, reason: str | None = None, by: Actor = NOBODY) -> QueueState:
+    async def pause(self, name: str, reason: str | None = None, *, by: By = OPERATOR) -> QueueState:
         return await self._ordered("POST", name, "pause", reason=reason)
 
     async def resume(self, name: str) -> QueueState:
@@ -149,7 +148,7 @@ class RemoteQueues(Queues):
         concurrency: int | UnsetType | None = UNSET,
         rate: RateLike = UNSET,
         fair: bool | UnsetType = UNSET,
-        by: Actor = NOBODY,
+        by: By = OPERATOR,
     ) -> QueueState:
         said = given(concurrency=concurrency, rate=_rate(rate), fair=fair)
         return await self._ordered("PATCH", name, **said)
@@ -169,7 +168,7 @@ class RemoteWorkers(Workers):
         self._giving = Giving(app, transport)
 
     async def drain(
-        self, worker_id: str, reason: str | None = None, by: Actor | str = OPERATOR
+        self, worker_id: str, reason: str | None = None, *, by: By = OPERATOR
     ) -> WorkerEntry:
         path = ("workers", worker_id, "drain")
         return await self._giving.order(WorkerEntry, "POST", *path, reason=reason)
@@ -182,13 +181,13 @@ class RemoteLimits(Limits):
 
     async def set(
         self,
-        task: str,
+        task: AnyTask,
         *,
         concurrency: int | UnsetType | None = UNSET,
         rate: RateLike = UNSET,
         concurrency_per_key: int | UnsetType | None = UNSET,
         rate_per_key: RateLike = UNSET,
-        by: Actor = NOBODY,
+        by: By = OPERATOR,
     ) -> TaskLimits:
         said = given(
             concurrency=concurrency,
@@ -198,13 +197,13 @@ class RemoteLimits(Limits):
         )
         return await self._ordered("PATCH", task, **said)
 
-    async def reset(self, task: str) -> TaskLimits:
+    async def reset(self, task: AnyTask) -> TaskLimits:
         return await self._ordered("POST", task, "reset")
 
-    async def _ordered(self, method: str, task: str, *order: str, **body: Any) -> TaskLimits:
-        await self.get(task)
-        await self._giving.order(Answer, method, "limits", task, *order, **body)
-        return await self.get(task)
+    async def _ordered(self, method: str, task: AnyTask, *order: str, **body: Any) -> TaskLimits:
+        name = (await self.get(task)).task
+        await self._giving.order(Answer, method, "limits", name, *order, **body)
+        return await self.get(name)
 
 
 class RemoteSchedules(Schedules):
@@ -214,20 +213,20 @@ class RemoteSchedules(Schedules):
         super().__init__(app)
         self._giving = Giving(app, transport)
 
-    async def pause(self, name: str, reason: str | None = None, by: By = OPERATOR) -> Schedule:
+    async def pause(self, name: str, reason: str | None = None, *, by: By = OPERATOR) -> Schedule:
         return await self._ordered("POST", name, "pause", reason=reason)
 
-    async def resume(self, name: str, by: By = OPERATOR) -> Schedule:
+    async def resume(self, name: str, *, by: By = OPERATOR) -> Schedule:
         return await self._ordered("POST", name, "resume")
 
-    async def delete(self, name: str, reason: str | None = None, by: By = OPERATOR) -> Schedule:
+    async def delete(self, name: str, reason: str | None = None, *, by: By = OPERATOR) -> Schedule:
         return await self._ordered("DELETE", name, because=reason)
 
-    async def trigger(self, name: str, reason: str, by: By = OPERATOR) -> RunHandle[Any]:
+    async def trigger(self, name: str, reason: str, *, by: By = OPERATOR) -> RunHandle[Any]:
         return await self._giving.make("schedules", name, "trigger", reason=reason)
 
     async def backfill(
-        self, name: str, start: datetime, end: datetime, reason: str, by: By = OPERATOR
+        self, name: str, start: datetime, end: datetime, reason: str, *, by: By = OPERATOR
     ) -> Backfilled:
         asked: dict[str, Any] = {"start": start, "end": end, "reason": reason}
         asked["expect"] = MOST_TIMES
@@ -271,7 +270,7 @@ class RemoteKeys(Keys):
         *,
         environment: str | None = None,
         expires_in: Duration | None = None,
-        by: Actor,
+        by: By = OPERATOR,
     ) -> NewKey:
         if environment not in (None, self._app.environment):
             problem = f"a key of {self._app.environment!r} makes none for {environment!r:.80}"

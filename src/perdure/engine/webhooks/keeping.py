@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from perdure.core.run import Actor
 from perdure.core.values import check_label, in_utc
 from perdure.core.webhook import EVERYTHING, Interest, Progress, check_interest, moved, well
 from perdure.engine import hints
-from perdure.engine.door import actor_of, flag
+from perdure.engine.door import OPERATOR, By, actor_of, flag
 from perdure.engine.executors.secret import Secret
 from perdure.engine.executors.target import HttpTarget, Text
 from perdure.engine.filters import page_limit
+from perdure.engine.keywords import explain_methods
 from perdure.engine.webhooks.hook import (
     Delivery,
     Hook,
@@ -48,6 +48,7 @@ Signing = Secret | Sequence[Secret]
 Tag = tuple[str, str]
 
 
+@explain_methods
 class Webhooks:
     """Those of the app's environment, by name."""
 
@@ -68,7 +69,7 @@ class Webhooks:
         headers: Mapping[str, Text] | None = None,
         with_payload: bool = False,
         since: datetime | None = None,
-        by: Actor | str = "operator",
+        by: By = OPERATOR,
     ) -> Webhook:
         """From now on, or from `since` on, post each of these events to `url`, signed with each
         of the secrets. Raises InvalidInput, also if there is one of that name."""

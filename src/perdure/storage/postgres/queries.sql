@@ -4,6 +4,10 @@
 -- name: begin
 BEGIN ISOLATION LEVEL READ COMMITTED;
 
+-- name: transaction_id
+-- This dialect's only: which transaction this is, to notice that it is another one.
+SELECT pg_current_xact_id()::text;
+
 -- name: limit_transaction
 -- This dialect's only: a worker stopped in the middle frees what it locked; plans look rows up
 -- in indexes one by one, however stale the statistics (a plan made while the tables were empty
@@ -224,13 +228,13 @@ SELECT run_id, environment, task, queue, occurrence_key, reason,
 -- The guard: one that was closed before stays as it is, and no row comes back.
 UPDATE perdure_dead_letters
    SET status = :status, closed_at = :closed_at, closed_by = :closed_by,
-       replay_run_id = :replay_run_id
+       closed_reason = :closed_reason, replay_run_id = :replay_run_id
  WHERE run_id = :run_id AND closed_at IS NULL
 RETURNING run_id;
 
 -- name: find_dead_letters
 SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, fingerprint,
-       message, opened_at, status, closed_at, closed_by, replay_run_id
+       message, opened_at, status, closed_at, closed_by, closed_reason, replay_run_id
   FROM perdure_dead_letters
  WHERE environment = :environment
    AND (:cursor::uuid IS NULL OR run_id < :cursor)
@@ -244,7 +248,7 @@ SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, f
 
 -- name: read_dead_letter
 SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, fingerprint,
-       message, opened_at, status, closed_at, closed_by, replay_run_id
+       message, opened_at, status, closed_at, closed_by, closed_reason, replay_run_id
   FROM perdure_dead_letters
  WHERE run_id = :run_id;
 
@@ -927,7 +931,7 @@ SELECT environment, queue, ''
     ON CONFLICT (environment, queue) DO NOTHING;
 
 -- name: read_limits
-SELECT environment, scope, name, version, body
+SELECT scope, name, version, body, max_leases, paused, rate_interval, rate_burst, fair
   FROM perdure_limits
  WHERE environment = :environment
  ORDER BY scope, name;

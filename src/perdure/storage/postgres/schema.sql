@@ -42,6 +42,7 @@ CREATE TABLE perdure_dead_letters (
     status text COLLATE "C" NOT NULL,
     closed_at timestamp with time zone,
     closed_by text,
+    closed_reason text,
     replay_run_id uuid,
     CONSTRAINT perdure_dead_letters_pkey PRIMARY KEY (run_id)
 );

@@ -20,8 +20,10 @@ from perdure.errors import StorageUnavailable, TransactionError
 from perdure.storage.borrowed.psycopg import PsycopgAsyncConnection, PsycopgConnection
 from perdure.storage.postgres.dialect import PostgresDialect
 from perdure.storage.postgres.driver import translation
+from perdure.storage.postgres.handler_connection import AsyncHandlerConnection, HandlerConnection
 from perdure.storage.postgres.pooling import NAME
-from perdure.storage.steps import Operation, Rows, Step, Trip, drive, trip
+from perdure.storage.postgres.statements import LEAVE_IT
+from perdure.storage.steps import Operation, Rows, Step, Trip, at_once, drive, trip
 from perdure.storage.transacting import AnswerLost
 
 T = TypeVar("T")
@@ -30,6 +32,10 @@ OnStatement = Callable[[str], None]
 MOST = 10
 """Connections for handlers, of each kind; whoever comes later waits."""
 PATIENCE = timedelta(seconds=30)
+ENDED_IT = (
+    "the handler ended its transaction by itself, and what it had done until then may be "
+    f"committed; {LEAVE_IT}"
+)
 
 
 class PostgresTransactions:
@@ -57,7 +63,9 @@ class PostgresTransactions:
     async def begin(self, limit: timedelta) -> AsyncTransaction:
         """On the handlers' loop. How long it may take is up to the handler."""
         if self._async_pool is None:
-            self._async_pool = AsyncConnectionPool(**self._options)
+            self._async_pool = AsyncConnectionPool(
+                connection_class=AsyncHandlerConnection, **self._options
+            )
             await self._async_pool.open()
         pool = self._async_pool
         try:
@@ -76,7 +84,7 @@ class PostgresTransactions:
         """In any thread."""
         with self._lock:
             if self._pool is None:
-                self._pool = ConnectionPool(**self._options)
+                self._pool = ConnectionPool(connection_class=HandlerConnection, **self._options)
                 self._pool.open()
         pool = self._pool
         try:
@@ -115,6 +123,7 @@ class SyncTransaction:
         self._block = raw.transaction()
         self._block.__enter__()
         self._borrowed = PsycopgConnection(raw)
+        self._id = at_once(self.run(_identity()))
 
     async def run(self, operation: Operation[T]) -> T:
         _check(self.connection)
@@ -122,7 +131,7 @@ class SyncTransaction:
 
     async def conclude(self, operation: Operation[T]) -> T:
         try:
-            value = await self.run(_within_limits(operation))
+            value = await self.run(_within_limits(operation, self._id))
             self._say("commit")
         except BaseException:
             await self.rollback()
@@ -161,6 +170,7 @@ class AsyncTransaction:
         self.connection = raw
         self._block = raw.transaction()
         self._borrowed = PsycopgAsyncConnection(raw)
+        self._id = ""
 
     @classmethod
     async def begin(
@@ -170,6 +180,7 @@ class AsyncTransaction:
         await raw.set_isolation_level(IsolationLevel.READ_COMMITTED)
         begun = cls(pool, raw, say)
         await begun._block.__aenter__()
+        begun._id = await begun.run(_identity())
         return begun
 
     async def run(self, operation: Operation[T]) -> T:
@@ -178,7 +189,7 @@ class AsyncTransaction:
 
     async def conclude(self, operation: Operation[T]) -> T:
         try:
-            value = await self.run(_within_limits(operation))
+            value = await self.run(_within_limits(operation, self._id))
             self._say("commit")
         except BaseException:
             await self.rollback()
@@ -213,19 +224,24 @@ def _at_home(
     return (yield from operation)
 
 
-def _within_limits(operation: Operation[T]) -> Operation[T]:
-    """From here on the run is locked: a worker stopped in the middle frees it."""
-    yield trip(Step("limit_transaction"))
+def _identity() -> Operation[str]:
+    [[[found]]] = yield trip(Step("transaction_id"))
+    return str(found)
+
+
+def _within_limits(operation: Operation[T], begun: str) -> Operation[T]:
+    """From here on the run is locked: a worker stopped in the middle frees it. In another
+    transaction than the one that began the attempt has no effects to commit with its success."""
+    _, [[found]] = yield trip(Step("limit_transaction"), Step("transaction_id"))
+    if found != begun:
+        raise TransactionError(ENDED_IT)
     return (yield from operation)
 
 
 def _check(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
     status = raw.info.transaction_status
     if status is TransactionStatus.IDLE:
-        raise TransactionError(
-            "the handler ended its transaction by itself; leave that to Perdure, which commits "
-            "it together with the run's success"
-        )
+        raise TransactionError(ENDED_IT)
     if status is TransactionStatus.INERROR:
         raise TransactionError(
             "a statement failed, and PostgreSQL gives up the whole transaction then; let the "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from threading import RLock
 from types import TracebackType
 from typing import Any, Literal, Never, Protocol, Self, TypeVar
@@ -16,6 +17,7 @@ Parameters = Any
 Row = Any
 
 LEAVE_IT = "leave the transaction to Perdure: it is committed together with the run's success"
+SCRIPTS_COMMIT = f"executescript would commit; {LEAVE_IT}; execute one statement at a time"
 
 
 class HandlerConnection(sqlite3.Connection):
@@ -69,6 +71,9 @@ class HandlerConnection(sqlite3.Connection):
         cursor: sqlite3.Cursor = self.cursor().executemany(*arguments)
         return cursor
 
+    def executescript(self, *_: Any) -> Never:
+        raise TransactionError(SCRIPTS_COMMIT)
+
     def check(self) -> None:
         if self.problem is not None:
             raise self.problem
@@ -98,14 +103,17 @@ class HandlerCursor(sqlite3.Cursor):
     connection: HandlerConnection
 
     def execute(self, *arguments: Any) -> Self:
-        with self.connection.busy:
+        with self.connection.busy, _in_our_words():
             self.connection.check()
             return super().execute(*arguments)
 
     def executemany(self, *arguments: Any) -> Self:
-        with self.connection.busy:
+        with self.connection.busy, _in_our_words():
             self.connection.check()
             return super().executemany(*arguments)
+
+    def executescript(self, *_: Any) -> Never:
+        raise TransactionError(SCRIPTS_COMMIT)
 
     def fetchone(self) -> Any:
         with self.connection.busy:
@@ -122,6 +130,17 @@ class HandlerCursor(sqlite3.Cursor):
     def __next__(self) -> Any:
         with self.connection.busy:
             return super().__next__()
+
+
+@contextmanager
+def _in_our_words() -> Iterator[None]:
+    """Only what begins and ends transactions is ever not authorized."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_AUTH:
+            raise
+        raise TransactionError(f"{LEAVE_IT}; savepoints are yours") from error
 
 
 class OnThread(Protocol):

@@ -169,13 +169,13 @@ VALUES (:run_id, :environment, :task, :queue, :occurrence_key, :reason,
 -- The guard: one that was closed before stays as it is, and no row comes back.
 UPDATE perdure_dead_letters
    SET status = :status, closed_at = :closed_at, closed_by = :closed_by,
-       replay_run_id = :replay_run_id
+       closed_reason = :closed_reason, replay_run_id = :replay_run_id
  WHERE run_id = :run_id AND closed_at IS NULL
 RETURNING run_id;
 
 -- name: find_dead_letters
 SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, fingerprint,
-       message, opened_at, status, closed_at, closed_by, replay_run_id
+       message, opened_at, status, closed_at, closed_by, closed_reason, replay_run_id
   FROM perdure_dead_letters
  WHERE environment = :environment
    AND (:cursor IS NULL OR run_id < :cursor)
@@ -189,7 +189,7 @@ SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, f
 
 -- name: read_dead_letter
 SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, fingerprint,
-       message, opened_at, status, closed_at, closed_by, replay_run_id
+       message, opened_at, status, closed_at, closed_by, closed_reason, replay_run_id
   FROM perdure_dead_letters
  WHERE run_id = :run_id;
 
@@ -795,7 +795,7 @@ VALUES (:environment, :queue, '')
     ON CONFLICT (environment, queue) DO NOTHING;
 
 -- name: read_limits
-SELECT environment, scope, name, version, body
+SELECT scope, name, version, body, max_leases, paused, rate_interval, rate_burst, fair
   FROM perdure_limits
  WHERE environment = :environment
  ORDER BY scope, name;

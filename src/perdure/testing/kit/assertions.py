@@ -9,11 +9,14 @@ from typing import Any, TypeVar
 
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run
+from perdure.engine.door import did_you_mean, only_known
 from perdure.engine.handle import RunHandle
+from perdure.engine.keywords import explain_methods
 from perdure.engine.task import Task
+from perdure.errors import InvalidInput
 from perdure.storage.protocol import RecordedEvent
 from perdure.testing.inline import finish
-from perdure.testing.kit.matching import Wanted, check_payload
+from perdure.testing.kit.matching import OPTIONS, Wanted, check_payload
 from perdure.testing.kit.world import World, describe
 
 T = TypeVar("T")
@@ -22,6 +25,7 @@ AnyTask = Task[..., Any] | str
 AnyRun = RunHandle[Any] | Run | str
 
 
+@explain_methods
 class Assertions:
     """What a test may say. Everything reads the storage; nothing is a mock."""
 
@@ -64,6 +68,7 @@ class Assertions:
         `run_at`, `ttl`, `tags`.
         """
         __tracebackhide__ = True
+        only_known(options, OPTIONS, "option of a run to look for")
         wanted = Wanted(payload=payload or {}, exactly=exactly, **options)
         definition = self._definition(task)
         check_payload(wanted, definition)
@@ -76,8 +81,10 @@ class Assertions:
     def assert_not_triggered(
         self, task: AnyTask, payload: Mapping[str, Any] | None = None, **options: Any
     ) -> None:
-        """That no run looks like this."""
+        """That no run looks like this. Of a task that the app does not know, no run would."""
         __tracebackhide__ = True
+        only_known(options, OPTIONS, "option of a run to look for")
+        self._check_known(task)
         wanted = Wanted(payload=payload or {}, **options)
         definition = self._definition(task)
         check_payload(wanted, definition)
@@ -85,6 +92,12 @@ class Assertions:
         if found:
             lines = [f"{_call(task, wanted)} was triggered {_times(len(found))}:"]
             raise AssertionError("\n".join(lines + [f"  {_shown(run)}" for run in found]))
+
+    def _check_known(self, task: AnyTask) -> None:
+        name, known = _name(task), self._world.app.tasks
+        if name not in known and not self.triggered(task):
+            hint = did_you_mean(name, known)
+            raise InvalidInput("task", f"the app has no task {name!r}{hint}")
 
     def _definition(self, task: AnyTask) -> Task[..., Any] | None:
         return self._world.app.tasks.get(_name(task))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+from perdure.core.values import in_utc
 from perdure.engine.app import App
 from perdure.engine.door import Duration, duration
+from perdure.engine.keywords import explain_methods
 from perdure.engine.run_log import TASK_LOG
 from perdure.engine.task import Task
 from perdure.errors import InvalidInput
@@ -31,6 +33,7 @@ R = TypeVar("R")
 _spare_databases: list[InlineDatabase] = []
 
 
+@explain_methods
 class Kit(Assertions):
     """`with Kit(app) as kit:` — inside, `app` is on a private storage and on virtual time.
 
@@ -47,8 +50,7 @@ class Kit(Assertions):
         crash_at: int | None = None,
         replay: str | None = None,
     ) -> None:
-        if start.utcoffset() is None:
-            raise InvalidInput("start", "must say its time zone, e.g. tzinfo=UTC")
+        start = in_utc(start, "start")
         self.app = App("sqlite:///:memory:") if app is None else app
         self._seed = seed
         self._start = start
@@ -58,6 +60,7 @@ class Kit(Assertions):
         self._sources: list[DueSource] = []
         self._logs = LogKeeper()
         self._answers: dict[str, Any] = {}
+        self._unreached: str | None = None
 
     @property
     def patience(self) -> float:
@@ -85,6 +88,8 @@ class Kit(Assertions):
         self._world.close()
         self._logs.close()
         _spare_databases.append(self._database)
+        if error is None and self._unreached is not None:
+            raise Stuck(_not_passed(self._unreached, self._world.boundaries.passed))
 
     def reset(self) -> None:
         """Everything anew: an empty storage, the first instant, the same ids. Tasks stay."""
@@ -99,6 +104,8 @@ class Kit(Assertions):
         self._world.patience = self._patience
         self._world.watched.answers = self._answers
         self._logs.records.clear()
+        self._unreached = None
+        self._world.introduce()
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -133,8 +140,7 @@ class Kit(Assertions):
 
     def advance_to(self, instant: datetime) -> Progress:
         """Let time pass until then, and do all that is due on the way."""
-        if instant.utcoffset() is None:
-            raise InvalidInput("instant", "must say its time zone, e.g. tzinfo=UTC")
+        instant = in_utc(instant, "instant")
         if instant < self.now:
             raise InvalidInput("instant", f"{instant} has passed: it is {self.now}")
         return self._progress(lambda: self._world.run(instant))
@@ -186,8 +192,7 @@ class Kit(Assertions):
 
         self._world.run(until=is_there)
         if not is_there():
-            seen = [repr(item.point) for item in passed[before:] if item.point is not None]
-            raise Stuck(f"the point {name!r} was not passed; passed were: {', '.join(seen) or '-'}")
+            raise Stuck(_not_passed(name, passed[before:]))
 
     def run(self, awaitable: Awaitable[R]) -> R:
         """Run a coroutine on the kit's loop, e.g. to make there what handlers shall use."""
@@ -195,6 +200,8 @@ class Kit(Assertions):
 
     def execute(self, task: Task[P, R], *args: P.args, **kwargs: P.kwargs) -> Execution[R]:
         """Trigger one run and give it one attempt, with a real context; nothing else runs."""
+        if not isinstance(task, Task):
+            raise InvalidInput("task", f"must be a task, not {task!r:.80}; see `app.tasks`")
         run_id = run_aside(task.trigger(*args, **kwargs)).id
         storage, witness = self._world.storage, self._world.witness
         logged = len(self._logs.records)
@@ -222,12 +229,14 @@ class Kit(Assertions):
         self._world.crash()
 
     def crash_at_point(self, name: str) -> None:
-        """Kill the worker the next time a handler passes the point `name`; once."""
-        boundaries = self._world.boundaries
+        """Kill the worker the next time a handler passes the point `name`; once. If none has by
+        the end of the test, that is a failure: whatever it says would be about no crash."""
+        boundaries, self._unreached = self._world.boundaries, name
 
         def is_it(boundary: Boundary) -> bool:
             if boundary.point == name:
                 boundaries.kill = never_kill
+                self._unreached = None
                 return True
             return False
 
@@ -297,6 +306,11 @@ class LogKeeper(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.records.append(record)
+
+
+def _not_passed(name: str, passed: Sequence[Boundary]) -> str:
+    seen = [repr(item.point) for item in passed if item.point is not None]
+    return f"the point {name!r} was not passed; passed were: {', '.join(seen) or '-'}"
 
 
 def never_kill(boundary: Boundary) -> bool:

@@ -34,7 +34,7 @@ class Wanted(msgspec.Struct, kw_only=True):
     def __str__(self) -> str:
         """The way a call would say it."""
         said = {key: repr(value) for key, value in self.payload.items()}
-        for name in _OPTIONS:
+        for name in OPTIONS:
             if getattr(self, name) is not None:
                 said[name] = _shown(getattr(self, name))
         text = ", ".join(f"{key}={value}" for key, value in said.items())
@@ -45,7 +45,7 @@ class Wanted(msgspec.Struct, kw_only=True):
         return _payload_differences(self, run, task) + _option_differences(self, run)
 
 
-_OPTIONS = (
+OPTIONS = (
     "idempotency_key",
     "singleton_key",
     "concurrency_key",
@@ -95,7 +95,7 @@ def _fits(wanted: Any, got: Any) -> bool:
 
 def _option_differences(wanted: Wanted, run: Run) -> list[str]:
     lines = []
-    for name in _OPTIONS:
+    for name in OPTIONS:
         value = getattr(wanted, name)
         if value is None:
             continue

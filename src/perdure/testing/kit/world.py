@@ -16,6 +16,7 @@ from random import Random  # noqa: TID251  # seeded
 from typing import Any, TypeVar
 
 from perdure.core.run import Run
+from perdure.core.why import Code
 from perdure.engine.app import App
 from perdure.engine.context import current
 from perdure.engine.ids import Ids
@@ -38,6 +39,7 @@ BRIEFLY = 0.5
 LONGEST = timedelta(hours=6)
 """So much virtual time one call may pass through because handlers sleep."""
 MOST_MOMENTS = 20_000
+MOST_TOLD = 10
 GROUP = 500
 
 Until = Callable[[], bool]
@@ -130,9 +132,22 @@ class World:
             self.run()
             moment = self._next_due_run()
             if moment is None:
+                self._refuse_held()
                 return
             self._go_to(moment)
         raise Stuck(f"after {MOST_MOMENTS} instants there is still more to do")
+
+    def _refuse_held(self) -> None:
+        """Raises Stuck for runs that nobody will ever take, although nobody holds them back."""
+        left = [run for run in self.runs() if not run.is_terminal and run.claimable_at is not None]
+        reasons = [(run, run_aside(self.app.runs.why(run))) for run in left]
+        held = [
+            f"{describe(run)}: {why}"
+            for run, why in reasons
+            if not {Code.QUEUE_PAUSED, Code.HELD} & {reason.code for reason in why.reasons}
+        ]
+        if held:
+            raise Stuck("these will never end by themselves:\n  " + "\n  ".join(held[:MOST_TOLD]))
 
     def run_to_the_end_of(self, run_id: str) -> Run:
         """As far as time must go for it. Also from inside a handler, which is busy meanwhile."""
@@ -230,14 +245,18 @@ class World:
 
     def _look(self) -> None:
         """A pass of every service, now; and the worker shall look, too."""
-        known = [len(said) for said in definitions(self.app).values()]
-        if known != self._known:
-            self._known = known
-            run_aside(self.app._open.introduce(self.app))
+        self.introduce()
         if self._process is None or self._is_crashed:
             self._start_worker()
         run_aside(self.app.tick(grace=0))
         self.app.hub.tell(None)
+
+    def introduce(self) -> None:
+        """Have the storage know what the app knows by now."""
+        known = [len(said) for said in definitions(self.app).values()]
+        if known != self._known:
+            self._known = known
+            run_aside(self.app._open.introduce(self.app))
 
     def _start_worker(self) -> None:
         self._starts += 1
@@ -295,7 +314,9 @@ class World:
             "SELECT min(at) FROM ("
             " SELECT claimable_at AS at FROM perdure_runs WHERE claimable_at > ?1"
             " UNION ALL SELECT attention_at FROM perdure_runs"
-            "  WHERE attention_at > ?1 AND (lease_worker IS NULL OR lease_worker <> ?2))"
+            "  WHERE attention_at > ?1 AND lease_expires_at IS NULL"
+            " UNION ALL SELECT lease_expires_at FROM perdure_runs"
+            "  WHERE lease_expires_at > ?1 AND lease_worker <> ?2)"
         )
         moments = [self.storage.dialect.moment(self.database.ask(query, now, worker))]
         if self.storage.is_any_due():

@@ -123,6 +123,7 @@ CREATE TABLE perdure_dead_letters (
     status          text COLLATE "C" NOT NULL,
     closed_at       timestamptz,
     closed_by       text,
+    closed_reason   text,
     replay_run_id   uuid
 );
 

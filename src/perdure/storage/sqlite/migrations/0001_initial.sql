@@ -119,6 +119,7 @@ CREATE TABLE perdure_dead_letters (
     status          TEXT NOT NULL,
     closed_at       INTEGER,
     closed_by       TEXT,
+    closed_reason   TEXT,
     replay_run_id   TEXT
 ) STRICT;
 
