@@ -166,7 +166,7 @@ async def test_another_payload_may_use_any_name_and_keeps_to_the_limit(
     [
         ({"status": 5}, "status: must be text, not 5"),
         ({"status": ["queued"]}, "status: must be text"),
-        ({"tagz": ("a", "b")}, "tagz: is no filter of runs; did you mean tags?"),
+        ({"tagz": ("a", "b")}, "tagz: is no filter of runs; did you mean tag?"),
         ({"tag": "a"}, "tag: must be a pair"),
         ({"queue": 5}, "queue: must be text, not 5"),
         ({"limit": 0}, "limit: must be a whole number from 1 on, not 0"),
