@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -10,12 +10,15 @@ from zoneinfo import ZoneInfo
 from perdure.core.lifecycle import Status
 from perdure.core.run import Actor, ActorType, Run
 from perdure.core.schedule import (
+    Evidence,
     Misfire,
     Occurrence,
     Overlap,
+    Pause,
     Plan,
     SkippedSpan,
     SkipReason,
+    Touch,
     cron,
     decide_occurrences,
     decide_pause,
@@ -23,7 +26,7 @@ from perdure.core.schedule import (
     times_between,
 )
 from perdure.core.schedule.cron import AT_NAMES
-from perdure.core.schedule.explain import BECAUSE
+from perdure.core.skipping import told_skip
 from scheduling import EACH_MINUTE, HOUR, MINUTE, NINE, a_schedule, an_occurrence
 from scripts.reference_pages import NO_WORD, page, table
 
@@ -36,6 +39,7 @@ cron("0 9 * * MON-FRI", tz="Europe/Berlin")  # by the clock on the wall
 cron("*/10 * * * * *", jitter=5)  # six fields: seconds come first
 cron("30 2 * * *", tz="Europe/Berlin", gap="skip", fold="second")
 every(minutes=5)  # by elapsed time, from 1970-01-01T00:00Z
+every(minutes=7, start=datetime(2026, 1, 5, 6, tzinfo=UTC))  # counted from its start
 every(timedelta(hours=36), anchor=datetime(2026, 1, 5, 6, tzinfo=UTC))
 at(datetime(2030, 1, 1, tzinfo=UTC))  # once
 ```"""
@@ -92,6 +96,9 @@ def schedules() -> str:
         "by hand, backfilled, rerun or retried. With more slots, `skip` skips and `replace` stops "
         "only when none is free. `allow` with one slot makes the others wait, as `forbid` does.",
         "## Reasons",
+        "Policies change and pauses end, so what a decision rested on is kept with it: the policy "
+        "of that day, the pause with its reason, the runs that held the slots, the occurrence that "
+        "came instead. `why` tells it later as it was, e.g.:",
         table(("reason", "because"), ((f"`{r}`", _because(r)) for r in SkipReason)),
     )
 
@@ -139,7 +146,11 @@ LOOKS: tuple[tuple[str, dict[str, Any], timedelta], ...] = (
         {"catch_up_age": 3 * HOUR},
         5 * HOUR + ONE_LATE,
     ),
-    ("each minute; 500 are late", {"cadence": EACH_MINUTE}, 501 * MINUTE + MINUTE / 2),
+    (
+        "each minute; at 17:21:30, 500 are late and one, that of 17:21, is in time",
+        {"cadence": EACH_MINUTE},
+        501 * MINUTE + MINUTE / 2,
+    ),
 )
 
 
@@ -233,7 +244,21 @@ def _span(span: SkippedSpan) -> str:
     return f"one record of {span.count} (`{span.reason}`)"
 
 
+ANN = Actor(ActorType.OPERATOR, "ann")
+PAUSE = Pause(since=NINE, until=ELEVEN, by=ANN, reason="holiday")
+DELETED = Touch(by=ANN, at=ELEVEN, reason="not needed")
+KEPT: dict[SkipReason, Evidence] = {
+    SkipReason.MISFIRED: Evidence(misfire="skip", misfire_grace=MINUTE),
+    SkipReason.PAUSED: Evidence(misfire="run_once", pause=PAUSE, newer=ELEVEN),
+    SkipReason.TOO_OLD: Evidence(catch_up_age=2 * HOUR),
+    SkipReason.OVER_LIMIT: Evidence(catch_up_limit=100, pause=PAUSE),
+    SkipReason.OVERLAP: Evidence(overlap="skip", slots=1, held_by=("run_019b…",)),
+    SkipReason.SUPERSEDED: Evidence(overlap="queue_latest", newer=ELEVEN),
+    SkipReason.CHANGED: Evidence(unknown_task="send", touch=Touch(by=ANN, at=ELEVEN)),
+    SkipReason.DELETED: Evidence(pause=PAUSE, touch=DELETED),
+    SkipReason.DISABLED: Evidence(),
+}
+
+
 def _because(reason: SkipReason) -> str:
-    words: Iterable[str] = ("grace", "misfire", "pause", "age", "limit", "slots", "overlap")
-    names = {word: f"`{word}`" for word in words} | {"pause": ""}
-    return BECAUSE[reason].format(**names)
+    return told_skip(reason, KEPT[reason], ELEVEN)

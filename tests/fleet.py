@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,8 +54,8 @@ class WorkerProcess:
             if line.startswith("{") and line.endswith("}"):
                 yield json.loads(line)
 
-    def said(self, message: str) -> bool:
-        return any(line["message"] == message for line in self.lines())
+    def said(self, pattern: str) -> bool:
+        return any(re.fullmatch(pattern, line["message"]) for line in self.lines())
 
     def wait_until_ready(self) -> Self:
         deadline = time.monotonic() + START_TIMEOUT

@@ -5,10 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from builders import PAYLOAD, TASK, a_run, run_id
+from builders import OPERATOR, PAYLOAD, TASK, a_run, run_id
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run, Source, SourceType
-from perdure.core.schedule import Definition, Schedule, cron, new_schedule, occurrence_key
+from perdure.core.schedule import (
+    Definition,
+    Schedule,
+    cron,
+    decide_delete,
+    new_schedule,
+    occurrence_key,
+)
 
 NINE = datetime(2026, 3, 2, 9, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -27,6 +34,14 @@ def a_definition(**fields: Any) -> Definition:
 def a_schedule(since: datetime = NINE, **fields: Any) -> Schedule:
     """A schedule that has decided everything up to `since`; `fields` are its definition's."""
     return new_schedule(a_definition(**fields), since)
+
+
+def deleted(schedule: Schedule, at: datetime = NINE, reason: str | None = None) -> Schedule:
+    """The schedule after somebody deleted it; what was due then is not looked at."""
+    change = decide_delete(schedule, OPERATOR, at, reason=reason)
+    assert change is not None
+    assert change.schedule is not None
+    return change.schedule
 
 
 def an_occurrence(status: Status = Status.QUEUED, nominal: datetime = NINE, **source: Any) -> Run:

@@ -57,7 +57,11 @@ async def test_a_scheduler_process_makes_occurrences_until_it_is_stopped(
 
     assert await asyncio.to_thread(process.wait, 20) == 0
     said = [line["message"] for line in shell.log_lines()]
-    assert said == ["scheduler ready", "scheduler stopped"]
+    assert said == [
+        "schedule elsewhere added, as code has it",
+        "scheduler ready",
+        "scheduler stopped",
+    ]
 
 
 async def test_a_worker_process_does_it_all(

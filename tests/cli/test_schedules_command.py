@@ -13,6 +13,7 @@ import pytest_asyncio
 from command import Answer, Shell
 from perdure import App, cron, every
 from perdure.core.run import ActorType
+from perdure.engine.audit_log import AuditLog
 from perdure.engine.catalogue import find_task
 from schedule_kit import rewound
 
@@ -263,9 +264,26 @@ async def test_why_is_asked_in_the_zone_of_the_schedule(app: App, shell: Shell) 
     data = shell.perdure("schedules", "why", "nine", "2100-01-31T08:00Z", "--json").json
     wrong = shell.perdure("schedules", "why", "nine", "soon")
 
-    assert said.out == "nine at 2100-01-31T08:00:00Z: it is still to come.\n"
+    assert said.out == (
+        "nine at 2100-01-31 09:00 Europe/Berlin (2100-01-31T08:00:00Z): it is still to come.\n"
+    )
     assert data["verdict"] == "still_to_come"
-    assert wrong.err == "perdure: AT must be like 2030-01-31T09:00:00Z, not 'soon'\n"
+    assert (wrong.code, wrong.err) == (
+        2,
+        "perdure: AT must be like 2030-01-31T09:00:00Z, not 'soon'\n",
+    )
+
+
+async def test_a_time_that_did_not_exist_is_explained(app: App, shell: Shell) -> None:
+    async with app:
+        await app.schedules.create("night", cron("30 2 * * *", tz="Europe/Berlin"), "send")
+
+    said = shell.perdure("schedules", "why", "night", "2026-03-29T02:30").out
+
+    assert said.startswith(
+        "night at 2026-03-29 03:00 Europe/Berlin (2026-03-29T01:00:00Z), for 02:30, which did not "
+        "exist that night (clocks were turned from 02:00 to 03:00): "
+    )
 
 
 # Changing
@@ -280,16 +298,36 @@ async def test_one_is_held_run_by_hand_and_deleted(app: App, shell: Shell) -> No
     run = shell.perdure(
         "schedules", "trigger", "hourly", "--reason", "asked", "--by", "bob", "--json"
     )
-    silent = [shell.perdure("schedules", word, "hourly") for word in ("pause", "trigger")]
+    silent = shell.perdure("schedules", "trigger", "hourly")
+    empty = shell.perdure("schedules", "pause", "hourly", "--reason", " ")
+    shown = shell.perdure("schedules", "show", "hourly")
     deleted = shell.perdure("schedules", "delete", "hourly", "--reason", "no use")
-    gone = shell.perdure("schedules", "show", "hourly")
+    gone = shell.perdure("schedules", "pause", "hourly")
+    story = shell.perdure("schedules", "show", "hourly").out
+    listed = shell.perdure("schedules", "list", "--deleted").out
+    story_of_run = shell.perdure("runs", "show", run.json["id"]).out
+    events = shell.perdure("runs", "events", run.json["id"]).out
+    why = shell.perdure("why", run.json["id"]).out
 
     assert said.out == "hourly is paused.\n"
     assert re.search(r"paused +operator ann at .*Z: look first", told.out)
     assert (resumed.json["state"], resumed.json["paused"]) == ("live", None)
-    assert [(one.code, "--reason" in one.err) for one in silent] == [(2, True), (2, True)]
+    assert (silent.code, "--reason" in silent.err) == (2, True)
+    assert (empty.code, empty.err) == (
+        2,
+        "perdure: reason: say why, in a few words, or leave it out\n",
+    )
+    assert re.search(r"Z by hand +run_\w+ +queued +by hand: asked \(bob\)", shown.out)
     assert deleted.out == "hourly is deleted.\n"
-    assert (gone.code, "hourly" in gone.err) == (1, True)
+    assert (gone.code, gone.err) == (
+        1,
+        "perdure: there is no schedule 'hourly'; `perdure schedules list` names them all\n",
+    )
+    assert re.search(r"deleted +operator \w+ at .*Z: no use", story)
+    assert listed.splitlines()[1].split()[0] == "hourly"
+    assert listed.rstrip().endswith("no use")
+    origin = "schedule hourly, by hand: asked (bob)"
+    assert all(origin in told for told in (story_of_run, events, why))
     async with app:
         made = await app.runs.get(run.json["id"])
     assert (made.source.reason, made.payload, made.queue) == ("asked", {"size": 2}, "mail")
@@ -309,10 +347,78 @@ async def test_a_backfill_counts_first_and_goes_on_to_the_end(app: App, shell: S
     again = shell.perdure("schedules", "backfill", "each", *within, "--reason", "lost")
 
     assert counted.out == "1200 times would be run.\n"
-    assert (silent.code, "Say why: --reason" in silent.err) == (2, True)
+    assert (silent.code, silent.err) == (2, "perdure: say why: --reason\n")
     assert done.json == {"times": 1200, "made": 1200}
     assert done.err == "1200 times are to be run.\n"
     assert (again.out, again.err) == ("0 runs were made.\n", "0 times are to be run.\n")
+
+
+async def test_a_date_is_all_of_its_day_and_a_range_runs_forward(app: App, shell: Shell) -> None:
+    async with app:
+        await app.schedules.create("each", cron("0 * * * *", tz="Asia/Tokyo"), "send")
+
+    def backfill(start: str, end: str, *words: str) -> Answer:
+        within = ("--from", start, "--to", end, *words)
+        return shell.perdure("schedules", "backfill", "each", *within)
+
+    whole = backfill("2026-01-01", "2026-01-02", "--dry-run")
+    until = backfill("2026-01-01", "2026-01-02T00:00", "--dry-run")
+    backwards = backfill("2026-01-02", "2026-01-01", "--dry-run")
+    coming = backfill("2100-01-01", "2100-01-02", "--dry-run")
+
+    assert (whole.out, until.out) == (
+        "48 times would be run.\n",
+        "25 times would be run.\n",
+    )
+    assert (backwards.code, backwards.err) == (
+        2,
+        "perdure: --to must not lie before --from, 2026-01-02\n",
+    )
+    assert coming.out == "0 times would be run.\n"
+    assert "what comes later is left to it" in coming.err
+
+
+async def test_one_is_disabled_and_enabled_and_no_resume_does_that(app: App, shell: Shell) -> None:
+    async with app:
+        await app.schedules.create("hourly", every(3600), "send")
+
+    disabled = shell.perdure("schedules", "disable", "hourly", "--reason", "loud", "--by", "ann")
+    resumed = shell.perdure("schedules", "resume", "hourly")
+    enabled = shell.perdure("schedules", "enable", "hourly")
+
+    assert (disabled.out, enabled.out) == ("hourly is disabled.\n", "hourly is live.\n")
+    assert (resumed.code, "`perdure schedules enable`" in resumed.err) == (2, True)
+    async with app:
+        entries = [it.entry for it in await AuditLog(app).read()]
+    assert [(it.action, it.target, it.reason, it.details) for it in entries] == [
+        ("patch_schedule", "hourly", "loud", {"enabled": False}),
+        ("patch_schedule", "hourly", None, {"enabled": True}),
+    ]
+
+
+async def test_a_schedule_that_waits_for_its_task_says_so(shell: Shell) -> None:
+    shell.perdure("migrate")
+    applied(shell, "name: lost\ntask: nobody\nevery: 1s\n")
+
+    async with App(shell.url) as app:
+        await rewound(app, "lost", timedelta(minutes=5))
+    ticked = shell.perdure("tick", "--now")
+    listed = shell.perdure("schedules", "list").out
+    shown = shell.perdure("schedules", "show", "lost").out
+
+    assert (ticked.code, "Traceback" in ticked.err) == (0, False)
+    assert "lost" in ticked.err
+    assert re.search(r"waits for task nobody +due since \d{4}-", listed)
+    assert re.search(r"state +waits for task nobody\n", shown)
+
+
+async def test_in_utc_one_clock_is_enough(app: App, shell: Shell) -> None:
+    async with app:
+        await app.schedules.create("noon", cron("0 12 * * *"), "send")
+
+    said = shell.perdure("schedules", "preview", "noon", "-n", "1", "--after", "2026-03-27")
+
+    assert said.out == "UTC\nFri 2026-03-27 12:00:00\n"
 
 
 # Queues

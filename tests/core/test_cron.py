@@ -103,6 +103,10 @@ def test_days_are_found_by_date_and_by_weekday(
     ("expression", "problem"),
     [
         ("0 25 * * *", "field 2 (hour): 25 is not between 0 and 23"),
+        ("0 0 L-3 * *", "field 3 (day of month): L-3: days before the last are not known here"),
+        ("@every 5m", "is no time on a clock; use every(…), e.g. every(minutes=5)"),
+        ("0 0 1 1 * 2030", "field 6 (day of week): 2030 looks like a year; with six fields the"),
+        ("0 0 0 1 1 * 2030", "has 7 fields; it needs 5 (minute, hour, day of month, month, day"),
         ("0 0 25 * * *", "field 3 (hour): 25 is not between 0 and 23"),
         ("60 0 0 * * *", "field 1 (second): 60 is not between 0 and 59"),
         ("60 0 * * *", "field 1 (minute): 60 is not between 0 and 59"),

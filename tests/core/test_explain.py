@@ -189,12 +189,15 @@ CASES: list[tuple[str, Facts, dict[Code, str]]] = [
     (
         "skipped",
         facts_of([created(), skipped(reason="overlap")]),
-        {Code.SKIPPED: "it was skipped by schedule nightly: overlap."},
+        {Code.SKIPPED: "it was skipped by schedule nightly: no slot was free."},
     ),
     (
         "superseded",
         facts_of([created(), skipped(reason="superseded")]),
-        {Code.SUPERSEDED: "it was superseded by schedule nightly: superseded."},
+        {
+            Code.SUPERSEDED: "it was superseded by schedule nightly: "
+            "a newer occurrence came before it had begun."
+        },
     ),
     (
         "crashed for good",

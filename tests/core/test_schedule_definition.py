@@ -26,10 +26,10 @@ from scheduling import HOUR, NINE, a_definition, a_schedule
 @pytest.mark.parametrize(
     ("field", "fields"),
     [
-        ("id", {"id": ""}),
-        ("id", {"id": "a:b"}),
-        ("id", {"id": "manual"}),
-        ("id", {"id": "x" * 201}),
+        ("name", {"id": ""}),
+        ("name", {"id": "a:b"}),
+        ("name", {"id": "manual"}),
+        ("name", {"id": "x" * 201}),
         ("task", {"task": ""}),
         ("every", {"cadence": msgspec.structs.replace(every(60), length=timedelta(0))}),
         ("misfire_grace", {"misfire_grace": timedelta(0)}),

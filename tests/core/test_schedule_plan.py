@@ -17,13 +17,16 @@ from perdure.core.decide import decide_cancel
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run, SourceType
 from perdure.core.schedule import (
+    Cadence,
+    Evidence,
     Misfire,
+    Occurrence,
     Overlap,
     Plan,
     Schedule,
+    SkippedSpan,
     SkipReason,
     count_times,
-    decide_delete,
     decide_occurrences,
     decide_pause,
     decide_resume,
@@ -43,6 +46,7 @@ from scheduling import (
     SECOND,
     a_schedule,
     an_occurrence,
+    deleted,
 )
 
 OUTAGE = 500 * MINUTE
@@ -236,18 +240,88 @@ def test_a_long_pause_within_a_longer_outage_is_told_apart() -> None:
 def test_catching_up_after_a_pause_knows_only_its_own_reasons() -> None:
     ten_of_four_hours = {"catch_up_age": 4 * HOUR, "catch_up_limit": 10}
     fields: dict[str, Any] = {"misfire": Misfire.CATCH_UP, **ten_of_four_hours}
-    paused = decide_pause(a_schedule(cadence=EACH_MINUTE, **fields), OPERATOR, NINE + MINUTE)
+    paused = decide_pause(
+        a_schedule(cadence=EACH_MINUTE, **fields), OPERATOR, NINE + MINUTE, "holiday"
+    )
     assert paused is not None
     resumed = decide_resume(paused, NINE + 599 * MINUTE)
     assert resumed is not None
 
     plan = planned(resumed, NINE + 600 * MINUTE)
 
-    assert [(span.reason, span.count) for span in plan.spans] == [
-        (SkipReason.TOO_OLD, 359),
-        (SkipReason.OVER_LIMIT, 129),
+    assert [(span.reason, span.count, bool(paused_by(span))) for span in plan.spans] == [
+        (SkipReason.TOO_OLD, 1, False),
+        (SkipReason.TOO_OLD, 358, True),
+        (SkipReason.OVER_LIMIT, 129, True),
     ]
     assert len(to_run(plan)) == 12
+
+
+def paused_by(skipped: Occurrence | SkippedSpan) -> str | None:
+    """The reason of the pause that is the evidence."""
+    assert skipped.evidence is not None
+    return None if skipped.evidence.pause is None else skipped.evidence.pause.reason
+
+
+def twice_paused(cadence: Cadence, misfire: Misfire) -> Schedule:
+    """From 100 to 200 minutes after nine for one reason, then to 300 for another; undecided."""
+    schedule = a_schedule(cadence=cadence, misfire=misfire)
+    for reason, since in (("holiday", 100), ("strike", 200)):
+        held = decide_pause(schedule, OPERATOR, NINE + since * MINUTE, reason)
+        assert held is not None
+        schedule = held
+    resumed = decide_resume(schedule, NINE + 300 * MINUTE)
+    assert resumed is not None
+    return resumed
+
+
+def test_each_of_several_pauses_is_the_evidence_of_its_own_times() -> None:
+    singly = planned(twice_paused(HOURLY, Misfire.SKIP), NINE + 330 * MINUTE)
+    many = planned(twice_paused(EACH_MINUTE, Misfire.SKIP), NINE + 1000 * MINUTE)
+
+    assert [(one.skipped, paused_by(one)) for one in singly.occurrences] == [
+        (SkipReason.MISFIRED, None),
+        (SkipReason.PAUSED, "holiday"),
+        (SkipReason.PAUSED, "holiday"),
+        (SkipReason.PAUSED, "strike"),
+        (SkipReason.PAUSED, "strike"),
+    ]
+    assert [(paused_by(span), span.count) for span in many.spans] == [
+        (None, 100),
+        ("holiday", 100),
+        ("strike", 100),
+        (None, 598),
+    ]
+
+
+def test_a_pause_without_any_time_divides_no_record() -> None:
+    schedule = a_schedule(cadence=EACH_MINUTE, misfire=Misfire.SKIP)
+    paused = decide_pause(schedule, OPERATOR, NINE + 100 * MINUTE + SECOND)
+    assert paused is not None
+    resumed = decide_resume(paused, NINE + 100 * MINUTE + 2 * SECOND)
+    assert resumed is not None
+
+    plan = planned(resumed, NINE + 1000 * MINUTE)
+
+    assert [(span.count, span.reason) for span in plan.spans] == [(898, SkipReason.MISFIRED)]
+
+
+def test_the_policy_of_the_day_is_kept_with_what_it_skips() -> None:
+    late = NINE + 3 * HOUR + 2 * MINUTE
+    (misfired, *_) = planned(a_schedule(), late).occurrences
+    (skip, *_) = planned(a_schedule(misfire=Misfire.SKIP), late).occurrences
+    up = a_schedule(misfire=Misfire.CATCH_UP, catch_up_limit=1, catch_up_age=2 * HOUR)
+    (old, over, _) = planned(up, late).occurrences
+    in_time = planned(a_schedule(), NINE + 3 * HOUR)
+
+    assert misfired.evidence == Evidence(
+        misfire="run_once", misfire_grace=MINUTE, newer=NINE + 3 * HOUR
+    )
+    assert skip.evidence == Evidence(misfire="skip", misfire_grace=MINUTE)
+    assert old.evidence == Evidence(misfire="catch_up", catch_up_age=2 * HOUR)
+    assert over.evidence == Evidence(misfire="catch_up", catch_up_limit=1)
+    assert in_time.occurrences[0].evidence == misfired.evidence
+    assert in_time.occurrences[-1].evidence is None
 
 
 def test_a_disabled_schedule_decides_nothing() -> None:
@@ -255,10 +329,9 @@ def test_a_disabled_schedule_decides_nothing() -> None:
 
 
 def test_a_deleted_schedule_decides_nothing() -> None:
-    deleted = decide_delete(a_schedule(), OPERATOR, NINE)
-    assert deleted is not None
+    gone = deleted(a_schedule())
 
-    assert (deleted.next_at, decide_occurrences(deleted, NINE + 5 * HOUR)) == (None, None)
+    assert (gone.next_at, decide_occurrences(gone, NINE + 5 * HOUR)) == (None, None)
 
 
 RUNNING = an_occurrence(Status.RUNNING)
@@ -308,6 +381,16 @@ def test_skip_writes_it_down_as_skipped_if_every_slot_is_taken(
     assert to_run(plan) == ([NEWER] if is_made else [])
     assert skipped(plan) == ([] if is_made else [(NEWER, SkipReason.OVERLAP)])
     assert (plan.superseded, plan.stopped) == ((), ())
+
+
+def test_who_held_the_slots_is_kept_with_what_found_none() -> None:
+    holders = [an_occurrence(Status.RUNNING, NINE - n * HOUR) for n in range(7)]
+    plan = overlapping(Overlap.SKIP, [WAITING, *holders], max_concurrency=7)
+
+    (one,) = plan.occurrences
+    named = tuple(run.id for run in holders[:5])
+    assert one.evidence == Evidence(overlap="skip", slots=7, held_by=named)
+    assert plan.newest is None
 
 
 def test_queue_latest_supersedes_what_has_not_begun_and_lets_the_active_one_finish() -> None:
@@ -388,8 +471,11 @@ def test_of_several_made_at_once_only_the_newest_is_to_be_run(overlap: Overlap) 
 
     plan = planned(schedule, NINE + 3 * HOUR)
 
-    assert to_run(plan) == [NINE + 3 * HOUR]
+    assert to_run(plan) == [NINE + 3 * HOUR] == [plan.newest]
     assert skipped(plan) == [(NINE + n * HOUR, SkipReason.SUPERSEDED) for n in (1, 2)]
+    assert {one.evidence for one in plan.occurrences[:2]} == {
+        Evidence(overlap=overlap, newer=NINE + 3 * HOUR)
+    }
 
 
 def test_if_none_of_the_late_ones_is_run_none_is_displaced_either() -> None:

@@ -11,13 +11,12 @@ from perdure.core.schedule import (
     Schedule,
     Stated,
     Touch,
-    decide_delete,
     decide_update,
     new_schedule,
     reconcile,
 )
 from perdure.errors import InvalidInput
-from scheduling import NINE, a_definition
+from scheduling import NINE, a_definition, deleted
 
 A = a_definition()
 B = a_definition(max_concurrency=2)
@@ -50,10 +49,9 @@ def test_what_says_something_else_is_changed() -> None:
 
 def test_what_is_no_longer_defined_is_orphaned_and_only_reported() -> None:
     by_hand = new_schedule(a_definition(id="by hand"), NINE)
-    deleted = decide_delete(replace(stored(), definition=a_definition(id="gone")), OPERATOR, NINE)
-    assert deleted is not None
+    gone = deleted(replace(stored(), definition=a_definition(id="gone")))
 
-    assert reconcile([], [stored(), by_hand, deleted]).orphaned == (stored(),)
+    assert reconcile([], [stored(), by_hand, gone]).orphaned == (stored(),)
 
 
 def test_an_operators_change_stays_while_the_code_says_what_it_said() -> None:
@@ -79,11 +77,10 @@ def test_older_code_that_starts_late_changes_nothing_back() -> None:
 
 
 def test_a_deletion_stays_until_the_definition_changes() -> None:
-    deleted = decide_delete(stored(), OPERATOR, NINE)
-    assert deleted is not None
+    gone = deleted(stored())
 
-    assert "deleted" in reconcile([Stated(A)], [deleted]).kept[0].because
-    assert reconcile([Stated(B)], [deleted]).changed == ((deleted, Stated(B)),)
+    assert "deleted" in reconcile([Stated(A)], [gone]).kept[0].because
+    assert reconcile([Stated(B)], [gone]).changed == ((gone, Stated(B)),)
 
 
 def test_code_does_not_take_over_what_others_have_defined() -> None:
@@ -94,12 +91,11 @@ def test_code_does_not_take_over_what_others_have_defined() -> None:
 
 def test_a_manifest_says_what_holds() -> None:
     by = DefinedBy.MANIFEST
-    deleted = decide_delete(stored(by=by), OPERATOR, NINE)
-    assert deleted is not None
+    gone = deleted(stored(by=by))
 
     assert reconcile([Stated(A)], [stored(by=by)], by).unchanged
     assert reconcile([Stated(A)], [touched()], by).changed == ((touched(), Stated(A)),)
-    assert reconcile([Stated(A)], [deleted], by).changed == ((deleted, Stated(A)),)
+    assert reconcile([Stated(A)], [gone], by).changed == ((gone, Stated(A)),)
     assert reconcile([], [stored(by=by)], by).orphaned == (stored(by=by),)
     assert reconcile([], [touched()], by).orphaned == ()
 

@@ -325,6 +325,8 @@ def test_jitter_spreads_schedules_and_occurrences_apart() -> None:
         ("tz", lambda: cron("@daily", tz="../etc/passwd")),
         ("tz", lambda: cron("@daily", tz="")),
         ("tz", lambda: cron("@daily", tz=None)),  # type: ignore[arg-type]  # what callers may do
+        ("tz", lambda: cron("@daily", tz=timezone(timedelta(hours=1)))),
+        ("every", lambda: every(True)),
         ("gap", lambda: cron("@daily", gap="never")),
         ("fold", lambda: cron("@daily", fold="third")),
         ("start", lambda: cron("@daily", start=NAIVE)),
@@ -354,3 +356,8 @@ def test_a_cadence_that_makes_no_sense_is_refused_by_its_field(field: str, make:
         make()
 
     assert caught.value.field == field
+
+
+def test_a_zone_may_be_given_as_what_datetimes_have() -> None:
+    assert cron("@daily", tz=UTC) == cron("@daily")
+    assert cron("@daily", tz=ZoneInfo("Asia/Tokyo")) == cron("@daily", tz="Asia/Tokyo")

@@ -148,6 +148,10 @@ def test_a_bad_setting_is_named_where_it_is_written(
         ({"delays": 5}, "retry.delays: must be a list of seconds, not 5"),
         ({"delays": [1, "x"]}, "retry.delays: must be seconds or a timedelta, not 'x'"),
         ({"initial": -1}, "retry.initial: must not be negative"),
+        (
+            {"initial": 9000, "maximum": 60},
+            "retry.initial: 2 h 30 min is longer than maximum, 1 min, so it would never be",
+        ),
         ({"maximum": float("inf")}, "retry.maximum: must be a number of seconds"),
         ({"factor": 0.5}, "retry.factor: must be a number between 1 and 1000, not 0.5"),
         ({"jitter": "x"}, "retry.jitter: must be a number between 0 and 1, not 'x'"),
@@ -185,6 +189,14 @@ def test_what_a_retry_does_not_say_holds_as_configured(sqlite_storage_url: str) 
         maximum=timedelta(seconds=60),
         spread=0.0,
     )
+
+
+def test_a_first_delay_that_would_never_be_waited_for_is_refused(app: App) -> None:
+    with pytest.raises(InvalidInput, match="2 h 30 min is longer than maximum, 1 h"):
+        app.task(retry=Retry(initial=9000))(identity)
+
+    listed = app.task(retry=Retry(initial=9000, delays=[1]))(identity)
+    assert listed.settings.policy.backoff.delays == (timedelta(seconds=1),)
 
 
 async def test_a_trigger_overrides_only_what_its_retry_says(app: App) -> None:

@@ -121,8 +121,8 @@ async def test_many_schedulers_make_each_occurrence_once(app: App) -> None:
             assert len(set(times)) == len(times) >= 200
 
 
-async def test_a_schedule_whose_task_nobody_knows_keeps_no_other(
-    app: App, caplog: pytest.LogCaptureFixture
+async def test_a_schedule_whose_task_nobody_knows_keeps_no_other_and_that_is_said_once(
+    app: App, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with app:
         await app.schedules.create("lost", every(60), "other")
@@ -130,6 +130,7 @@ async def test_a_schedule_whose_task_nobody_knows_keeps_no_other(
         await rewound(app, "lost", 2 * MINUTE)
         await rewound(app, "fine", MINUTE)
         raw.execute(app.url, "DELETE FROM perdure_records WHERE name = 'other'")
+        monkeypatch.setattr("perdure.engine.scheduler.PATIENCE", 0)
         scheduler = app.scheduler()
         await scheduler.run_once()
         await scheduler.run_once()
@@ -141,8 +142,11 @@ async def test_a_schedule_whose_task_nobody_knows_keeps_no_other(
 
     assert (why.verdict, "no task 'other' is known" in why.sentence) == ("undecided", True)
     assert (len(fine) >= 1, lost) == (True, [])
-    said = [r for r in caplog.records if r.getMessage() == "cannot decide a schedule"]
-    assert [record.schedule_id for record in said] == ["lost"]  # type: ignore[attr-defined]
+    [said] = [r for r in caplog.records if r.name == "perdure.scheduler"]
+    assert (said.levelname, said.exc_info, said.getMessage()) == (
+        *("WARNING", None),
+        "schedule lost waits: no app or worker has made its task other known",
+    )
 
 
 async def test_a_schedule_that_cannot_be_read_or_stored_is_said_and_passed_by(
@@ -162,8 +166,8 @@ async def test_a_schedule_that_cannot_be_read_or_stored_is_said_and_passed_by(
         await app.scheduler().run_once()
 
     said = {(r.getMessage(), getattr(r, "schedule_id", None)) for r in caplog.records}
-    assert ("unreadable schedule", "strange") in said
-    assert ("cannot store the occurrences of a schedule", "big") in said
+    assert ("unreadable schedule strange", "strange") in said
+    assert ("cannot store the occurrences of schedule big: too big", "big") in said
 
 
 async def test_a_time_computed_by_others_is_computed_anew_if_it_is_none_here(app: App) -> None:
@@ -307,7 +311,32 @@ async def test_what_an_operator_changed_stays_until_code_says_something_new(
         changed = await app.schedules.get("digest")
 
     assert (kept.definition.priority, changed.definition.priority) == (9, 5)
-    assert "a schedule stays as it is, not as code has it" in caplog.messages
+    assert caplog.messages == [
+        "schedule digest added, as code has it",
+        (
+            "schedule digest stays as it is, not as code has it: "
+            "an operator changed it and its definition has not changed since"
+        ),
+        "schedule digest changed to what code has: priority",
+    ]
+
+
+async def test_code_that_states_a_time_gone_by_starts_and_warns_once(
+    storage_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def code(hour: int) -> App:
+        app = with_tasks(App(storage_url, defaults=PATIENT))
+        app.schedule(at(datetime(2020, 1, 1, hour, tzinfo=UTC)))(app.tasks["digest"])
+        return app
+
+    for hour in (9, 9, 10):
+        async with code(hour) as app:
+            assert (await app.schedules.get("digest")).next_at is None
+
+    assert [message.split(";")[0] for message in caplog.messages] == [
+        f"schedule digest has no time to come: at: 2020-01-01T{hour}:00:00Z has passed"
+        for hour in ("09", "10")
+    ]
 
 
 async def test_orphans_are_reported_by_the_app_that_has_their_task_and_stay(
@@ -320,13 +349,16 @@ async def test_orphans_are_reported_by_the_app_that_has_their_task_and_stay(
     stranger = App(storage_url, defaults=PATIENT)
     stranger.task(name="stranger")(_nothing)
     async with stranger, App(storage_url):
-        assert "schedules that code no longer defines go on" not in caplog.messages
+        assert caplog.messages == []
 
     async with with_tasks(App(storage_url, defaults=PATIENT)) as app:
         assert [it.id for it in await app.schedules.list()] == ["digest"]
 
     [said] = [r for r in caplog.records if r.name == "perdure.schedules"]
     assert said.schedules == ["digest"]  # type: ignore[attr-defined]  # its field
+    assert said.getMessage() == (
+        "schedules that code no longer defines go on: digest; delete them, or define them again"
+    )
 
 
 async def _nothing() -> None: ...

@@ -43,9 +43,9 @@ def test_nothing_that_a_pass_raises_ends_a_service(caplog: pytest.LogCaptureFixt
 
     said = [(record.levelname, record.message) for record in caplog.records]
     assert said == [
-        ("ERROR", "a service failed; it goes on"),
-        ("WARNING", "storage does not answer"),
-        ("ERROR", "a service failed; it goes on"),
+        ("ERROR", "Stumbling failed; it goes on"),
+        ("WARNING", "storage does not answer Stumbling: away"),
+        ("ERROR", "Stumbling failed; it goes on"),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -17,6 +17,7 @@ from perdure.engine.manifests.saying import to_yaml
 from perdure.engine.scheduling import stored_schedule
 from perdure.errors import InvalidManifest, ScheduleNotFound
 from schedule_kit import rewound
+from storage_kit import wait_until
 
 NIGHTLY = """
 name: nightly
@@ -304,7 +305,7 @@ async def test_times_of_an_unknown_task_are_on_record_if_the_cadence_changes(
     assert since < span.first
     assert (span.count in (2, 3), span.reason) == (True, SkipReason.CHANGED)
     assert why.verdict is Verdict.SKIPPED
-    assert "or its task unknown" in why.sentence
+    assert "while nobody knew its task digset, and the cadence was changed" in why.sentence
 
 
 # Who wins
@@ -496,3 +497,21 @@ async def test_rules_that_retry_cannot_say_are_exported_whole(storage_url: str, 
     assert isinstance(before.policy, Policy)
     assert said["policy"]["max_attempts"] == 5
     assert not again.differs
+
+
+async def test_a_time_that_has_passed_is_refused_unless_it_was_applied_before(app: App) -> None:
+    soon = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+    async with app:
+        await applied(app, f"{{name: once, task: digest, at: '{soon}'}}")
+        await wait_until(app.storage, datetime.fromisoformat(soon) + timedelta(milliseconds=1))
+        again = await applied(app, f"{{name: once, task: digest, at: '{soon}'}}")
+        with pytest.raises(InvalidManifest) as refused:
+            await applied(app, "name: late\ntask: digest\nat: '2020-01-01T00:00:00Z'\n")
+
+    assert not again.differs
+    assert refused.value.problems == (
+        (
+            "jobs.yaml, line 3, at: 2020-01-01T00:00:00Z has passed; name an instant to come, or "
+            "trigger a run by hand"
+        ),
+    )

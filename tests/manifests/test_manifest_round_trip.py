@@ -27,6 +27,7 @@ from perdure.core.schedule import (
     Once,
     Overlap,
     check_definition,
+    next_time,
 )
 from perdure.core.values import decode_value, encode_value
 from perdure.engine.manifests.saying import differing, say_schedule, to_yaml
@@ -133,6 +134,11 @@ def definitions(draw: st.DrawFn, base: Policy) -> Definition:
     return made
 
 
+def ahead(definition: Definition) -> bool:
+    """What is over is not taken from a manifest."""
+    return next_time(definition.cadence, datetime.now(UTC) + timedelta(days=1)) is not None
+
+
 def read_again(said: dict[str, Any], base: Policy) -> Definition:
     [stated] = Manifest.parse(to_yaml(said)).schedules
     target = Target(stated.task, base, lambda payload: encode_value(dict(payload)))
@@ -159,7 +165,7 @@ def test_two_definitions_differ_where_their_manifests_do(data: st.DataObject) ->
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.lists(definitions(Policy()), max_size=4, unique_by=lambda one: one.id))
+@given(st.lists(definitions(Policy()).filter(ahead), max_size=4, unique_by=lambda one: one.id))
 def test_to_apply_what_was_exported_changes_nothing(made: list[Definition]) -> None:
     said = {"schedules": [say_schedule(one, Policy()) for one in made]}
     ping = {"name": "ping", "every": 5, "target": {"kind": "shell", "argv": ["é", "0o17"]}}

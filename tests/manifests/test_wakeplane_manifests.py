@@ -285,7 +285,7 @@ def changed(text: str, old: str, new: str) -> str:
         (changed(REQUEST, "X-From: perdure", "Host: x"), "line 17, target.headers.Host: is set by"),
         (
             changed(REQUEST, "  body:", "  http_job: {}\n  body:"),
-            "target.http_job: is not followed",
+            "target.http_job: is refused: Perdure ends",
         ),
         (
             changed(REQUEST, "method: POST", "args: x"),
@@ -314,8 +314,47 @@ def test_what_wakeplane_would_refuse_is_told_in_its_words(text: str, problem: st
     with pytest.raises(InvalidManifest) as refused:
         read(text)
 
-    [found] = refused.value.problems
-    assert problem in found
+    assert any(problem in found for found in refused.value.problems)
+
+
+ALL_WRONG = """\
+name: 5
+colour: red
+enabled: maybe
+timezone: Mars/Phobos
+start_at: soon
+schedule: {kind: cron, expr: 99 9 * * *, expression: x}
+target: {kind: shell, command: 5, args: [7], cwd: /}
+policy: {overlap: perhaps, misfire: never, timeout_seconds: 0, max_concurrency: 0}
+retry: {strategy: linear, initial_delay_seconds: x, max_delay_seconds: 0, max_attempts: -1}
+"""
+
+
+def test_all_that_wakeplane_would_refuse_is_told_at_once() -> None:
+    with pytest.raises(InvalidManifest) as refused:
+        read(ALL_WRONG)
+
+    fields = [problem.split(": ")[0].split(", ")[-1] for problem in refused.value.problems]
+    assert sorted(fields) == [
+        "colour",
+        "enabled",
+        "name",
+        "policy.max_concurrency",
+        "policy.misfire",
+        "policy.overlap",
+        "policy.timeout_seconds",
+        "retry.initial_delay_seconds",
+        "retry.max_attempts",
+        "retry.max_delay_seconds",
+        "retry.strategy",
+        "schedule.expr",
+        "schedule.expression",
+        "start_at",
+        "target.args[0]",
+        "target.command",
+        "target.cwd",
+        "timezone",
+    ]
 
 
 def test_a_target_and_a_schedule_are_needed() -> None:

@@ -35,12 +35,13 @@ def test_a_schedule_fires_when_time_gets_there_and_not_before(kit: Kit, app: App
         fired.append(kit.now)
 
     start = kit.now
+    first_of_all = kit.next_due()
     kit.run_until_idle()
     before = list(fired)
     due = kit.next_due()
     kit.advance(25 * MINUTE)
 
-    assert (before, due) == ([], start + 10 * MINUTE)
+    assert (before, due, first_of_all) == ([], start + 10 * MINUTE, start + 10 * MINUTE)
     assert fired == [start + 10 * MINUTE, start + 20 * MINUTE]
 
 

@@ -57,13 +57,14 @@ async def test_a_schedule_is_paused_resumed_and_deleted(client: httpx.AsyncClien
 
     paused = await client.post("/v1/schedules/nightly/pause", json={"reason": "holidays"})
     resumed = await client.post("/v1/schedules/nightly/resume")
-    deleted = await client.delete("/v1/schedules/nightly")
+    deleted = await client.delete("/v1/schedules/nightly", params={"reason": "not needed"})
     gone = await client.get("/v1/schedules/nightly")
     again = await client.put("/v1/schedules/nightly", json=NIGHTLY)
 
     assert paused.json()["paused"]["reason"] == "holidays"
     assert resumed.json()["paused"] is None
     assert deleted.json()["deleted"]["by"] == {"type": "operator", "id": "local"}
+    assert deleted.json()["deleted"]["reason"] == "not needed"
     assert (gone.status_code, gone.json()["type"]) == (
         404,
         "urn:perdure:problem:schedule-not-found",

@@ -10,7 +10,7 @@ import click
 from perdure.cli import completing
 from perdure.cli.instants import instant_of
 from perdure.cli.operating import tags_of
-from perdure.cli.output import CommandFailed
+from perdure.cli.output import Misused
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,5 +58,5 @@ def words_of(given: dict[str, Any]) -> dict[str, Any]:
             words[name] = instant_of(words[name], f"--{name.replace('_', '-')}", "UTC")
     tags = words.pop("tags", ())
     if len(tags) > 1:
-        raise CommandFailed("give one --tag")
+        raise Misused("give one --tag")
     return {**words, "tag": next(iter(tags_of(tags).items()))} if tags else words

@@ -6,7 +6,7 @@ import re
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from perdure.cli.output import CommandFailed
+from perdure.cli.output import Misused
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -21,7 +21,7 @@ def duration_of(text: str, what: str) -> timedelta:
     """A length of time."""
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise CommandFailed(f"{what} must be like 90d, 12h or 30m, not {text!r}")
+        raise Misused(f"{what} must be like 90d, 12h or 30m, not {text!r}")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
@@ -30,10 +30,18 @@ def instant_of(text: str, what: str, zone: str | None = None) -> datetime:
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
-        raise CommandFailed(f"{what} must be like 2030-01-31T09:00:00Z, not {text!r}") from None
+        raise Misused(f"{what} must be like 2030-01-31T09:00:00Z, not {text!r}") from None
     if instant.tzinfo or zone is None:
         return instant
     return instant.replace(tzinfo=_place(zone))
+
+
+def end_of(text: str, what: str, zone: str) -> datetime:
+    """An instant as well; but a date is the whole day, so this is its last moment."""
+    instant = instant_of(text, what, zone)
+    if len(text) > len("2030-01-31"):
+        return instant
+    return instant + timedelta(days=1, microseconds=-1)  # on the wall, however long that day is
 
 
 def zone_of(cadence: Cadence) -> str:

@@ -12,12 +12,13 @@ import click
 
 from perdure.cli.loading import is_server
 from perdure.cli.operating import by_option, on_database, operator
-from perdure.cli.output import CommandFailed, answer, explained
+from perdure.cli.output import CommandFailed, answer, explained, json_option
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
     from perdure.engine.manifests.applying import Application, Applied
     from perdure.engine.manifests.manifest import Manifest
+    from perdure.errors import InvalidManifest
 
 DIFFERS = 3
 """The exit code of a dry run that finds something to do."""
@@ -64,7 +65,7 @@ async def apply(
 def _read(files: tuple[str, ...]) -> Manifest:
     from perdure.engine.manifests.manifest import gathered, texts_of
 
-    def texts() -> Iterator[tuple[str, str]]:
+    def texts() -> Iterator[tuple[str, str | InvalidManifest]]:
         for file in files:
             if file == "-":
                 yield "standard input", sys.stdin.read()
@@ -108,9 +109,10 @@ async def export(app: App, as_json: bool, names: tuple[str, ...]) -> None:
 
 
 @click.command()
+@json_option
 @explained
-def schema() -> None:
-    """The JSON Schema of a manifest, for editors."""
+def schema(as_json: bool) -> None:
+    """The JSON Schema of a manifest, for editors. It is JSON with or without --json."""
     from perdure.engine.manifests.fields import json_schema
 
     json.dump(json_schema(), sys.stdout, indent=2)

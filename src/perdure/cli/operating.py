@@ -18,7 +18,7 @@ from perdure.cli.loading import (
     is_server,
     url_option,
 )
-from perdure.cli.output import CommandFailed, answer, explained, json_option, run
+from perdure.cli.output import CommandFailed, Misused, answer, explained, json_option, run
 
 if TYPE_CHECKING:
     from perdure.core.run import Run
@@ -75,9 +75,9 @@ def payload_of(text: str | None) -> dict[str, Any] | None:
     try:
         payload = json.loads(text)
     except ValueError as error:
-        raise CommandFailed(f"--payload is not JSON: {error}") from None
+        raise Misused(f"--payload is not JSON: {error}") from None
     if not isinstance(payload, dict):
-        raise CommandFailed(f"--payload must be a JSON object, e.g. '{{\"id\": 1}}', not {text}")
+        raise Misused(f"--payload must be a JSON object, e.g. '{{\"id\": 1}}', not {text}")
     return payload
 
 
@@ -85,7 +85,7 @@ def tags_of(words: tuple[str, ...]) -> dict[str, str]:
     pairs = [word.partition("=") for word in words]
     for word, (key, equals, _) in zip(words, pairs, strict=True):
         if not (key and equals):
-            raise CommandFailed(f"--tag must be KEY=VALUE, not {word!r}")
+            raise Misused(f"--tag must be KEY=VALUE, not {word!r}")
     return {key: value for key, _, value in pairs}
 
 

@@ -33,6 +33,12 @@ class CannotStart(CommandFailed):
     exit_code = 2
 
 
+class Misused(CommandFailed):
+    """Words that mean nothing here: to say them again does not help."""
+
+    exit_code = 2
+
+
 def json_option(command: Callable[P, Any]) -> Callable[P, Any]:
     return click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")(command)
 
@@ -65,11 +71,25 @@ def _explanation(error: Exception) -> CommandFailed | None:
         case CommandFailed():
             return error
         case InvalidInput() | SchemaMismatch() | StorageRefused():
-            return CannotStart(str(error))
+            return CannotStart(_in_shell(str(error)))
         case PerdureError():
-            return CommandFailed(str(error))
+            return CommandFailed(_in_shell(str(error)))
         case _:
             return None
+
+
+_SHELL = {
+    "app.schedules.list()": "`perdure schedules list`",
+    "app.webhooks.list()": "`perdure webhooks list`",
+    "update it: enabled=True": "see `perdure schedules enable`",
+}
+
+
+def _in_shell(message: str) -> str:
+    """Advice for whoever sits at a shell and not before an app's code."""
+    for said, instead in _SHELL.items():
+        message = message.replace(said, instead)
+    return message
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:

@@ -67,12 +67,15 @@ async def why_run(app: App, as_json: bool, run_id: str) -> None:
 
     found = shown(app, await app.runs.why(run_id))
     head = f"{found.run_id} is {found.status or 'unreadable'}."
+    origin = [f"  It is there by {found.origin}."] if found.origin else []
     lines = [f"  {reason.sentence}" for reason in found.reasons]
-    answer(as_json, msgspec.to_builtins(found), "\n".join([head, *lines]))
+    answer(as_json, msgspec.to_builtins(found), "\n".join([head, *origin, *lines]))
 
 
 def _story(run: Run) -> str:
     """What there is to say, and the traceback last."""
+    from perdure.core.why.origin import origin_of
+
     fields = (
         "id environment task status queue priority payload result tags meta reason "
         "created_at run_at expires_at started_at finished_at updated_at parent_id batch_id "
@@ -80,6 +83,7 @@ def _story(run: Run) -> str:
     )
     known = {name: getattr(run, name) for name in fields.split()}
     known |= {
+        "source": origin_of(run),
         "attempts": f"{run.counters.attempts} of {run.policy.tries}",
         "failure": why(run) if run.failure is not None else None,
         "worker": None if run.lease is None else run.lease.worker_id,
@@ -106,8 +110,16 @@ def _failure(failure: Failure | None) -> str | None:
 def _event(recorded: RecordedEvent) -> tuple[Any, ...]:
     actor = f"{recorded.actor.type} {recorded.actor.id or ''}".strip()
     what = _failure(getattr(recorded.event, "failure", None))
-    what = what or getattr(recorded.event, "reason", None)
+    what = what or getattr(recorded.event, "reason", None) or _origin(recorded)
     return (recorded.sequence, recorded.occurred_at, recorded.type, actor, what)
+
+
+def _origin(recorded: RecordedEvent) -> str | None:
+    """Of the first event: why the run is there at all."""
+    from perdure.core.why.origin import told_origin
+
+    source = getattr(recorded.event, "source", None)
+    return None if source is None else told_origin(source, recorded.actor)
 
 
 def _event_data(recorded: RecordedEvent) -> dict[str, Any]:

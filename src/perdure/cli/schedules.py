@@ -8,23 +8,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli import completing
-from perdure.cli.instants import instant_of, on_the_wall, zone_of
+from perdure.cli.instants import end_of, instant_of, on_the_wall, zone_of
 from perdure.cli.manifests import apply, export, schema
-from perdure.cli.operating import by_option, made_run, on_database, operator, shown
-from perdure.cli.output import answer
+from perdure.cli.operating import audited, by_option, made_run, on_database, operator, shown
+from perdure.cli.output import Misused, answer
 from perdure.cli.progress import progress
-from perdure.cli.table import pairs, table
-from perdure.cli.table import shown as plainly
+from perdure.cli.schedule_story import (
+    data_of,
+    listed,
+    occurrences_data,
+    plain,
+    state_of,
+    story,
+    times_of,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from perdure.core.schedule import Cadence, Schedule, Touch
+    from perdure.core.schedule import Schedule
     from perdure.engine.app import App
-    from perdure.engine.schedules import Occurrences
 
 name_argument = click.argument("name", shell_complete=completing.schedules)
 needed_reason = click.option("--reason", required=True, help="Why; it stays readable.")
+reason_option = click.option("--reason", help="Why; it stays readable.")
 
 
 @click.group()
@@ -37,77 +44,37 @@ for command in (apply, export, schema):
 
 
 @schedules.command("list")
+@click.option("--deleted", is_flag=True, help="Only deleted ones: by whom, when and why.")
 @on_database
-async def list_schedules(app: App, as_json: bool) -> None:
+async def list_schedules(app: App, as_json: bool, deleted: bool) -> None:
     """All that are not deleted, in order of name."""
-    from perdure.engine.manifests.applying import live_schedules
+    from perdure.engine.manifests.applying import all_schedules
+    from perdure.engine.scheduling import tasks_by_name
 
-    found = [shown(app, schedule) async for schedule in live_schedules(app)]
-    rows = [
-        (it.id, it.definition.task, in_words(it.cadence), state_of(it), it.next_at, it.defined_by)
-        for it in found
-    ]
-    text = table(("NAME", "TASK", "CADENCE", "STATE", "NEXT", "DEFINED BY"), rows)
-    answer(as_json, [data_of(it) for it in found], text if rows else "There are none.")
+    every = [shown(app, schedule) async for schedule in all_schedules(app)]
+    found = [it for it in every if (it.deleted is not None) is deleted]
+    tasks = await tasks_by_name(app)
+    text = listed(found, tasks, app.time(), deleted=deleted) if found else "There are none."
+    answer(as_json, [data_of(it, tasks) for it in found], text)
 
 
 @schedules.command()
 @name_argument
 @on_database
 async def show(app: App, as_json: bool, name: str) -> None:
-    """Everything about one: its next times, what became of the last ones, and what was skipped."""
-    schedule = shown(app, await app.schedules.get(name))
+    """Everything about one: its next times, what became of the last ones, and what was skipped.
+
+    Of a deleted one too: who deleted it, and why.
+    """
+    from perdure.engine.scheduling import stored_schedule, tasks_by_name
+
+    schedule = shown(app, await stored_schedule(app, name))
+    tasks = await tasks_by_name(app)
     coming = list(await app.schedules.preview(name, 5)) if schedule.is_live else []
     last = shown(app, await app.schedules.last(name))
-    [said] = app.redact("", (await app.manifests.export([name])))[1]["schedules"]
-    data = {**data_of(schedule), "next_times": coming, **_occurrences_data(last)}
-    answer(as_json, plain(data), _story(schedule, said, coming, last))
-
-
-def _occurrences_data(found: Occurrences) -> dict[str, Any]:
-    runs = [
-        {"time": it.source.nominal_time, "run": it.id, "status": it.status, "reason": it.reason}
-        for it in found.runs
-    ]
-    return {"last_occurrences": runs, "skipped_spans": found.spans}
-
-
-def _story(
-    schedule: Schedule, said: dict[str, Any], coming: list[datetime], last: Occurrences
-) -> str:
-    parts = [pairs(_facts(schedule, said))]
-    if coming:
-        parts.append(f"NEXT\n{_times(coming, schedule)}")
-    if last.runs:
-        rows = [(it.source.nominal_time, it.id, it.status, it.reason) for it in last.runs]
-        parts.append(table(("LAST", "RUN", "STATUS", "WHY"), rows))
-    if last.spans:
-        spans = [(it.first, it.last, it.count, it.reason) for it in last.spans]
-        parts.append(table(("SKIPPED FROM", "TO", "TIMES", "WHY"), spans))
-    return "\n\n".join(parts)
-
-
-def _facts(schedule: Schedule, said: dict[str, Any]) -> dict[str, Any]:
-    from perdure.engine.manifests.saying import added
-
-    return {
-        "name": schedule.id,
-        "state": state_of(schedule),
-        **{field.field: field.shown for field in added(said)},
-        "defined": _hand(f"by {schedule.defined_by}", schedule.defined),
-        "changed": schedule.touched and _hand("by hand", schedule.touched),
-        "paused": schedule.paused and _hand("", schedule.paused),
-        "created": schedule.created_at,
-        "decided until": schedule.cursor,
-    }
-
-
-def _hand(how: str, touch: Touch | None) -> str:
-    if touch is None:
-        return how
-    who = f"{touch.by.type} {touch.by.id or ''}".strip()
-    why = f": {touch.reason}" if touch.reason else ""
-    return f"{how}, {who} at {plainly(touch.at)}{why}".lstrip(", ")
+    said = app.redact("", await app.manifests.say(schedule))[1]
+    data = {**data_of(schedule, tasks), "next_times": coming, **occurrences_data(last)}
+    answer(as_json, plain(data), story(schedule, said, coming, last, tasks))
 
 
 @schedules.command()
@@ -125,28 +92,20 @@ async def preview(app: App, as_json: bool, name: str, times: int, after: str | N
         {"time": time.instant, "local": time.local.isoformat(), "note": time.note or None}
         for time in on_the_wall(found, zone, since)
     ]
-    text = _times(found, schedule, since) if found else "There are none."
+    text = times_of(found, schedule, since) if found else "There are none."
     answer(as_json, plain(data), text)
-
-
-def _times(times: list[datetime], schedule: Schedule, since: datetime | None = None) -> str:
-    zone = zone_of(schedule.cadence)
-    rows = [
-        (time.wall, time.instant, time.note)
-        for time in on_the_wall(times, zone, times[0] if since is None else since)
-    ]
-    lines = table((zone.upper(), "UTC", ""), [(a, b, c or " ") for a, b, c in rows]).splitlines()
-    return "\n".join(line.rstrip() for line in lines)
 
 
 @schedules.command()
 @name_argument
-@needed_reason
+@reason_option
 @by_option
 @on_database
-async def pause(app: App, as_json: bool, name: str, reason: str, by: str | None) -> None:
+async def pause(app: App, as_json: bool, name: str, reason: str | None, by: str | None) -> None:
     """No more times until it is resumed; runs that exist go on."""
-    _said(app, as_json, await app.schedules.pause(name, reason, by=operator(by)))
+    paused = await app.schedules.pause(name, reason, by=operator(by))
+    await _written(app, by, "pause_schedule", name, reason)
+    _said(app, as_json, paused)
 
 
 @schedules.command()
@@ -155,7 +114,37 @@ async def pause(app: App, as_json: bool, name: str, reason: str, by: str | None)
 @on_database
 async def resume(app: App, as_json: bool, name: str, by: str | None) -> None:
     """Go on; what was missed is treated by the misfire policy."""
-    _said(app, as_json, await app.schedules.resume(name, by=operator(by)))
+    resumed = await app.schedules.resume(name, by=operator(by))
+    await _written(app, by, "resume_schedule", name)
+    _said(app, as_json, resumed)
+
+
+@schedules.command()
+@name_argument
+@reason_option
+@by_option
+@on_database
+async def disable(app: App, as_json: bool, name: str, reason: str | None, by: str | None) -> None:
+    """It has no times until it is enabled; unlike those of a pause, they are not made up for."""
+    await _switch(app, as_json, name, reason, by, enabled=False)
+
+
+@schedules.command()
+@name_argument
+@reason_option
+@by_option
+@on_database
+async def enable(app: App, as_json: bool, name: str, reason: str | None, by: str | None) -> None:
+    """It has times again, from now on."""
+    await _switch(app, as_json, name, reason, by, enabled=True)
+
+
+async def _switch(
+    app: App, as_json: bool, name: str, reason: str | None, by: str | None, *, enabled: bool
+) -> None:
+    after = await app.schedules.update(name, by=operator(by), reason=reason, enabled=enabled)
+    await _written(app, by, "patch_schedule", name, reason, enabled=enabled)
+    _said(app, as_json, after)
 
 
 @schedules.command()
@@ -166,17 +155,20 @@ async def resume(app: App, as_json: bool, name: str, by: str | None) -> None:
 async def trigger(app: App, as_json: bool, name: str, reason: str, by: str | None) -> None:
     """Run it now. Its times stay as they are."""
     made = await app.schedules.trigger(name, reason, by=operator(by))
+    await _written(app, by, "trigger_schedule", name, reason, run_id=made.id)
     made_run(as_json, made, f"runs {name} now")
 
 
 @schedules.command()
 @name_argument
-@click.option("--reason", help="Why; it stays readable.")
+@reason_option
 @by_option
 @on_database
 async def delete(app: App, as_json: bool, name: str, reason: str | None, by: str | None) -> None:
     """No more times; its history stays, and so do runs that exist."""
-    _said(app, as_json, await app.schedules.delete(name, reason, by=operator(by)))
+    deleted = await app.schedules.delete(name, reason, by=operator(by))
+    await _written(app, by, "delete_schedule", name, reason)
+    _said(app, as_json, deleted)
 
 
 @schedules.command()
@@ -195,7 +187,7 @@ async def why(app: App, as_json: bool, name: str, at: str) -> None:
 @schedules.command()
 @name_argument
 @click.option("--from", "start", required=True, help="The first time, e.g. 2030-01-31T09:00.")
-@click.option("--to", "end", required=True, help="The last one, included.")
+@click.option("--to", "end", required=True, help="The last one, included; a date is all of it.")
 @click.option("--reason", help="Why; it stays with each run. Needed unless it is a dry run.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @by_option
@@ -211,17 +203,31 @@ async def backfill(
     by: str | None,
 ) -> None:
     """Run the times of a range that have not been run. Twice is once."""
-    zone = zone_of((await app.schedules.get(name)).cadence)
-    first, last = instant_of(start, "--from", zone), instant_of(end, "--to", zone)
+    schedule = await app.schedules.get(name)
+    zone = zone_of(schedule.cadence)
+    first, last = instant_of(start, "--from", zone), end_of(end, "--to", zone)
+    if last < first:
+        raise Misused(f"--to must not lie before --from, {start}")
     times = await app.schedules.count_backfill(name, first, last)
+    _warn_of_what_is_left(schedule, last)
     if dry_run:
         answer(as_json, {"times": times, "made": 0}, f"{times} times would be run.")
         return
     if not reason:
-        raise click.UsageError("Say why: --reason.")
+        raise Misused("say why: --reason")
     click.echo(f"{times} times are to be run.", err=True)
     made = await _backfilled(app, name, (first, last), reason, operator(by), times)
+    await _written(app, by, "backfill_schedule", name, reason, start=first, end=last, made=made)
     answer(as_json, {"times": times, "made": made}, f"{made} runs were made.")
+
+
+def _warn_of_what_is_left(schedule: Schedule, last: datetime) -> None:
+    if last > schedule.cursor:
+        from perdure.core.wording import clock_in
+
+        until = clock_in(zone_of(schedule.cadence), schedule.cursor)
+        note = f"{schedule.id} is decided until {until}; what comes later is left to it."
+        click.echo(note, err=True)
 
 
 async def _backfilled(
@@ -244,35 +250,9 @@ def _said(app: App, as_json: bool, schedule: Schedule) -> None:
     answer(as_json, data_of(shown(app, schedule)), f"{schedule.id} is {state_of(schedule)}.")
 
 
-def state_of(schedule: Schedule) -> str:
-    """In a word."""
-    if schedule.deleted is not None:
-        return "deleted"
-    if not schedule.definition.enabled:
-        return "disabled"
-    if schedule.paused is not None:
-        return "paused"
-    return "over" if schedule.next_at is None else "live"
-
-
-def in_words(cadence: Cadence) -> str:
-    from perdure.engine.manifests.saying import say_cadence
-
-    said = say_cadence(cadence)
-    kind, when = next(iter(said.items()))
-    zone = f" {said['tz']}" if "tz" in said else ""
-    return f"{kind} {when}{zone}"
-
-
-def data_of(schedule: Schedule) -> dict[str, Any]:
-    """A schedule as JSON: its payload as a value."""
-    data = plain({"name": schedule.id, "state": state_of(schedule), "next_at": schedule.next_at})
-    data.update(plain(schedule))
-    data["definition"]["payload"] = data["definition"].pop("payload_json")
-    return data  # type: ignore[no-any-return]  # it is one
-
-
-def plain(value: Any) -> Any:
-    import msgspec
-
-    return msgspec.json.decode(msgspec.json.encode(value))
+async def _written(
+    app: App, by: str | None, action: str, name: str, reason: str | None = None, **details: Any
+) -> None:
+    """In the audit log of the database; a server keeps its own."""
+    if not app.url.startswith(("http://", "https://")):
+        await audited(app, by, action, name, reason, **details)

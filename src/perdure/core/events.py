@@ -11,6 +11,7 @@ from msgspec import UNSET
 from perdure.core.failure import Failure
 from perdure.core.lifecycle import EventType
 from perdure.core.run import DEFAULT_ENVIRONMENT, Actor, Awaiting, Policy, Source
+from perdure.core.skipping import Evidence
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -167,9 +168,10 @@ class RunExpired(Fact, frozen=True, kw_only=True, tag=EventType.EXPIRED.value):
 
 
 class RunSkipped(Fact, frozen=True, kw_only=True, tag=EventType.SKIPPED.value):
-    """A schedule policy decided against it."""
+    """A schedule policy decided against it. `evidence`: what that rested on at the time."""
 
     reason: str
+    evidence: Evidence | None = None
 
 
 class RunPaused(Fact, frozen=True, kw_only=True, tag=EventType.PAUSED.value):

@@ -22,9 +22,11 @@ from perdure.core.schedule import (
     was_recorded,
 )
 from perdure.core.schedule.times import TICK
+from perdure.core.values import in_utc
+from perdure.core.wording import rfc3339
 from perdure.engine import hints
 from perdure.engine.handle import RunHandle
-from perdure.errors import SequenceConflict
+from perdure.errors import InvalidInput, SequenceConflict
 from perdure.storage.protocol import Committed, Existing, Outcome
 
 if TYPE_CHECKING:
@@ -67,6 +69,14 @@ class _Record(msgspec.Struct, frozen=True):
             for run in self.runs
             if run.source.nominal_time and (run.status is Status.SKIPPED) is skipped
         )
+
+
+def check_range(start: datetime, end: datetime) -> Range:
+    """Raises InvalidInput unless it runs forward."""
+    first, last = in_utc(start, "start"), in_utc(end, "end")
+    if last < first:
+        raise InvalidInput("end", f"must not lie before start, {rfc3339(first)}")
+    return first, last
 
 
 async def backfill_range(

@@ -152,6 +152,8 @@ class Declarations:
     ) -> Callable[[TaskT], TaskT]:
         """Run a task again and again: `@app.schedule(cron("0 9 * * *"))` above `@app.task`. It is
         named like the task unless `name` says otherwise; the name is its identity."""
+        from perdure.engine.schedule_options import cadence_of
         from perdure.engine.schedules import state
 
+        cadence_of(cadence)
         return lambda task: state(self._app, task, cadence, name, settings)

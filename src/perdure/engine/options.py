@@ -15,6 +15,7 @@ from perdure.core.rates import Rate
 from perdure.core.retry import Backoff, BackoffKind, check_backoff
 from perdure.core.run import OnExhausted, OnLeaseExpired, Policy, is_run_id
 from perdure.core.values import check_label, encode_value, in_utc
+from perdure.core.wording import in_words
 from perdure.engine.defaults import Defaults
 from perdure.engine.door import Duration, choice, count, duration, flag, number, some_time, text
 from perdure.engine.keywords import ExplainedStruct
@@ -53,10 +54,27 @@ class Retry(ExplainedStruct, frozen=True):
         if not isinstance(self.delays, list | tuple):
             problem = f"must be a list of seconds, not {self.delays!r:.80}"
             raise InvalidInput("retry.delays", problem)
-        self.applied_to(Policy())
+        changed = self._applied_to(Policy())
+        if self.maximum is not None:
+            self._check_initial(changed.backoff)
 
     def applied_to(self, policy: Policy) -> Policy:
         """`policy`, with what is given here. Raises InvalidInput."""
+        changed = self._applied_to(policy)
+        self._check_initial(changed.backoff)
+        return changed
+
+    def _check_initial(self, backoff: Backoff) -> None:
+        """A first delay that is never waited for is a mistake; a shorter maximum is an order."""
+        if self.initial is None or backoff.kind is BackoffKind.LIST:
+            return
+        if backoff.initial > backoff.maximum:
+            longer = f"{in_words(backoff.initial)} is longer than maximum"
+            advice = "give a longer maximum as well"
+            problem = f"{longer}, {in_words(backoff.maximum)}, so it would never be; {advice}"
+            raise InvalidInput("retry.initial", problem)
+
+    def _applied_to(self, policy: Policy) -> Policy:
         changes: dict[str, Any] = {"backoff": self._backoff(policy.backoff)}
         if self.max_attempts is not None:
             changes["max_attempts"] = count(self.max_attempts, "retry.max_attempts", least=0)

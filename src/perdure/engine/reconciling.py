@@ -6,14 +6,13 @@ does are reported, if their task is still the app's: to delete them is an operat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from perdure.core.decide.create import NewRun
-from perdure.core.run import SYSTEM, Actor
+from perdure.core.run import Actor
 from perdure.core.schedule import (
     Change,
     DefinedBy,
@@ -21,17 +20,19 @@ from perdure.core.schedule import (
     Schedule,
     ScheduleStep,
     Stated,
-    Touch,
+    changed_fields,
     changing,
+    check_ahead,
     creating,
     decide_update,
     new_schedule,
     reconcile,
 )
 from perdure.engine import hints
-from perdure.engine.catalogue import MOST_CONFLICTS, TaskEntry
-from perdure.engine.scheduling import announce, making, tasks_by_name, unended_runs, wish_for
+from perdure.engine.catalogue import MOST_CONFLICTS
+from perdure.engine.scheduling import announce, making, tasks_by_name, unended_runs, wish_or_none
 from perdure.errors import (
+    InvalidInput,
     PerdureError,
     ScheduleConflict,
     StorageUnavailable,
@@ -53,11 +54,34 @@ async def reconcile_code(app: App) -> Reconciliation:
         return Reconciliation()
     found = await apply_stated(app, stated, DefinedBy.CODE, app.actor)
     orphaned = tuple(it for it in found.orphaned if it.definition.task in app.tasks)
-    if orphaned:
-        table.SCHEDULES_ORPHANED.say(schedules=[it.id for it in orphaned])
+    found = replace(found, orphaned=orphaned)
+    _tell(found, app.time())
+    return found
+
+
+def _tell(found: Reconciliation, now: datetime) -> None:
+    for one in found.added:
+        table.SCHEDULE_ADDED.say(schedule_id=one.definition.id)
+        _tell_if_over(one, now)
+    for before, one in found.changed:
+        changed = changed_fields(before.definition, one.definition)
+        fields = ", ".join(changed) or "it was deleted"
+        table.SCHEDULE_CHANGED.say(schedule_id=before.id, fields=fields)
+        if "cadence" in changed:
+            _tell_if_over(one, now)
     for kept in found.kept:
         table.SCHEDULE_KEPT.say(schedule_id=kept.schedule.id, because=kept.because)
-    return replace(found, orphaned=orphaned)
+    if found.orphaned:
+        names = [it.id for it in found.orphaned]
+        table.SCHEDULES_ORPHANED.say(schedules=names, names=", ".join(names))
+
+
+def _tell_if_over(stated: Stated, now: datetime) -> None:
+    """Code must start all the same: a deployment is no place to learn of an old date."""
+    try:
+        check_ahead(stated.definition.cadence, now)
+    except InvalidInput as error:
+        table.SCHEDULE_IS_OVER.say(schedule_id=stated.definition.id, error=str(error))
 
 
 async def apply_stated(
@@ -146,37 +170,26 @@ async def _changes(
     runs = await unended_runs(app, [schedule for schedule, _ in found.changed])
     steps, is_whole = [], True
     for schedule, stated in found.changed:
-        decidable = _decidable(schedule, tasks)
         change = decide_update(
-            decidable,
+            schedule,
             stated.definition,
             now,
             runs.get(schedule.id, ()),
             defined_by=by,
             definition_version=stated.version,
             by=actor,
+            is_known=schedule.definition.task in tasks,
         )
-        change = _as_held_before(change, schedule)
+        change = _begun_anew(change, schedule)
         is_whole = is_whole and change.schedule is not None
-        wish = NewRun(task=schedule.definition.task)
-        if change.plan is not None and decidable is schedule:
-            wish = wish_for(tasks, schedule)
-        steps.append(changing(schedule, change, making(app, wish, now), actor))
+        steps.append(
+            changing(schedule, change, making(app, wish_or_none(tasks, schedule), now), actor)
+        )
     return steps, is_whole
 
 
-def _decidable(schedule: Schedule, tasks: Mapping[str, TaskEntry]) -> Schedule:
-    """The schedule, or, if its task is unknown, as if it were paused: nobody could decide what was
-    due, so that is left to the definition that comes."""
-    if schedule.definition.task in tasks or schedule.paused is not None:
-        return schedule
-    return replace(schedule, paused=Touch(by=SYSTEM, at=schedule.cursor))
-
-
-def _as_held_before(change: Change, before: Schedule) -> Change:
-    """Paused only if it was; and one that was deleted begins anew, without what held it."""
-    if change.schedule is None:
+def _begun_anew(change: Change, before: Schedule) -> Change:
+    """One that was deleted begins without what held it."""
+    if before.deleted is None or change.schedule is None:
         return change
-    held = before if before.deleted is None else replace(before, paused=None, last_pause=None)
-    after = replace(change.schedule, paused=held.paused, last_pause=held.last_pause)
-    return Change(change.plan, after)
+    return Change(change.plan, replace(change.schedule, paused=None, pauses=()))

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.decide.create import NewRun
-from perdure.core.run import Policy
+from perdure.core.run import OnLeaseExpired, Policy
 from perdure.core.schedule import (
     Cadence,
     Cron,
@@ -23,7 +23,7 @@ from perdure.core.schedule import (
 from perdure.core.values import encode_value
 from perdure.engine.catalogue import TaskEntry, check_payload
 from perdure.engine.door import Duration, choice, duration, flag, only_known, some_time
-from perdure.engine.options import Retry, check_retry
+from perdure.engine.options import Retry, check_retry, make_policy
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def changed_definition(
     if cadence is not None:
         changes["cadence"] = cadence
     made = replace(definition, task=target.task, **changes)
-    _check_cadence(made.cadence)
+    cadence_of(made.cadence)
     check_definition(made)
     return made
 
@@ -114,6 +114,19 @@ def target_of(app: App, name: str) -> Target | None:
     )
 
 
+def unknown_target(app: App, name: str) -> Target:
+    """A task that nobody has made known yet: its payload is taken as it is."""
+    limit = app.defaults.payload_limit
+    return Target(name, usual_policy(app), lambda payload: encode_value(dict(payload), limit=limit))
+
+
+def usual_policy(app: App) -> Policy:
+    """The rules of a task that says nothing."""
+    return make_policy(
+        app.defaults, None, timeout=None, lease_ttl=None, on_lease_expired=OnLeaseExpired.RETRY
+    )
+
+
 def asked_of(entry: TaskEntry) -> NewRun:
     """What a plain trigger of a task asks for, without its payload."""
     return NewRun(
@@ -126,11 +139,13 @@ def asked_of(entry: TaskEntry) -> NewRun:
     )
 
 
-def _check_cadence(cadence: object) -> None:
+def cadence_of(cadence: object, field: str = "cadence") -> Cadence:
+    """Raises InvalidInput for anything else."""
     if not isinstance(cadence, Cron | Interval | Once):
         hint = f"cron({cadence!r})" if isinstance(cadence, str) else "every(minutes=5)"
         problem = f"must be made by cron, every or at, e.g. {hint}, not {cadence!r:.80}"
-        raise InvalidInput("cadence", problem)
+        raise InvalidInput(field, problem)
+    return cadence
 
 
 def _payload(payload: Any) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from perdure.engine.catalogue import TaskEntry
 from perdure.engine.scheduling import announce, making, tasks_by_name, unended_runs, wish_for
 from perdure.engine.service import AppService
 from perdure.engine.storage_time import StorageTime
-from perdure.errors import PerdureError, ScheduleConflict
+from perdure.errors import PerdureError, ScheduleConflict, TaskNotFound
 from perdure.storage.schedule_protocol import DueSchedules, Stepped
 from perdure.telemetry import table
 
@@ -50,6 +50,8 @@ class Scheduler(AppService):
         super().__init__(app, app.defaults.poll)
         self._next_at: datetime | None = None
         self._passed_by: dict[str, float] = {}
+        self._waiting: set[str] = set()
+        """Schedules without a known task of which that has been said."""
         self._wake = asyncio.Event()
         self._stop_listening: Callable[[], None] = lambda: None
         self._time: StorageTime | None = None
@@ -124,11 +126,23 @@ class Scheduler(AppService):
             if plan is None:
                 # Whoever computed its next time knew other zones. Now ours is written down.
                 return ScheduleStep(schedule=schedule, expected=place_of(schedule))
-            return advancing(schedule, plan, making(self._app, wish_for(tasks, schedule), now))
-        except Exception:  # noqa: BLE001  # a task nobody knows, or a bug
+            step = advancing(schedule, plan, making(self._app, wish_for(tasks, schedule), now))
+            self._waiting.discard(schedule.id)
+            return step
+        except TaskNotFound as unknown:
+            self._wait_for(schedule.id, unknown.task)
+            return None
+        except Exception:  # noqa: BLE001  # a bug
             self._pass_by(schedule.id)
             table.SCHEDULE_NOT_DECIDED.say_with_error(schedule_id=schedule.id)
             return None
+
+    def _wait_for(self, name: str, task: str) -> None:
+        """Usual while a deployment is under way, so it is said once."""
+        self._pass_by(name)
+        if name not in self._waiting:
+            self._waiting.add(name)
+            table.SCHEDULE_WAITS.say(schedule_id=name, task=task)
 
     async def _store(self, steps: Sequence[ScheduleStep], now: datetime) -> None:
         outcomes = await self._app.storage.put_schedules(steps)

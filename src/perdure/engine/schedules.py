@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
-import msgspec
 from msgspec.structs import replace
 
 from perdure.core.decide.create import NewRun, decide_create
-from perdure.core.run import Actor, Run
+from perdure.core.run import Actor
 from perdure.core.schedule import (
     Cadence,
     Change,
@@ -19,48 +18,52 @@ from perdure.core.schedule import (
     Explanation,
     Reconciliation,
     Schedule,
-    SkippedSpan,
     Stated,
     Touch,
-    Verdict,
+    check_ahead,
     creating,
     decide_delete,
     decide_pause,
     decide_resume,
     decide_update,
-    explain,
     new_schedule,
-    newest_times,
     next_times,
     triggered,
-    with_why,
 )
 from perdure.core.values import in_utc
 from perdure.engine import hints
-from perdure.engine.backfilling import Backfilled, backfill_range, count_range
+from perdure.engine.backfilling import Backfilled, backfill_range, check_range, count_range
 from perdure.engine.catalogue import find_task
 from perdure.engine.door import OPERATOR, By, actor_of, count, reason_of, text
-from perdure.engine.filters import MOST_ON_A_PAGE, page_limit
+from perdure.engine.filters import page_limit
 from perdure.engine.handle import RunHandle
 from perdure.engine.keywords import explain_methods
 from perdure.engine.reconciling import apply_stated
+from perdure.engine.schedule_history import (
+    Occurrences,
+    explain_time,
+    last_occurrences,
+    occurrences_between,
+)
 from perdure.engine.schedule_options import (
     ScheduleKeywords,
     Target,
     asked_of,
+    cadence_of,
     changed_definition,
     make_definition,
     target_of,
     target_of_entry,
+    unknown_target,
 )
 from perdure.engine.scheduling import (
     Decide,
+    Seen,
     change_schedule,
     schedule_told,
     stored_schedule,
 )
 from perdure.engine.task import Task
-from perdure.engine.why import explain_run
 from perdure.engine.write import create
 from perdure.errors import (
     InvalidInput,
@@ -78,13 +81,6 @@ if TYPE_CHECKING:
 MOST_PREVIEWED = 1000
 
 AnyTask = str | Task[..., Any]
-
-
-class Occurrences(msgspec.Struct, frozen=True):
-    """What became of a schedule's times: a run each, or, of many that were not run, a span."""
-
-    runs: tuple[Run, ...]
-    spans: tuple[SkippedSpan, ...]
 
 
 @explain_methods
@@ -112,7 +108,9 @@ class Schedules:
         self, what: str | Cadence, times: int = 10, *, after: datetime | None = None
     ) -> Sequence[datetime]:
         """The next times of a schedule, or of a cadence that is none yet, `after` then or now."""
-        cadence = (await self._existing(what)).cadence if isinstance(what, str) else what
+        if isinstance(what, str):
+            what = (await self._existing(what)).cadence
+        cadence = cadence_of(what, "what")
         if count(times, "times") > MOST_PREVIEWED:
             raise InvalidInput("times", f"must be at most {MOST_PREVIEWED}, not {times}")
         start = self._app.time() if after is None else in_utc(after, "after")
@@ -122,36 +120,17 @@ class Schedules:
         self, name: str, start: datetime, end: datetime, *, limit: int = 100
     ) -> Occurrences:
         """What became of its times from `start` to `end`, both included: the first of them."""
-        schedule = await stored_schedule(self._app, name)
-        first, last, most = in_utc(start, "start"), in_utc(end, "end"), page_limit(limit)
-        storage, place = self._app.storage, (schedule.environment, schedule.id)
-        return Occurrences(
-            tuple(await storage.occurrences(*place, first, last, limit=most)),
-            tuple(await storage.spans(*place, first, last, limit=most)),
-        )
+        return await occurrences_between(self._app, name, start, end, limit)
 
     async def last(self, name: str, *, limit: int = 10) -> Occurrences:
-        """What became of its last times, and the last spans of those that were not run."""
-        schedule, most = await stored_schedule(self._app, name), page_limit(limit)
-        since, until = schedule.created_at, schedule.cursor
-        times = newest_times(schedule.cadence, since, until, most) or (until,)
-        runs = (await self.occurrences(name, times[0], until, limit=MOST_ON_A_PAGE)).runs
-        spans = await self._app.storage.spans(
-            schedule.environment, schedule.id, since, until, limit=MOST_ON_A_PAGE
-        )
-        return Occurrences(runs[-most:], tuple(spans[-most:]))
+        """Its last runs, those made by hand or backfilled too, in the order of their times; and
+        the last spans of times that were not run."""
+        return await last_occurrences(self._app, name, limit)
 
     async def why(self, name: str, at: datetime) -> Explanation:
-        """Why did it not run then? The occurrence, the policy and the evidence."""
-        schedule, instant = await stored_schedule(self._app, name), in_utc(at, "at")
-        found = await self.occurrences(name, instant, instant)
-        now = await self._app.storage.now()
-        explained = explain(schedule, instant, now, found.runs, found.spans)
-        if explained.verdict is Verdict.UNDECIDED:
-            return await self._blaming_its_task(schedule, explained)
-        if explained.run is None or explained.run.is_terminal:
-            return explained
-        return with_why(explained, await explain_run(self._app, explained.run.id))
+        """Why did it not run then? The occurrence, the policy and the evidence. `at` may be a time
+        on a clock that jumped over it (`tzinfo=ZoneInfo(…)`); then that is said."""
+        return await explain_time(self._app, name, at)
 
     # Changing
 
@@ -167,6 +146,7 @@ class Schedules:
         """A new schedule. Raises ScheduleExists and TaskNotFound."""
         definition = await self.define(name, cadence, task, **settings)
         actor, now = actor_of(by), await self._app.storage.now()
+        check_ahead(cadence, now)
         schedule = new_schedule(definition, now, environment=self._app.environment, by=actor)
         [outcome] = await self._app.storage.put_schedules([creating(schedule, actor)])
         if isinstance(outcome, Stepped):
@@ -196,12 +176,11 @@ class Schedules:
         it was; only later occurrences are different."""
         actor, why = actor_of(by), reason_of(reason)
         before = (await self._existing(name)).definition
-        target = await self._target(before.task if task is None else task)
-        return await change_schedule(
-            self._app,
+        target = await self._target(task) if task is not None else await self._same(before.task)
+        return await self._change(
             name,
-            actor,
             _updating(lambda old: changed_definition(old, target, settings, cadence), actor, why),
+            by,
         )
 
     async def replace(
@@ -217,30 +196,25 @@ class Schedules:
         """Say all of it anew: what is not given is as by default."""
         actor, why = actor_of(by), reason_of(reason)
         definition = await self.define(name, cadence, task, **settings)
-        return await change_schedule(
-            self._app, name, actor, _updating(lambda before: definition, actor, why)
-        )
+        return await self._change(name, _updating(lambda before: definition, actor, why), by)
 
     async def pause(self, name: str, reason: str | None = None, *, by: By = OPERATOR) -> Schedule:
         """No more occurrences until it is resumed; runs that exist go on. Pausing twice changes
-        nothing."""
+        nothing, unless for another reason, which then holds."""
         actor, why = actor_of(by), reason_of(reason)
-        return await change_schedule(
-            self._app, name, actor, lambda it, now, _: _to(it, decide_pause(it, actor, now, why))
+        return await self._change(
+            name, lambda it, seen: _to(it, decide_pause(it, actor, seen.now, why)), by
         )
 
     async def resume(self, name: str, *, by: By = OPERATOR) -> Schedule:
-        """Go on. What was missed meanwhile is treated by the misfire policy."""
-        return await change_schedule(
-            self._app, name, actor_of(by), lambda it, now, _: _to(it, decide_resume(it, now))
-        )
+        """Go on. What was missed meanwhile is treated by the misfire policy. Raises InvalidInput
+        for one that is disabled: `update(name, enabled=True)` ends that."""
+        return await self._change(name, lambda it, seen: _to(it, decide_resume(it, seen.now)), by)
 
     async def delete(self, name: str, reason: str | None = None, *, by: By = OPERATOR) -> Schedule:
-        """No more occurrences; its history stays, and so do runs that exist."""
-        actor, why = actor_of(by), reason_of(reason)
-        return await change_schedule(
-            self._app, name, actor, lambda it, now, _: _to(it, decide_delete(it, actor, now, why))
-        )
+        """No more occurrences; its history stays, and so do runs that exist. What was due is
+        decided before."""
+        return await self._change(name, _deleting(actor_of(by), reason_of(reason)), by)
 
     async def define(
         self, name: str, cadence: Cadence, task: AnyTask, **settings: Unpack[ScheduleKeywords]
@@ -276,16 +250,17 @@ class Schedules:
         self, name: str, start: datetime, end: datetime, reason: str, *, by: By = OPERATOR
     ) -> Backfilled:
         """Run its times from `start` to `end`, both included, that have not been run. Twice is
-        once. If they were many, `rest_after` says from where to go on."""
+        once. If they were many, `rest_after` says from where to go on. Times that the schedule has
+        not come to yet are left to it."""
         actor, why = actor_of(by), reason_of(reason) or ""
         schedule = await self._existing(name)
         wish = await self._wish(schedule)
-        first, last = in_utc(start, "start"), in_utc(end, "end")
+        first, last = check_range(start, end)
         return await backfill_range(self._app, schedule, wish, (first, last), why, actor)
 
     async def count_backfill(self, name: str, start: datetime, end: datetime) -> int:
         """How many times from `start` to `end`, both included, a backfill would run."""
-        first, last = in_utc(start, "start"), in_utc(end, "end")
+        first, last = check_range(start, end)
         return await count_range(self._app, await self._existing(name), (first, last))
 
     # How
@@ -304,13 +279,15 @@ class Schedules:
         entry = await find_task(self._app.storage, self._app.environment, name)
         return target_of_entry(entry, self._app.defaults.payload_limit)
 
-    async def _blaming_its_task(self, schedule: Schedule, explained: Explanation) -> Explanation:
-        """Without its task no scheduler can decide a schedule."""
+    async def _same(self, task: str) -> Target:
+        """The task that a schedule has already, whether anybody knows it or not."""
         try:
-            await self._wish(schedule)
-        except TaskNotFound as error:
-            return replace(explained, sentence=f"{explained.sentence} None can: {error}.")
-        return explained
+            return await self._target(task)
+        except TaskNotFound:
+            return unknown_target(self._app, task)
+
+    async def _change(self, name: str, decide: Decide, by: By) -> Schedule:
+        return await change_schedule(self._app, name, actor_of(by), decide)
 
     async def _wish(self, schedule: Schedule) -> NewRun:
         app = self._app
@@ -343,9 +320,24 @@ def _to(schedule: Schedule, after: Schedule | None) -> Change:
 def _updating(
     define: Callable[[Definition], Definition], actor: Actor, reason: str | None
 ) -> Decide:
-    def decide(schedule: Schedule, now: datetime, runs: Sequence[Run]) -> Change:
-        touch = Touch(by=actor, at=now, reason=reason)
-        return decide_update(schedule, define(schedule.definition), now, runs, touch=touch)
+    def decide(schedule: Schedule, seen: Seen) -> Change:
+        touch = Touch(by=actor, at=seen.now, reason=reason)
+        definition = define(schedule.definition)
+        if definition.cadence != schedule.cadence:
+            check_ahead(definition.cadence, seen.now)
+        return decide_update(
+            schedule, definition, seen.now, seen.runs, touch=touch, is_known=seen.is_known
+        )
+
+    return decide
+
+
+def _deleting(actor: Actor, reason: str | None) -> Decide:
+    def decide(schedule: Schedule, seen: Seen) -> Change:
+        deleted = decide_delete(
+            schedule, actor, seen.now, seen.runs, reason=reason, is_known=seen.is_known
+        )
+        return deleted or _to(schedule, None)
 
     return decide
 
@@ -353,9 +345,11 @@ def _updating(
 def _reviving(definition: Definition, actor: Actor) -> Decide:
     """A deleted schedule begins anew: with its history, but without what held it."""
 
-    def decide(schedule: Schedule, now: datetime, runs: Sequence[Run]) -> Change:
-        change = decide_update(schedule, definition, now, defined_by=DefinedBy.OPERATOR, by=actor)
+    def decide(schedule: Schedule, seen: Seen) -> Change:
+        change = decide_update(
+            schedule, definition, seen.now, defined_by=DefinedBy.OPERATOR, by=actor
+        )
         assert change.schedule is not None
-        return Change(change.plan, replace(change.schedule, paused=None, last_pause=None))
+        return Change(change.plan, replace(change.schedule, paused=None, pauses=()))
 
     return decide

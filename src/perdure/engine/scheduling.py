@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -33,8 +33,17 @@ MOST_UNENDED = 10_000
 """So many of a schedule's unended runs a decision looks at; those that came first."""
 
 
-Decide = Callable[[Schedule, datetime, Sequence[Run]], Change]
-"""What is to become of a schedule, given the time and what of its runs has not ended."""
+class Seen(NamedTuple):
+    """What a change is decided by: the time, what of the schedule's runs has not ended, and
+    whether anybody knows its task."""
+
+    now: datetime
+    runs: Sequence[Run]
+    is_known: bool
+
+
+Decide = Callable[[Schedule, Seen], Change]
+"""What is to become of a schedule."""
 
 
 async def stored_schedule(app: App, name: str) -> Schedule:
@@ -57,8 +66,10 @@ async def change_schedule(
         if schedule.deleted is not None and not deleted:
             raise ScheduleNotFound(name)
         now, runs = await app.storage.now(), await unended_runs(app, [schedule])
-        change = decide(schedule, now, runs.get(name, ()))
-        step = changing(schedule, change, await _making(app, schedule, change, now), by)
+        tasks = await tasks_by_name(app)
+        seen = Seen(now, runs.get(name, ()), schedule.definition.task in tasks)
+        change = decide(schedule, seen)
+        step = changing(schedule, change, making(app, wish_or_none(tasks, schedule), now), by)
         [outcome] = await app.storage.put_schedules([step])
         if isinstance(outcome, Stepped):
             announce(app, [step])
@@ -80,12 +91,6 @@ def schedule_told(app: App, schedule: Schedule) -> Schedule:
 def _is_same(stored: Schedule, intended: Schedule) -> bool:
     """But for the cursor, which moves by itself."""
     return replace(stored, cursor=intended.cursor) == intended
-
-
-async def _making(app: App, schedule: Schedule, change: Change, now: datetime) -> Making:
-    if change.plan is None:
-        return making(app, NewRun(task=schedule.definition.task), now)
-    return making(app, wish_for(await tasks_by_name(app), schedule), now)
 
 
 async def tasks_by_name(app: App) -> dict[str, TaskEntry]:
@@ -111,6 +116,12 @@ def wish_for(tasks: Mapping[str, TaskEntry], schedule: Schedule) -> NewRun:
     if entry is None:
         raise TaskNotFound(schedule.definition.task)
     return asked_of(entry)
+
+
+def wish_or_none(tasks: Mapping[str, TaskEntry], schedule: Schedule) -> NewRun:
+    """The same; or, of a task that nobody knows, so that no run is made of it, its name."""
+    entry = tasks.get(schedule.definition.task)
+    return NewRun(task=schedule.definition.task) if entry is None else asked_of(entry)
 
 
 def announce(app: App, steps: Iterable[ScheduleStep]) -> None:

@@ -14,8 +14,9 @@ from datetime import datetime
 from perdure.core.commit import Commit
 from perdure.core.effects import KeyKind
 from perdure.core.run import Run
-from perdure.core.schedule.definition import DefinedBy, Schedule, SkippedSpan, SkipReason
+from perdure.core.schedule.definition import DefinedBy, Schedule, SkippedSpan
 from perdure.core.schedule.step import Place, ScheduleStep, decode_schedule, encode_schedule
+from perdure.core.skipping import SkipReason, decode_evidence, encode_evidence
 from perdure.errors import InvariantViolation, ScheduleConflict, UnreadableHistory
 from perdure.storage import rows
 from perdure.storage.committing import judge_items, writes_of
@@ -310,11 +311,12 @@ def _span_fields(span: SkippedSpan, dialect: Dialect) -> rows.Fields:
         "count": span.count,
         "reason": span.reason.value,
         "recorded_at": dialect.instant(span.recorded_at),
+        "evidence": None if span.evidence is None else encode_evidence(span.evidence),
     }
 
 
 def _span_of(row: Row, dialect: Dialect) -> SkippedSpan:
-    schedule_id, environment, first, last, count, reason, recorded_at = row
+    schedule_id, environment, first, last, count, reason, recorded_at, evidence = row
     return SkippedSpan(
         schedule_id=schedule_id,
         environment=environment,
@@ -323,6 +325,7 @@ def _span_of(row: Row, dialect: Dialect) -> SkippedSpan:
         count=count,
         reason=SkipReason(reason),
         recorded_at=moment_of(recorded_at, dialect),
+        evidence=None if evidence is None else decode_evidence(evidence),
     )
 
 

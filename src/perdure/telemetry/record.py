@@ -28,18 +28,22 @@ class Record(msgspec.Struct, frozen=True):
     def say(self, **fields: Any) -> None:
         """If that can be done: logging is set up by others, and what goes wrong there must not
         end whatever had something to say."""
-        shown = (fields,) if "%(" in self.message else ()
         with suppress(Exception):
             log = logging.getLogger(self.logger)
-            log.log(self.level, self.message, *shown, extra=fields, stacklevel=2)
+            log.log(self.level, self.message, *self._shown(fields), extra=fields, stacklevel=2)
 
     def say_with_error(self, **fields: Any) -> None:
         """With the traceback of the exception that is being handled."""
         log = logging.getLogger(self.logger)
         with suppress(Exception):
-            log.log(self.level, self.message, extra=fields, exc_info=True, stacklevel=2)
+            shown = self._shown(fields)
+            log.log(self.level, self.message, *shown, extra=fields, exc_info=True, stacklevel=2)
 
     def say_on(self, log: Log, **fields: Any) -> None:
         """In a run's own log, which knows whose it is."""
         with suppress(Exception):
             log.log(self.level, self.message, extra=fields)
+
+    def _shown(self, fields: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+        """What the message shows, as logging takes it."""
+        return (fields,) if "%(" in self.message else ()

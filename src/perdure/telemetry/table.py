@@ -13,15 +13,23 @@ _RUN = ("run_id",)
 _ERROR = ("error",)
 
 LATE_OUTCOME = Record(
-    _WORKER, WARNING, "late outcome refused", _RUN, "An attempt ended after its lease was lost."
+    _WORKER,
+    WARNING,
+    "late outcome of %(run_id)s refused",
+    _RUN,
+    "An attempt ended after its lease was lost.",
 )
 OUTCOME_IMPOSSIBLE = Record(
-    _WORKER, ERROR, "cannot record how an attempt ended", _RUN, "It is recorded as `system`."
+    _WORKER,
+    ERROR,
+    "cannot record how an attempt of %(run_id)s ended",
+    _RUN,
+    "It is recorded as `system`.",
 )
 OUTCOME_REFUSED = Record(
     _WORKER,
     ERROR,
-    "outcome refused",
+    "outcome of %(run_id)s refused: %(why)s",
     ("run_id", "why"),
     "Storage will never take it; the run fails, as `system`.",
 )
@@ -29,7 +37,11 @@ DRAIN_ASKED = Record(
     _WORKER, INFO, "asked to drain", ("worker_id", "by", "reason"), "By an operator: it will end."
 )
 DRAINING = Record(
-    _WORKER, WARNING, "stopping; waiting for runs to end", ("runs",), "Until the drain is over."
+    _WORKER,
+    WARNING,
+    "stopping; waiting for %(runs)s runs to end",
+    ("runs",),
+    "Until the drain is over.",
 )
 ATTEMPT_FAILED = Record(
     "perdure.attempts",
@@ -41,29 +53,29 @@ ATTEMPT_FAILED = Record(
 HANDLER_STUCK = Record(
     "perdure.attempts",
     ERROR,
-    "handler is stuck",
+    "handler of %(task)s %(run_id)s is stuck: %(reason)s",
     ("run_id", "task", "executor", "reason"),
     "It did not end when pressed to; it keeps its slot until it does.",
 )
 LEASE_LOST = Record(
-    "perdure.leases", WARNING, "lease lost", _RUN, "Somebody else may own the run; it is stopped."
+    "perdure.leases", WARNING, "lease of %(run_id)s lost", _RUN, "It is stopped; others may own it."
 )
 STORAGE_AWAY = Record(
     "perdure.service",
     WARNING,
-    "storage does not answer",
+    "storage does not answer %(service)s: %(error)s",
     ("service", "error"),
     "Tried again soon. Nothing is lost; claims, outcomes and renewals wait.",
 )
 SERVICE_FAILED = Record(
     "perdure.service",
     ERROR,
-    "a service failed; it goes on",
+    "%(service)s failed; it goes on",
     ("service",),
     "A bug. One pass was lost; the next one comes soon.",
 )
 RUN_NOT_ATTENDED = Record(
-    "perdure.maintenance", ERROR, "cannot attend to a run", _RUN, "A bug, or a damaged run."
+    "perdure.maintenance", ERROR, "cannot attend to %(run_id)s", _RUN, "A bug, or a damaged run."
 )
 WORKER_READY = Record(
     "perdure.process", INFO, "worker ready", ("worker_id", "pid"), "It claims from now on."
@@ -79,22 +91,28 @@ SCHEDULER_STOPPED = Record(
     "perdure.process", INFO, "scheduler stopped", ("pid",), "Others go on, or a later one does."
 )
 PROCESS_STARTED = Record(
-    "perdure.pool", INFO, "worker process started", ("pid",), "One of `--processes`."
+    "perdure.pool", INFO, "worker process %(pid)s started", ("pid",), "One of `--processes`."
 )
 PROCESS_DIED = Record(
     "perdure.pool",
     WARNING,
-    "worker process died; another takes its place",
+    "worker process died (exit code %(code)s); another takes its place",
     ("code",),
     "Its runs are recovered when their leases expire.",
 )
 PROCESS_KILLED = Record(
-    "perdure.pool", ERROR, "worker process killed: it had not ended", ("pid",), "Out of patience."
+    "perdure.pool",
+    ERROR,
+    "worker process %(pid)s killed: it had not ended",
+    ("pid",),
+    "Out of patience.",
 )
 HINT_NOT_TAKEN = Record(
     "perdure.hints", ERROR, "a hint could not be taken", (), "A bug in a listener; polling helps."
 )
-HINT_LOST = Record("perdure.hints", DEBUG, "hint lost", _ERROR, "The next poll finds the work.")
+HINT_LOST = Record(
+    "perdure.hints", DEBUG, "hint lost: %(error)s", _ERROR, "The next poll finds the work."
+)
 HINT_NOT_SENT = Record("perdure.hints", ERROR, "a hint could not be sent", (), "A bug; as above.")
 REQUEST = Record(
     "perdure.requests",
@@ -104,7 +122,11 @@ REQUEST = Record(
     "The API server has answered. The route is that of the table, without ids.",
 )
 REQUEST_FAILED = Record(
-    "perdure.server", ERROR, "a request failed", ("request_id",), "A bug; it was answered with 500."
+    "perdure.server",
+    ERROR,
+    "request %(request_id)s failed",
+    ("request_id",),
+    "A bug; it was answered with 500.",
 )
 SERVER_READY = Record(
     "perdure.server", INFO, "server ready at %(address)s", ("address", "pid"), "It takes requests."
@@ -132,7 +154,7 @@ STREAM_DROPPED = Record(
     "It may come back with the last id that it has seen.",
 )
 NO_HINTS = Record(
-    "perdure.hints", INFO, "no hints for now", _ERROR, "Polling alone, until reconnected."
+    "perdure.hints", INFO, "no hints for now: %(error)s", _ERROR, "Polling alone, until then."
 )
 HINTS_FAILED = Record(
     "perdure.hints", ERROR, "hints could not be heard", (), "A bug; reconnecting."
@@ -147,12 +169,16 @@ POOLER_IN_THE_WAY = Record(
 NOT_INTRODUCED = Record(
     "perdure.app",
     WARNING,
-    "what code says was not told to the server",
+    "%(what)s that code states were not told to the server: %(error)s",
     ("what", "error"),
     "The API key does not allow it: open the app beside the database, or with a key that does.",
 )
 UNREADABLE_RUN = Record(
-    "perdure.storage", ERROR, "unreadable run", ("run_id", "why"), "Parked; never tried in a loop."
+    "perdure.storage",
+    ERROR,
+    "unreadable run %(run_id)s: %(why)s",
+    ("run_id", "why"),
+    "Parked; never tried in a loop.",
 )
 VARIABLE_MISSPELT = Record(
     "perdure.app",
@@ -169,39 +195,63 @@ LIMIT_UNREADABLE = Record(
     "Stored by newer code, or damaged. It holds as it was; code cannot change it, but an operator "
     "can set, resume or reset it.",
 )
-_SCHEDULE = ("schedule_id",)
+_SCHEDULE, _STATED = ("schedule_id",), "perdure.schedules"
 UNREADABLE_SCHEDULE = Record(
     "perdure.scheduler",
     ERROR,
-    "unreadable schedule",
+    "unreadable schedule %(schedule_id)s",
     _SCHEDULE,
     "Stored by newer code, or damaged. Passed by for a while; the others go on.",
 )
 SCHEDULE_NOT_DECIDED = Record(
     "perdure.scheduler",
     ERROR,
-    "cannot decide a schedule",
+    "cannot decide schedule %(schedule_id)s",
     _SCHEDULE,
-    "No app has registered its task, or a bug. Passed by for a while; nothing is lost.",
+    "A bug. Passed by for a while; nothing is lost.",
 )
 SCHEDULE_REFUSED = Record(
     "perdure.scheduler",
     ERROR,
-    "cannot store the occurrences of a schedule",
+    "cannot store the occurrences of schedule %(schedule_id)s: %(error)s",
     ("schedule_id", "error"),
     "Passed by for a while; nothing is lost.",
 )
 SCHEDULES_ORPHANED = Record(
-    "perdure.schedules",
+    _STATED,
     WARNING,
-    "schedules that code no longer defines go on",
-    ("schedules",),
-    "Delete them with `app.schedules.delete`, or define them again.",
+    "schedules that code no longer defines go on: %(names)s; delete them, or define them again",
+    ("schedules", "names"),
+    "By `perdure schedules delete`, or `app.schedules.delete`.",
+)
+SCHEDULE_ADDED = Record(
+    _STATED, INFO, "schedule %(schedule_id)s added, as code has it", _SCHEDULE, "From now on."
+)
+SCHEDULE_CHANGED = Record(
+    _STATED,
+    INFO,
+    "schedule %(schedule_id)s changed to what code has: %(fields)s",
+    ("schedule_id", "fields"),
+    "What was due before was decided as it was.",
+)
+SCHEDULE_IS_OVER = Record(
+    _STATED,
+    WARNING,
+    "schedule %(schedule_id)s has no time to come: %(error)s",
+    ("schedule_id", "error"),
+    "Code has stated it so. Said once, when it is stored.",
+)
+SCHEDULE_WAITS = Record(
+    "perdure.scheduler",
+    WARNING,
+    "schedule %(schedule_id)s waits: no app or worker has made its task %(task)s known",
+    ("schedule_id", "task"),
+    "Said once by each scheduler. Nothing is lost: its times are decided when the task is known.",
 )
 SCHEDULE_KEPT = Record(
-    "perdure.schedules",
+    _STATED,
     INFO,
-    "a schedule stays as it is, not as code has it",
+    "schedule %(schedule_id)s stays as it is, not as code has it: %(because)s",
     ("schedule_id", "because"),
     "An operator changed it, or newer code defined it.",
 )
@@ -237,7 +287,7 @@ WEBHOOK_GAP = Record(
 WEBHOOK_UNREADABLE = Record(
     "perdure.webhooks",
     ERROR,
-    "unreadable webhook",
+    "unreadable webhook %(webhook)s: %(why)s",
     _WEBHOOK,
     "Stored by newer code, or damaged. It is passed by; its place is kept.",
 )
@@ -248,14 +298,19 @@ WEBHOOKS_NOT_SENT = Record(
     ("why",),
     "Other processes may send them.",
 )
+_LINES = ("lines", "error")
 LINES_NOT_STORED = Record(
-    "perdure.logs", WARNING, "log lines not stored", ("lines", "error"), "Kept, and tried again."
+    "perdure.logs", WARNING, "%(lines)s log lines not stored: %(error)s", _LINES, "Tried again."
 )
 LINES_DROPPED = Record(
-    "perdure.logs", ERROR, "log lines dropped", ("lines", "error"), "Storage will never take them."
+    "perdure.logs", ERROR, "%(lines)s log lines dropped: %(error)s", _LINES, "Storage refused."
 )
 SPAN_FAILED = Record(
-    "perdure.tracing", WARNING, "tracing failed", ("call", "error"), "Runs are not affected."
+    "perdure.tracing",
+    WARNING,
+    "tracing failed at %(call)s: %(error)s",
+    ("call", "error"),
+    "Runs are not affected.",
 )
 ASKED_TO_STOP = Record(
     _TASK, INFO, "asked to stop", ("reason",), "The first rung; in the run's log."

@@ -9,8 +9,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from perdure.core.schedule import Cadence, Fold, Gap, Misfire, Overlap, at, cron, every
-from perdure.core.schedule.definition import DefinedBy, Definition, Schedule, SkippedSpan, Touch
+from perdure.core.schedule.definition import DefinedBy, Definition, Schedule, SkippedSpan
 from perdure.core.schedule.explain import Verdict
+from perdure.core.skipping import Evidence, Touch
 from perdure.engine.bulk import refuse_reserved
 from perdure.engine.schedules import MOST_PREVIEWED
 from perdure.errors import InvalidInput, ScheduleNotFound
@@ -171,6 +172,7 @@ class ExplanationView(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     instant: datetime
     reason: str | None
+    evidence: Evidence | None
     run_id: str | None
     span: SkippedSpan | None
     previous: datetime | None

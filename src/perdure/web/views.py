@@ -187,6 +187,7 @@ class WhyView(msgspec.Struct, frozen=True):
     at: datetime
     sentence: str
     reasons: tuple[Reason, ...]
+    origin: str | None = None
 
 
 class KeyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,7 +257,9 @@ class View(Showing):
 
     def why(self, why: Why) -> WhyView:
         shown = self.shown(why)
-        return WhyView(why.run_id, why.status, why.at, shown.sentence, shown.reasons)
+        return WhyView(
+            *(why.run_id, why.status, why.at, shown.sentence, shown.reasons), shown.origin
+        )
 
 
 def _without_values(run: Run) -> Run:

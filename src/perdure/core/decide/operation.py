@@ -10,6 +10,7 @@ from perdure.core.decide.fact import Events, delivery, fact, refuse_ended
 from perdure.core.lifecycle import Status
 from perdure.core.retry import LONGEST
 from perdure.core.run import SYSTEM, Actor, Run
+from perdure.core.skipping import Evidence
 from perdure.core.values import check_label, in_utc
 from perdure.errors import InvalidInput, NotAllowed
 
@@ -66,11 +67,13 @@ def decide_reschedule(
     return [fact(e.RunRescheduled, run, actor, now, reason=reason, **changes)]
 
 
-def decide_skip(run: Run, actor: Actor, now: datetime, reason: str) -> Events:
+def decide_skip(
+    run: Run, actor: Actor, now: datetime, reason: str, evidence: Evidence | None = None
+) -> Events:
     """A schedule policy decides against an occurrence that has not begun."""
     if run.status not in (Status.QUEUED, Status.SCHEDULED) or run.counters.attempts:
         raise NotAllowed(run.id, "skip", run.status, "only runs that have not begun are skipped")
-    return [fact(e.RunSkipped, run, actor, now, reason=reason)]
+    return [fact(e.RunSkipped, run, actor, now, reason=reason, evidence=evidence)]
 
 
 def decide_delivery(

@@ -22,23 +22,26 @@ from perdure.core.schedule.definition import (
     Definition,
     Misfire,
     Overlap,
-    Pause,
     Schedule,
     SkippedSpan,
-    SkipReason,
-    Touch,
     changed_fields,
+    check_ahead,
     check_definition,
     definition_hash,
 )
-from perdure.core.schedule.explain import Explanation, Verdict, explain, with_why
+from perdure.core.schedule.explain import (
+    Explanation,
+    Verdict,
+    explain,
+    explain_missing,
+    with_why,
+)
 from perdure.core.schedule.making import (
     Backfill,
     backfilled,
     decide_backfill,
     first_events,
     occurrence_key,
-    rfc3339,
     schedule_actor,
     triggered,
     was_recorded,
@@ -74,7 +77,10 @@ from perdure.core.schedule.times import (
     previous_time,
     times_between,
 )
+from perdure.core.schedule.turning import Meant, meant, zone_of
 from perdure.core.schedule.zone import Fold
+from perdure.core.skipping import Evidence, Pause, SkipReason, Touch
+from perdure.core.wording import rfc3339
 
 __all__ = [
     "Backfill",
@@ -83,12 +89,14 @@ __all__ = [
     "Cron",
     "DefinedBy",
     "Definition",
+    "Evidence",
     "Explanation",
     "Fold",
     "Gap",
     "Interval",
     "Kept",
     "Making",
+    "Meant",
     "Misfire",
     "Occurrence",
     "Once",
@@ -109,6 +117,7 @@ __all__ = [
     "backfilled",
     "changed_fields",
     "changing",
+    "check_ahead",
     "check_cadence",
     "check_definition",
     "count_times",
@@ -125,9 +134,11 @@ __all__ = [
     "encode_schedule",
     "every",
     "explain",
+    "explain_missing",
     "first_events",
     "is_own_occurrence",
     "jittered",
+    "meant",
     "new_schedule",
     "newest_times",
     "next_time",
@@ -143,4 +154,5 @@ __all__ = [
     "triggered",
     "was_recorded",
     "with_why",
+    "zone_of",
 ]

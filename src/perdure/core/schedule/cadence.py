@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import TypeVar, assert_never
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -12,6 +13,7 @@ from perdure.core.retry import LONGEST
 from perdure.core.schedule.cron import parse_cron
 from perdure.core.schedule.zone import EPOCH, Fold, check_zone
 from perdure.core.values import in_utc
+from perdure.core.wording import in_words
 from perdure.errors import InvalidInput
 
 SHORTEST_INTERVAL = timedelta(seconds=1)
@@ -71,7 +73,7 @@ Cadence = Cron | Interval | Once
 def cron(
     expression: str,
     *,
-    tz: str = "UTC",
+    tz: str | tzinfo = "UTC",
     gap: str = Gap.FIRST_VALID,
     fold: str = Fold.FIRST,
     start: datetime | None = None,
@@ -85,7 +87,7 @@ def cron(
     """
     made = Cron(
         expression=" ".join(_text(expression, "cron").split()),
-        tz=_text(tz, "tz"),
+        tz=_zone_name(tz),
         gap=_choice(Gap, gap, "gap"),
         fold=_choice(Fold, fold, "fold"),
         start=_instant(start, "start"),
@@ -139,7 +141,8 @@ def at(instant: datetime, *, jitter: timedelta | float = 0) -> Once:
 def check_cadence(cadence: Cadence) -> None:
     """Raises InvalidInput, naming the field; also for values not made by the functions above."""
     if not NO_TIME <= cadence.jitter <= LONGEST_JITTER:
-        raise InvalidInput("jitter", f"must be from 0 to {LONGEST_JITTER}, not {cadence.jitter}")
+        problem = f"must be from 0 s to {in_words(LONGEST_JITTER)}, not {in_words(cadence.jitter)}"
+        raise InvalidInput("jitter", problem)
     match cadence:
         case Cron():
             parse_cron(cadence.expression)
@@ -147,8 +150,8 @@ def check_cadence(cadence: Cadence) -> None:
             _check_window(cadence)
         case Interval():
             if not SHORTEST_INTERVAL <= cadence.length <= LONGEST:
-                most = f"must be from {SHORTEST_INTERVAL} to {LONGEST}, not {cadence.length}"
-                raise InvalidInput("every", most)
+                most = f"must be from {in_words(SHORTEST_INTERVAL)} to {in_words(LONGEST)}"
+                raise InvalidInput("every", f"{most}, not {in_words(cadence.length)}")
             in_utc(cadence.anchor or EPOCH, "anchor")
             _check_window(cadence)
         case Once():
@@ -170,6 +173,16 @@ def _text(value: str, field: str) -> str:
     return value
 
 
+def _zone_name(tz: str | tzinfo) -> str:
+    if tz is UTC:
+        return "UTC"
+    if isinstance(tz, ZoneInfo) and tz.key is not None:
+        return tz.key
+    if not isinstance(tz, str):
+        raise InvalidInput("tz", f"must be an IANA name such as 'Europe/Berlin', not {tz!r:.80}")
+    return tz
+
+
 def _choice(choices: type[ChoiceT], value: str, field: str) -> ChoiceT:
     try:
         return choices(value)
@@ -189,6 +202,8 @@ def _duration(value: timedelta | float, field: str) -> timedelta:
     if isinstance(value, timedelta):
         return value
     try:
+        if isinstance(value, bool):
+            raise TypeError("a flag")
         return timedelta(seconds=value)
     except (OverflowError, TypeError, ValueError) as error:
         raise InvalidInput(field, f"{value!r} is not seconds or a timedelta") from error

@@ -120,10 +120,20 @@ def _split(expression: str) -> list[str]:
     texts = expression.upper().split()
     if len(texts) == 1 and texts[0].startswith("@"):
         return _named(expression, texts[0].lower()).split()
+    if texts and texts[0] == "@EVERY":
+        raise _refusal(expression, "is no time on a clock; use every(…), e.g. every(minutes=5)")
     if len(texts) not in (5, 6):
         wanted = "minute, hour, day of month, month, day of week; or 6 with the second first"
-        raise _refusal(expression, f"has {len(texts)} fields; it needs 5 ({wanted})")
+        none = "; there is none for years" if len(texts) == 7 else ""
+        raise _refusal(expression, f"has {len(texts)} fields; it needs 5 ({wanted}){none}")
+    if len(texts) == len(_FIELDS) and _is_year(texts[-1]):
+        six = "with six fields the second comes first, and there is none for years"
+        raise _refusal(expression, f"field 6 (day of week): {texts[-1]} looks like a year; {six}")
     return texts
+
+
+def _is_year(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) == 4
 
 
 def _named(expression: str, name: str) -> str:
@@ -175,6 +185,8 @@ def _items(text: str, field: _Field) -> Iterator[_Item]:
 def _special_day(item: str, field: _Field) -> str | None:
     if field is not _DAY:
         return None
+    if item.startswith("L-"):
+        raise _Problem(f"{item}: days before the last are not known here; L is the last day")
     if item.endswith("W") and item != "LW":
         return f"{_number(item[:-1], field)}W"
     return item if item in ("L", "LW") else None

@@ -12,12 +12,14 @@ from msgspec.structs import replace
 
 from perdure.core.decide.create import NewRun, decide_create
 from perdure.core.retry import LONGEST
-from perdure.core.run import DEFAULT_ENVIRONMENT, SYSTEM, Actor, Policy
-from perdure.core.schedule.cadence import Cadence, check_cadence
+from perdure.core.run import DEFAULT_ENVIRONMENT, SYSTEM, Policy
+from perdure.core.schedule.cadence import Cadence, Once, check_cadence
 from perdure.core.schedule.times import next_time
 from perdure.core.schedule.zone import EPOCH
 from perdure.core.settings import Values
+from perdure.core.skipping import Evidence, Pause, SkipReason, Touch
 from perdure.core.values import NULL, check_label
+from perdure.core.wording import in_words, rfc3339
 from perdure.errors import InvalidInput
 
 MAX_ID = 200
@@ -52,18 +54,6 @@ class DefinedBy(StrEnum):
     MANIFEST = "manifest"
 
 
-class SkipReason(StrEnum):
-    """Why a nominal time has no run of its own."""
-
-    MISFIRED = "misfired"
-    PAUSED = "paused"
-    TOO_OLD = "too_old"
-    OVER_LIMIT = "over_limit"
-    OVERLAP = "overlap"
-    SUPERSEDED = "superseded"
-    CHANGED = "changed"
-
-
 class Definition(msgspec.Struct, frozen=True, kw_only=True):
     """What a schedule runs, when, and by which policies. What is none comes from the task."""
 
@@ -91,23 +81,6 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True):
         return 1 if self.overlap is Overlap.FORBID else self.max_concurrency
 
 
-class Touch(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator's hand on a schedule."""
-
-    by: Actor
-    at: datetime
-    reason: str | None = None
-
-
-class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """A pause that is over. Its times are treated by the misfire policy."""
-
-    since: datetime
-    until: datetime
-    by: Actor
-    reason: str | None = None
-
-
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """A definition and how far it has come.
 
@@ -115,7 +88,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     moves by compare-and-set on `(version, cursor)`; every other change makes a new version.
     `definition_hash` is that of the definition last taken from code or a manifest, which may be
     older than `definition` if an operator has `touched` it. `defined` tells who defined it last,
-    from wherever `defined_by` says.
+    from wherever `defined_by` says. `pauses` are over, but not all of their times are decided.
     """
 
     definition: Definition
@@ -130,7 +103,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     defined: Touch | None = None
     touched: Touch | None = None
     paused: Touch | None = None
-    last_pause: Pause | None = None
+    pauses: tuple[Pause, ...] = ()
     deleted: Touch | None = None
 
     @property
@@ -161,7 +134,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SkippedSpan(msgspec.Struct, frozen=True, kw_only=True):
-    """Occurrences that were not run, too many for a record each: from `first` to `last`."""
+    """Occurrences that were not run, too many for a record each: from `first` to `last`.
+    `evidence`: what that rested on when it was decided."""
 
     schedule_id: str
     environment: str
@@ -170,18 +144,30 @@ class SkippedSpan(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     reason: SkipReason
     recorded_at: datetime
+    evidence: Evidence | None = None
 
 
 def check_definition(definition: Definition) -> None:
     """Raises InvalidInput, naming the field and what to do."""
-    check_label(definition.id, "id", limit=MAX_ID)
+    check_label(definition.id, "name", limit=MAX_ID)
     if ":" in definition.id or definition.id == "manual":
         taken = "it begins the keys of its occurrences"
-        raise InvalidInput("id", f"must not hold a colon nor be 'manual', for {taken}")
+        raise InvalidInput("name", f"must not hold a colon nor be 'manual', for {taken}")
     check_cadence(definition.cadence)
     _check_policies(definition)
     # What a run would be refused for is refused now, not at the first of its times.
     decide_create(overridden(NewRun(task=definition.task), definition), _ANY_RUN, SYSTEM, EPOCH)
+
+
+def check_ahead(cadence: Cadence, now: datetime) -> None:
+    """Raises InvalidInput if it has no time after `now`: whoever says so by hand errs."""
+    if next_time(cadence, now) is not None:
+        return
+    if isinstance(cadence, Once):
+        advice = "name an instant to come, or trigger a run by hand"
+        raise InvalidInput("at", f"{rfc3339(cadence.instant)} has passed; {advice}")
+    end = "" if cadence.end is None else f" until {rfc3339(cadence.end)}"
+    raise InvalidInput("end", f"no time is left{end}; name a later end, or leave it out")
 
 
 def overridden(task: NewRun, definition: Definition) -> NewRun:
@@ -224,14 +210,15 @@ def _said(value: Any) -> Any:
 def _check_policies(definition: Definition) -> None:
     if not SHORTEST_GRACE <= definition.misfire_grace <= LONGEST:
         # Without any grace whatever is decided a moment late is a misfire: everything is.
-        grace = f"must be from {SHORTEST_GRACE} to {LONGEST}, not {definition.misfire_grace}"
-        raise InvalidInput("misfire_grace", grace)
+        most = f"must be from {in_words(SHORTEST_GRACE)} to {in_words(LONGEST)}"
+        raise InvalidInput("misfire_grace", f"{most}, not {in_words(definition.misfire_grace)}")
     _check_count("catch_up_limit", definition.catch_up_limit, MOST_CAUGHT_UP)
     _check_count("max_concurrency", definition.max_concurrency, MOST_AT_ONCE)
     for field in ("catch_up_age", "ttl"):
         length = getattr(definition, field)
         if length is not None and not timedelta(0) < length <= LONGEST:
-            raise InvalidInput(field, f"must be more than nothing, up to {LONGEST}, not {length}")
+            most = f"must be more than nothing, up to {in_words(LONGEST)}"
+            raise InvalidInput(field, f"{most}, not {in_words(length)}")
 
 
 def _check_count(field: str, count: int, most: int) -> None:

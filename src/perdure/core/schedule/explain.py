@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
+from perdure.core.events import RunSkipped
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run
-from perdure.core.schedule.definition import Schedule, SkippedSpan, SkipReason
-from perdure.core.schedule.making import rfc3339
+from perdure.core.schedule.definition import Schedule, SkippedSpan
 from perdure.core.schedule.times import TICK, next_time, previous_time
+from perdure.core.schedule.turning import stands_for, zone_of
+from perdure.core.skipping import Clock, Evidence, told_skip, told_touch
 from perdure.core.why.reason import Why
+from perdure.core.wording import clock_in
 
 
 class Verdict(StrEnum):
@@ -31,13 +35,14 @@ class Verdict(StrEnum):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer: what, in a sentence, and the evidence it rests on. `why`: of a run that has not
-    ended, what keeps it."""
+    """An answer: what, in a sentence, and the evidence it rests on. `why`: what keeps its run, or
+    how that ended."""
 
     verdict: Verdict
     sentence: str
     instant: datetime
     reason: str | None = None
+    evidence: Evidence | None = None
     run: Run | None = None
     span: SkippedSpan | None = None
     previous: datetime | None = None
@@ -48,17 +53,12 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return self.sentence
 
 
-BECAUSE = {
-    SkipReason.MISFIRED: "it was decided later than its grace of {grace} allows, "
-    "and the misfire policy is {misfire}",
-    SkipReason.PAUSED: "the schedule was paused{pause}, and the misfire policy is {misfire}",
-    SkipReason.TOO_OLD: "it was missed, and lay further back than catch_up_age, {age}",
-    SkipReason.OVER_LIMIT: "it was missed, and the newest {limit} were caught up with instead",
-    SkipReason.OVERLAP: "no slot was free (of {slots}) and the overlap policy is {overlap}",
-    SkipReason.SUPERSEDED: "a newer occurrence came before it had begun, "
-    "and the overlap policy is {overlap}",
-    SkipReason.CHANGED: "it was missed while the schedule was paused or its task unknown, "
-    "and the cadence changed before that was over",
+ENDED = {
+    Status.SUCCEEDED: "succeeded",
+    Status.FAILED: "failed",
+    Status.DEAD_LETTERED: "became a dead letter",
+    Status.CANCELLED: "was cancelled",
+    Status.EXPIRED: "expired",
 }
 
 
@@ -68,17 +68,28 @@ def explain(
     now: datetime,
     runs: Sequence[Run] = (),
     spans: Sequence[SkippedSpan] = (),
+    skips: Mapping[str, RunSkipped] | None = None,
 ) -> Explanation:
-    """What became of `instant`, from the schedule and what is on record for that time."""
-    on_record = _from_runs(schedule, instant, runs) or _from_spans(schedule, instant, spans)
+    """What became of `instant`, from the schedule and what is on record for that time; `skips`
+    are the events that skipped these runs, by their ids."""
+    on_record = _from_runs(schedule, instant, runs, skips or {})
+    on_record = on_record or _from_spans(schedule, instant, spans)
     if on_record is not None:
         return on_record
     if instant <= schedule.cadence_since:
-        since = f"its cadence holds only since {rfc3339(schedule.cadence_since)}"
+        begun = schedule.cadence_since.replace(microsecond=0)
+        since = f"its cadence holds only since {_clock(schedule)(begun)}"
         return _answer(schedule, instant, Verdict.BEFORE_ITS_TIME, f"{since}; no run is on record")
     if not _is_nominal(schedule, instant):
         return _answer(schedule, instant, Verdict.NOT_AN_OCCURRENCE, _nearest(schedule, instant))
     return _undecided(schedule, instant, now)
+
+
+def explain_missing(schedule: Schedule, instant: datetime, missing: str) -> Explanation:
+    """Of a time on the wall that clocks jumped over, and that nothing stands for."""
+    sentence = f"{missing}; {_nearest(schedule, instant).partition('; ')[2]}"
+    answer = _answer(schedule, instant, Verdict.NOT_AN_OCCURRENCE, sentence)
+    return replace(answer, sentence=f"{schedule.id}: {sentence}.")
 
 
 def with_why(explanation: Explanation, why: Why) -> Explanation:
@@ -87,18 +98,35 @@ def with_why(explanation: Explanation, why: Why) -> Explanation:
     return replace(explanation, sentence=sentence, why=why)
 
 
-def _from_runs(schedule: Schedule, instant: datetime, runs: Sequence[Run]) -> Explanation | None:
+def _from_runs(
+    schedule: Schedule, instant: datetime, runs: Sequence[Run], skips: Mapping[str, RunSkipped]
+) -> Explanation | None:
     """A run that was really run tells more than the skip it makes up for."""
     found = [run for run in runs if run.source.nominal_time == instant]
     run = next((one for one in found if one.status is not Status.SKIPPED), None)
     if run is not None:
-        sentence = f"it has run {run.id}, which is {run.status}"
-        return _answer(schedule, instant, Verdict.HAS_RUN, sentence, run=run)
+        return _answer(schedule, instant, Verdict.HAS_RUN, _how_it_is(run), run=run)
     if not found:
         return None
     run = found[0]
-    because = _because(schedule, run.reason)
-    return _answer(schedule, instant, Verdict.SKIPPED, because, run=run, reason=run.reason)
+    event = skips.get(run.id)
+    evidence = None if event is None else event.evidence
+    because = told_skip(run.reason, evidence, run.updated_at, _clock(schedule))
+    answer = _answer(schedule, instant, Verdict.SKIPPED, because, run=run)
+    return replace(answer, reason=run.reason, evidence=evidence)
+
+
+def _how_it_is(run: Run) -> str:
+    by = run.created_by.id or f"the {run.created_by.type}"
+    by_hand = f" (made by {by}: {run.source.reason})" if run.source.reason else ""
+    has_begun = run.counters.attempts > 0
+    if run.is_terminal:
+        ended = ENDED[run.status]
+        if has_begun:
+            return f"it ran as {run.id}{by_hand}, which {ended}"
+        return f"its run {run.id}{by_hand} {ended} before it had begun"
+    has = "has begun" if has_begun else "has not begun"
+    return f"its run {run.id}{by_hand} {has} and is {run.status}"
 
 
 def _from_spans(
@@ -109,11 +137,11 @@ def _from_spans(
         return None
     for span in spans:
         if span.first <= instant <= span.last:
-            others = f"one of {span.count} until {rfc3339(span.last)}"
-            because = f"{_because(schedule, span.reason)} ({others})"
-            return _answer(
-                schedule, instant, Verdict.SKIPPED, because, span=span, reason=span.reason
-            )
+            clock = _clock(schedule)
+            because = told_skip(span.reason, span.evidence, span.recorded_at, clock)
+            others = f"one of {span.count} until {clock(span.last)}"
+            answer = _answer(schedule, instant, Verdict.SKIPPED, f"{because} ({others})")
+            return replace(answer, span=span, reason=span.reason, evidence=span.evidence)
     return None
 
 
@@ -131,19 +159,21 @@ def _undecided(schedule: Schedule, instant: datetime, now: datetime) -> Explanat
 
 
 def _held(schedule: Schedule) -> str | None:
+    clock = _clock(schedule)
     if schedule.deleted is not None:
-        return f"the schedule was deleted at {rfc3339(schedule.deleted.at)}"
+        return told_touch("the schedule was deleted at", schedule.deleted, clock)
     if not schedule.definition.enabled:
-        return "the schedule is disabled by its definition"
+        hand = schedule.touched or schedule.defined
+        last = "" if hand is None else f"; {told_touch('it was last changed at', hand, clock)}"
+        return f"the schedule is disabled{last}"
     if schedule.paused is not None:
-        why = f" ({schedule.paused.reason})" if schedule.paused.reason else ""
-        return f"the schedule is paused since {rfc3339(schedule.paused.at)}{why}"
+        return told_touch("the schedule is paused since", schedule.paused, clock)
     return None
 
 
 def _nearest(schedule: Schedule, instant: datetime) -> str:
     around = (previous_time(schedule.cadence, instant), next_time(schedule.cadence, instant))
-    before, after = (rfc3339(time) if time else "never" for time in around)
+    before, after = (_clock(schedule)(time) if time else "never" for time in around)
     return f"it is none of its times; the last before it is {before}, the next {after}"
 
 
@@ -151,38 +181,21 @@ def _is_nominal(schedule: Schedule, instant: datetime) -> bool:
     return next_time(schedule.cadence, instant - TICK) == instant
 
 
-def _because(schedule: Schedule, reason: str | None) -> str:
-    if reason not in BECAUSE:
-        return f"it was skipped: {reason}"
-    definition, pause = schedule.definition, schedule.last_pause
-    return BECAUSE[SkipReason(reason)].format(
-        grace=definition.misfire_grace,
-        misfire=definition.misfire,
-        overlap=definition.overlap,
-        slots=definition.slots,
-        limit=definition.catch_up_limit,
-        age=definition.catch_up_age,
-        pause=f" until {rfc3339(pause.until)}" if pause else "",
-    )
+def _clock(schedule: Schedule) -> Clock:
+    return partial(clock_in, zone_of(schedule.cadence))
 
 
 def _answer(
-    schedule: Schedule,
-    instant: datetime,
-    verdict: Verdict,
-    sentence: str,
-    *,
-    reason: str | None = None,
-    run: Run | None = None,
-    span: SkippedSpan | None = None,
+    schedule: Schedule, instant: datetime, verdict: Verdict, sentence: str, run: Run | None = None
 ) -> Explanation:
+    time, instead = _clock(schedule)(instant), stands_for(schedule.cadence, instant)
+    head = f"{schedule.id} at {time}" + (f", for {instead}" if instead else "")
+    end = "" if sentence.endswith("?") else "."
     return Explanation(
         verdict=verdict,
-        sentence=f"{schedule.id} at {rfc3339(instant)}: {sentence}.",
+        sentence=f"{head}: {sentence}{end}",
         instant=instant,
-        reason=reason,
         run=run,
-        span=span,
         previous=previous_time(schedule.cadence, instant),
         following=next_time(schedule.cadence, instant),
     )

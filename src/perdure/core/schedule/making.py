@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from perdure.core.schedule.definition import Schedule, SkippedSpan, overridden
 from perdure.core.schedule.plan import MOST_PER_STEP, Occurrence
 from perdure.core.schedule.times import TICK, times_between
 from perdure.core.values import in_utc
+from perdure.core.wording import rfc3339
 from perdure.errors import InvalidInput
 
 
@@ -27,11 +28,6 @@ class Backfill(msgspec.Struct, frozen=True):
 
     times: tuple[datetime, ...]
     rest_after: datetime | None = None
-
-
-def rfc3339(instant: datetime) -> str:
-    """An instant in UTC as it stands in keys: with a fraction only if it has one."""
-    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def occurrence_key(schedule_id: str, nominal: datetime) -> str:
@@ -65,7 +61,8 @@ def first_events(
     if occurrence.skipped is None:
         return decide_create(new, run_id, actor, now, dispatch=dispatch)
     created = decide_create(new, run_id, actor, now)
-    return [*created, *decide_skip(replay(created), actor, now, occurrence.skipped)]
+    skipped, evidence = occurrence.skipped, occurrence.evidence
+    return [*created, *decide_skip(replay(created), actor, now, skipped, evidence)]
 
 
 def triggered(schedule: Schedule, task: NewRun, run_id: str, reason: str) -> NewRun:

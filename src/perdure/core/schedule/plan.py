@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import chain, islice, pairwise
+from itertools import chain, islice
 from typing import assert_never
 
 import msgspec
@@ -17,16 +17,16 @@ from msgspec.structs import replace
 
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run, SourceType
-from perdure.core.schedule.definition import Misfire, Overlap, Schedule, SkippedSpan, SkipReason
+from perdure.core.schedule.definition import Misfire, Overlap, Schedule, SkippedSpan
+from perdure.core.schedule.skips import Late, crowding, superseding, too_old
 from perdure.core.schedule.times import (
     TICK,
-    count_times,
     jittered,
     newest_times,
     next_time,
-    previous_time,
     times_between,
 )
+from perdure.core.skipping import Evidence, SkipReason
 
 MOST_PER_STEP = 1000
 SKIPS_KEPT_SINGLY = 100
@@ -39,6 +39,7 @@ class Occurrence(msgspec.Struct, frozen=True, kw_only=True):
     nominal: datetime
     run_at: datetime
     skipped: SkipReason | None = None
+    evidence: Evidence | None = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +57,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     superseded: tuple[Run, ...] = ()
     stopped: tuple[Run, ...] = ()
     more: bool = False
+
+    @property
+    def newest(self) -> datetime | None:
+        """The time that others give way to."""
+        return next((one.nominal for one in reversed(self.occurrences) if not one.skipped), None)
 
 
 def decide_occurrences(schedule: Schedule, now: datetime, runs: Sequence[Run] = ()) -> Plan | None:
@@ -89,26 +95,6 @@ def is_own_occurrence(run: Run) -> bool:
     return run.source.type is SourceType.SCHEDULE and run.source.reason is None
 
 
-def record_span(
-    schedule: Schedule, after: datetime, until: datetime, reason: SkipReason, now: datetime
-) -> tuple[SkippedSpan, ...]:
-    """One record of every occurrence after `after` up to `until`; none if there are none."""
-    first = next_time(schedule.cadence, after)
-    last = previous_time(schedule.cadence, until + TICK)
-    if first is None or last is None or first > until:
-        return ()
-    span = SkippedSpan(
-        schedule_id=schedule.id,
-        environment=schedule.environment,
-        first=first,
-        last=last,
-        count=count_times(schedule.cadence, after, until),
-        reason=reason,
-        recorded_at=now,
-    )
-    return (span,)
-
-
 def _misfired(
     schedule: Schedule, now: datetime
 ) -> tuple[tuple[SkippedSpan, ...], list[Occurrence]]:
@@ -117,15 +103,24 @@ def _misfired(
     run = _made_up(schedule, now, until)
     unrun_until = run[0] - TICK if run else until
     kept = newest_times(schedule.cadence, schedule.cursor, unrun_until, SKIPS_KEPT_SINGLY)
-    spans = _spans(schedule, kept[0] - TICK, now) if kept else ()
-    skips = [_occurrence(schedule, time, _reason(schedule, time, now)) for time in kept]
-    return spans, [*skips, *(_occurrence(schedule, time) for time in run)]
+    late = Late(schedule, now, instead=_instead(schedule, now, until, run))
+    spans = late.spans(kept[0] - TICK) if kept else ()
+    return spans, [*(_skip(late, time) for time in kept), *(_run(schedule, time) for time in run)]
+
+
+def _instead(
+    schedule: Schedule, now: datetime, until: datetime, run: tuple[datetime, ...]
+) -> datetime | None:
+    """Which one makes up for those that are not run, by the policy that lets one do so."""
+    if schedule.definition.misfire is not Misfire.RUN_ONCE:
+        return None
+    return run[0] if run else next_time(schedule.cadence, max(schedule.cursor, until))
 
 
 def _fresh(schedule: Schedule, now: datetime) -> Iterator[Occurrence]:
     """Those decided in time: no misfire policy concerns them."""
     after = max(schedule.cursor, _last_late(schedule, now))
-    return (_occurrence(schedule, time) for time in times_between(schedule.cadence, after, now))
+    return (_run(schedule, time) for time in times_between(schedule.cadence, after, now))
 
 
 def _last_late(schedule: Schedule, now: datetime) -> datetime:
@@ -145,54 +140,20 @@ def _made_up(schedule: Schedule, now: datetime, until: datetime) -> tuple[dateti
                 return ()  # a newer one is due in time and makes up for all of them
             return newest_times(definition.cadence, after, until, 1)
         case Misfire.CATCH_UP:
-            after = max(after, _too_old(schedule, now) or after)
+            after = max(after, too_old(schedule, now) or after)
             return newest_times(definition.cadence, after, until, definition.catch_up_limit)
         case _:
             assert_never(definition.misfire)
 
 
-def _too_old(schedule: Schedule, now: datetime) -> datetime | None:
-    """The last instant that lies too far back to be caught up with."""
-    age = schedule.definition.catch_up_age
-    if age is None or schedule.definition.misfire is not Misfire.CATCH_UP:
-        return None
-    return now - age - TICK
+def _run(schedule: Schedule, nominal: datetime) -> Occurrence:
+    run_at = jittered(schedule.cadence, schedule.id, nominal)
+    return Occurrence(nominal=nominal, run_at=run_at)
 
 
-def _spans(schedule: Schedule, until: datetime, now: datetime) -> tuple[SkippedSpan, ...]:
-    """The older ones that are not run, one record for each reason."""
-    pause, too_old = schedule.last_pause, _too_old(schedule, now)
-    turns = [too_old, *((pause.since, pause.until) if pause else ())]
-    between = sorted(turn for turn in turns if turn and schedule.cursor < turn < until)
-    spans: list[SkippedSpan] = []
-    for after, end in pairwise([schedule.cursor, *between, until]):
-        for span in record_span(schedule, after, end, _reason(schedule, end, now), now):
-            if spans and spans[-1].reason is span.reason:
-                span = _joined(spans.pop(), span)
-            spans.append(span)
-    return tuple(spans)
-
-
-def _joined(span: SkippedSpan, following: SkippedSpan) -> SkippedSpan:
-    return replace(span, last=following.last, count=span.count + following.count)
-
-
-def _reason(schedule: Schedule, nominal: datetime, now: datetime) -> SkipReason:
-    pause, too_old = schedule.last_pause, _too_old(schedule, now)
-    if too_old is not None and nominal <= too_old:
-        return SkipReason.TOO_OLD
-    if schedule.definition.misfire is Misfire.CATCH_UP:
-        return SkipReason.OVER_LIMIT
-    if pause is not None and pause.since < nominal <= pause.until:
-        return SkipReason.PAUSED
-    return SkipReason.MISFIRED
-
-
-def _occurrence(
-    schedule: Schedule, nominal: datetime, skipped: SkipReason | None = None
-) -> Occurrence:
-    run_at = nominal if skipped else jittered(schedule.cadence, schedule.id, nominal)
-    return Occurrence(nominal=nominal, run_at=run_at, skipped=skipped)
+def _skip(late: Late, nominal: datetime) -> Occurrence:
+    reason, evidence = late.reason(nominal), late.evidence(nominal)
+    return Occurrence(nominal=nominal, run_at=nominal, skipped=reason, evidence=evidence)
 
 
 def _overlapped(
@@ -203,21 +164,30 @@ def _overlapped(
         case Overlap.ALLOW | Overlap.FORBID:
             return tuple(occurrences)  # all are made; their slots make them wait
         case Overlap.SKIP:
-            if _holders(runs) < schedule.definition.slots:
+            if len(_holders(runs)) < schedule.definition.slots:
                 return tuple(occurrences)
-            return _passed_over(occurrences, None, SkipReason.OVERLAP)
+            held_by = [run.id for run in _holders(runs)]
+            crowded = crowding(schedule, held_by)
+            return _passed_over(occurrences, None, SkipReason.OVERLAP, crowded)
         case Overlap.QUEUE_LATEST | Overlap.REPLACE:
-            return _passed_over(occurrences, _newest(occurrences), SkipReason.SUPERSEDED)
+            newest = _newest(occurrences)
+            newer = superseding(schedule, None if newest is None else newest.nominal)
+            return _passed_over(occurrences, newest, SkipReason.SUPERSEDED, newer)
         case _:
             assert_never(schedule.definition.overlap)
 
 
 def _passed_over(
-    occurrences: list[Occurrence], spared: Occurrence | None, reason: SkipReason
+    occurrences: list[Occurrence],
+    spared: Occurrence | None,
+    reason: SkipReason,
+    evidence: Evidence,
 ) -> tuple[Occurrence, ...]:
     """Skipped for `reason`, unless they already are for another, or are the one spared."""
     return tuple(
-        one if one.skipped or one is spared else replace(one, run_at=one.nominal, skipped=reason)
+        one
+        if one.skipped or one is spared
+        else replace(one, run_at=one.nominal, skipped=reason, evidence=evidence)
         for one in occurrences
     )
 
@@ -243,12 +213,12 @@ def _to_stop(own: list[Run], runs: Sequence[Run], schedule: Schedule) -> tuple[R
     """The oldest active occurrences, as many as must end before the newest has a slot."""
     active = [run for run in own if run.holds_schedule_slot]
     asked = [run for run in active if run.status is Status.CANCELLATION_REQUESTED]
-    needed = _holders(runs) - schedule.definition.slots + 1 - len(asked)
+    needed = len(_holders(runs)) - schedule.definition.slots + 1 - len(asked)
     return tuple([run for run in active if run not in asked][: max(needed, 0)])
 
 
-def _holders(runs: Sequence[Run]) -> int:
-    return sum(run.holds_schedule_slot for run in runs)
+def _holders(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if run.holds_schedule_slot]
 
 
 def _has_not_begun(run: Run) -> bool:

@@ -96,4 +96,6 @@ def _refuse_twins(stated: Sequence[Stated]) -> None:
     counts = Counter(one.definition.id for one in stated)
     twins = [name for name, count in counts.items() if count > 1]
     if twins:
-        raise InvalidInput("id", f"{twins[0]!r} is defined twice; give each schedule its own name")
+        raise InvalidInput(
+            "name", f"{twins[0]!r} is defined twice; give each schedule its own name"
+        )

@@ -8,8 +8,8 @@ from datetime import datetime
 from itertools import islice, pairwise
 
 from perdure.core.schedule.definition import Schedule, SkippedSpan
-from perdure.core.schedule.making import rfc3339
 from perdure.core.schedule.times import TICK, count_times, times_between
+from perdure.core.wording import rfc3339
 
 MOST_TOLD = 5
 

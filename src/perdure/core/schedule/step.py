@@ -13,11 +13,14 @@ from perdure.core.decide.create import NewRun
 from perdure.core.decide.operation import decide_cancel, decide_skip
 from perdure.core.limits import LimitScope
 from perdure.core.run import Actor
-from perdure.core.schedule.definition import Schedule, SkippedSpan, SkipReason
-from perdure.core.schedule.making import first_events, rfc3339, schedule_actor
+from perdure.core.schedule.definition import Schedule, SkippedSpan
+from perdure.core.schedule.making import first_events, schedule_actor
 from perdure.core.schedule.operation import Change
 from perdure.core.schedule.plan import Plan
+from perdure.core.schedule.skips import superseding
 from perdure.core.settings import Limit, declare
+from perdure.core.skipping import SkipReason
+from perdure.core.wording import rfc3339
 from perdure.errors import InvalidInput, UnreadableHistory
 
 
@@ -111,11 +114,13 @@ def slots_of(schedule: Schedule, by: Actor, at: datetime) -> Limit:
 
 def _commits(schedule: Schedule, plan: Plan, making: Making) -> Iterator[Commit]:
     actor, now = schedule_actor(schedule), making.now
+    newest = plan.newest or plan.cursor
     for run in plan.superseded:
-        skipped = decide_skip(run, actor, now, SkipReason.SUPERSEDED)
+        evidence = superseding(schedule, newest)
+        skipped = decide_skip(run, actor, now, SkipReason.SUPERSEDED, evidence)
         yield prepare_commit(run, skipped, making.commit_id())
     for run in plan.stopped:
-        reason = f"replaced by the occurrence of {rfc3339(plan.cursor)}"
+        reason = f"replaced by the occurrence of {rfc3339(newest)}"
         cancelled = decide_cancel(run, actor, now, reason)
         yield prepare_commit(run, cancelled, making.commit_id())
     for occurrence in plan.occurrences:

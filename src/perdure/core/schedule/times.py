@@ -145,7 +145,7 @@ def _within(cadence: Cadence, after: datetime, until: datetime) -> tuple[datetim
 
 def _next_cron(cron: Cron, after: datetime, until: datetime) -> datetime | None:
     fields = parse_cron(cron.expression)
-    start, stop = _seconds(after) + 1, _seconds(until) + 1
+    start, stop = seconds_of(after) + 1, seconds_of(until) + 1
     for stretch in stretches_between(cron.tz, start, stop, _fold(cron, fields)):
         if stretch.start >= start and _fires_after_gap(cron, fields, stretch):
             return _instant(stretch.start)
@@ -157,7 +157,7 @@ def _next_cron(cron: Cron, after: datetime, until: datetime) -> datetime | None:
 
 def _previous_cron(cron: Cron, after: datetime, until: datetime) -> datetime | None:
     fields = parse_cron(cron.expression)
-    start, stop = _seconds(after) + 1, _seconds(until) + 1
+    start, stop = seconds_of(after) + 1, seconds_of(until) + 1
     for stretch in stretches_backwards(cron.tz, start, stop, _fold(cron, fields)):
         found = last_match(fields, *_wall(stretch, start, stop))
         if found is not None:
@@ -169,7 +169,7 @@ def _previous_cron(cron: Cron, after: datetime, until: datetime) -> datetime | N
 
 def _count_cron(cron: Cron, after: datetime, until: datetime) -> int:
     fields = parse_cron(cron.expression)
-    start, stop = _seconds(after) + 1, _seconds(until) + 1
+    start, stop = seconds_of(after) + 1, seconds_of(until) + 1
     total = 0
     for stretch in stretches_between(cron.tz, start, stop, _fold(cron, fields)):
         first, last = _wall(stretch, start, stop)
@@ -190,21 +190,26 @@ def _fold(cron: Cron, fields: CronFields) -> Fold:
     return Fold.BOTH if fields.follows_elapsed_time else cron.fold
 
 
-def _fires_after_gap(cron: Cron, fields: CronFields, stretch: Stretch) -> bool:
-    """Whether a fixed time was jumped over on a day that was not jumped over as a whole."""
+def jumped_time(cron: Cron, fields: CronFields, stretch: Stretch) -> int | None:
+    """The first fixed time that was jumped over at the stretch's start, and so fires there; not
+    one of a day that was jumped over as a whole."""
     if not stretch.jumped or cron.gap is Gap.SKIP or fields.follows_elapsed_time:
-        return False
+        return None
     stop = stretch.start + stretch.offset
     start = stop - stretch.jumped
     midnight_after, midnight_before = -(-start // DAY) * DAY, stop // DAY * DAY
     if midnight_after >= midnight_before:
-        return first_match(fields, start, stop) is not None
+        return first_match(fields, start, stop)
     on_the_first = first_match(fields, start, midnight_after)
     on_the_last = first_match(fields, midnight_before, stop)
-    return on_the_first is not None or on_the_last is not None
+    return on_the_last if on_the_first is None else on_the_first
 
 
-def _seconds(instant: datetime) -> int:
+def _fires_after_gap(cron: Cron, fields: CronFields, stretch: Stretch) -> bool:
+    return jumped_time(cron, fields, stretch) is not None
+
+
+def seconds_of(instant: datetime) -> int:
     return (instant - EPOCH) // _SECOND
 
 

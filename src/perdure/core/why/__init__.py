@@ -16,6 +16,7 @@ from perdure.core.run import Run
 from perdure.core.why.ended import ended, last, leased, lost
 from perdure.core.why.facts import Facts, SeenWorker
 from perdure.core.why.gates import counted, lost_by_holders, open_gate, paused_queue, shut_limits
+from perdure.core.why.origin import origin_of
 from perdure.core.why.reason import Code, Holder, Reason, Why, at, because, blamed, named
 from perdure.core.why.workers import missing_workers
 
@@ -37,7 +38,7 @@ NOTICEABLE = timedelta(seconds=1)
 def explain(facts: Facts) -> Why:
     """Every reason, the weightiest first."""
     run = facts.run
-    return Why(run.id, run.status, facts.now, tuple(_reasons(facts)))
+    return Why(run.id, run.status, facts.now, tuple(_reasons(facts)), origin_of(run))
 
 
 def explain_unreadable(run_id: str, now: datetime, problem: str) -> Why:

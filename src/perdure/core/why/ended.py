@@ -12,7 +12,7 @@ from perdure.core.effects import DeadLetter, DeadLetterStatus
 from perdure.core.failure import CRASH, Failure, FailureKind
 from perdure.core.lifecycle import Status
 from perdure.core.run import SYSTEM, Lease, Run
-from perdure.core.schedule.definition import SkipReason
+from perdure.core.skipping import SkipReason, told_skip
 from perdure.core.why.facts import Facts
 from perdure.core.why.reason import Code, Reason, at, because, blamed, named
 
@@ -81,7 +81,8 @@ def _skipped(facts: Facts) -> Reason:
     event = last(facts, e.RunSkipped)
     code = Code.SUPERSEDED if run.reason == SkipReason.SUPERSEDED else Code.SKIPPED
     words = f"was {'superseded' if code is Code.SUPERSEDED else 'skipped'} by {named(event.actor)}"
-    return _ending(run, code, words + because(run.reason), who=event.actor, reason=run.reason)
+    why = told_skip(run.reason, event.evidence, event.occurred_at)
+    return _ending(run, code, words + because(why), who=event.actor, reason=run.reason)
 
 
 _TELL = {

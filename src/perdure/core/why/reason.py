@@ -113,12 +113,13 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 class Why(msgspec.Struct, frozen=True):
     """Why a run is where it is, at one moment by the storage's clock. `status` is none if this
-    code cannot read the run."""
+    code cannot read the run. `origin`: why it is there at all, if it was not simply triggered."""
 
     run_id: str
     status: Status | None
     at: datetime
     reasons: tuple[Reason, ...]
+    origin: str | None = None
 
     @property
     def codes(self) -> frozenset[Code]:

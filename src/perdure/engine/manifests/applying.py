@@ -8,13 +8,14 @@ the catalogue, and each schedule is compared and set; half an application is men
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.run import Actor, OnLeaseExpired, Policy
+from perdure.core.run import Actor, Policy
 from perdure.core.schedule import (
     DefinedBy,
     Definition,
@@ -22,9 +23,10 @@ from perdure.core.schedule import (
     Schedule,
     Stated,
     Touch,
+    check_ahead,
     rfc3339,
 )
-from perdure.core.values import decode_value, encode_value
+from perdure.core.values import decode_value
 from perdure.engine.catalogue import TaskEntry, entry_of, publish_tasks
 from perdure.engine.door import OPERATOR, By, actor_of, did_you_mean
 from perdure.engine.executors.target_task import target_task
@@ -38,9 +40,15 @@ from perdure.engine.manifests.saying import (
     say_schedule,
     say_task,
 )
-from perdure.engine.options import make_policy
 from perdure.engine.reconciling import PAGE, apply_stated
-from perdure.engine.schedule_options import Target, make_definition, target_of, target_of_entry
+from perdure.engine.schedule_options import (
+    Target,
+    make_definition,
+    target_of,
+    target_of_entry,
+    unknown_target,
+    usual_policy,
+)
 from perdure.engine.scheduling import tasks_by_name
 from perdure.engine.showing import Showing
 from perdure.errors import InvalidInput, InvalidManifest, ScheduleNotFound
@@ -113,8 +121,9 @@ class Manifests:
         an earlier manifest had and this one has not are deleted. Raises InvalidManifest."""
         app, actor = self._app, actor_of(by)
         known = await tasks_by_name(app)
-        checked = _Checked(app, manifest, known)
-        definitions = await self._as_stored(checked.definitions)
+        stored = await self._stored(manifest)
+        checked = _Checked(app, manifest, known, stored, await app.storage.now())
+        definitions = [_spelled(one, stored.get(one.id)) for one in checked.definitions]
         if not dry_run:
             await publish_tasks(app.storage, app.environment, checked.tasks, _replaces)
         stated = [Stated(definition) for definition in definitions]
@@ -140,36 +149,37 @@ class Manifests:
         made = [said.schedule(schedule.definition) for schedule in schedules]
         return {**({"tasks": tasks} if tasks else {}), "schedules": made}
 
+    async def say(self, schedule: Schedule) -> Said:
+        """A schedule, deleted or not, as a manifest would say it."""
+        return _Saying(self._app, await tasks_by_name(self._app)).schedule(schedule.definition)
+
     async def _chosen(self, names: Sequence[str] | None) -> list[Schedule]:
         if names is None:
-            return [schedule async for schedule in live_schedules(self._app)]
+            return [it async for it in all_schedules(self._app) if it.deleted is None]
         found = await self._app.storage.get_schedules(self._app.environment, names)
         for name in names:
             if name not in found or found[name].deleted is not None:
                 raise ScheduleNotFound(name)
         return [found[name] for name in names]
 
-    async def _as_stored(self, definitions: Sequence[Definition]) -> list[Definition]:
-        """With payloads spelled as they are stored, where they say the same."""
-        names = [definition.id for definition in definitions]
-        stored = (
-            await self._app.storage.get_schedules(self._app.environment, names) if names else {}
-        )
-        return [_spelled(one, stored.get(one.id)) for one in definitions]
+    async def _stored(self, manifest: Manifest) -> Mapping[str, Schedule]:
+        names = [stated.name for stated in manifest.schedules]
+        if not names:
+            return {}
+        return await self._app.storage.get_schedules(self._app.environment, names)
 
     async def _delete(self, schedules: Sequence[Schedule], by: Actor) -> None:
         for schedule in schedules:
             await self._app.schedules.delete(schedule.id, PRUNED, by=by)
 
 
-async def live_schedules(app: App) -> AsyncIterator[Schedule]:
-    """Every schedule that is not deleted, in order of name."""
+async def all_schedules(app: App) -> AsyncIterator[Schedule]:
+    """Every schedule, deleted ones too, in order of name."""
     after = ""
     while True:
         page = await app.storage.list_schedules(app.environment, limit=PAGE, after=after)
         for schedule in page:
-            if schedule.deleted is None:
-                yield schedule
+            yield schedule
         if len(page) < PAGE:
             return
         after = page[-1].id
@@ -178,9 +188,18 @@ async def live_schedules(app: App) -> AsyncIterator[Schedule]:
 class _Checked:
     """A manifest's entries and definitions. Raises InvalidManifest with all that is wrong."""
 
-    def __init__(self, app: App, manifest: Manifest, known: Tasks) -> None:
+    def __init__(
+        self,
+        app: App,
+        manifest: Manifest,
+        known: Tasks,
+        stored: Mapping[str, Schedule],
+        now: datetime,
+    ) -> None:
         self._app = app
         self._known = known
+        self._stored = stored
+        self._now = now
         self._problems: list[str] = []
         self.unknown: list[StatedSchedule] = []
         self.tasks = [entry for task in manifest.tasks if (entry := self._entry(task))]
@@ -206,11 +225,19 @@ class _Checked:
             made = make_definition(
                 stated.name, stated.cadence, self._target(stated), stated.settings
             )
+            if not self._has_it_already(made):
+                check_ahead(made.cadence, self._now)
         except InvalidInput as error:
-            named = InvalidInput("name", error.problem) if error.field == "id" else error
-            self._problems.append(stated.where.problem(named))
+            self._problems.append(stated.where.problem(error))
             return None
         return made if stated.policy is None else replace(made, policy=stated.policy)
+
+    def _has_it_already(self, definition: Definition) -> bool:
+        """Then its times may be over: to apply a manifest twice is to apply it once."""
+        stored = self._stored.get(definition.id)
+        return (
+            stored is not None and stored.deleted is None and stored.cadence == definition.cadence
+        )
 
     def _target(self, stated: StatedSchedule) -> Target:
         limit = self._app.defaults.payload_limit
@@ -221,8 +248,7 @@ class _Checked:
         if entry is not None:
             return target_of_entry(entry, limit)
         self.unknown.append(stated)
-        usual = usual_policy(self._app)
-        return Target(stated.task, usual, lambda payload: encode_value(dict(payload), limit=limit))
+        return unknown_target(self._app, stated.task)
 
 
 class _Saying:
@@ -249,13 +275,6 @@ def made_entry(app: App, stated: StatedTask) -> TaskEntry:
     return entry if stated.policy is None else replace(entry, policy=stated.policy)
 
 
-def usual_policy(app: App) -> Policy:
-    """The rules of a task that says nothing."""
-    return make_policy(
-        app.defaults, None, timeout=None, lease_ttl=None, on_lease_expired=OnLeaseExpired.RETRY
-    )
-
-
 def usual_target_policy(app: App) -> Policy:
     return replace(usual_policy(app), timeout=app.defaults.target_timeout)
 
@@ -273,6 +292,7 @@ def _defined_by_code(name: str) -> InvalidInput:
 
 
 def _spelled(stated: Definition, stored: Schedule | None) -> Definition:
+    """With its payload spelled as it is stored, where that says the same."""
     if stored is None or _canonical(stated) != _canonical(stored.definition):
         return stated
     return replace(stated, payload_json=stored.definition.payload_json)

@@ -16,7 +16,8 @@ from perdure.core.retry import BackoffKind
 from perdure.core.run import OnExhausted, OnLeaseExpired, Policy
 from perdure.core.schedule import Fold, Gap, Misfire, Overlap
 from perdure.engine.door import only_known
-from perdure.engine.executors.target import read_target
+from perdure.engine.executors.target import Target, read_target
+from perdure.engine.manifests.faults import Noted, check_each
 from perdure.engine.options import Retry
 from perdure.errors import InvalidInput
 
@@ -45,16 +46,19 @@ class Field(NamedTuple):
     read: Read | None = None
 
 
-def read_fields(given: Any, known: Mapping[str, Field], what: str) -> dict[str, Any]:
-    """What is given, read; null is as if it were not there. Raises InvalidInput."""
+def read_fields(given: Any, known: Mapping[str, Field], what: str, noted: Noted) -> dict[str, Any]:
+    """What is given, read; null is as if it were not there, and so is what is refused and noted.
+    Raises InvalidInput if it is no mapping."""
     if not isinstance(given, dict):
         raise InvalidInput("", f"must be a mapping, the {what}, not {given!r:.80}")
-    only_known(given, known, f"field of a {what}")
-    return {
-        name: value if (read := known[name].read) is None else read(value, name)
-        for name, value in given.items()
-        if value is not None
-    }
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        with noted.noting():
+            only_known([name], known, f"field of a {what}")
+            if value is not None:
+                read = known[name].read
+                found[name] = value if read is None else read(value, name)
+    return found
 
 
 def read_length(value: Any, field: str) -> Any:
@@ -91,11 +95,33 @@ def read_instant(value: Any, field: str) -> datetime:
 
 
 def read_retry(value: Any, field: str) -> Retry:
-    try:
-        given = read_fields(value, RETRY, "retry")
-    except InvalidInput as error:
-        raise InvalidInput(f"{field}.{error.field}".rstrip("."), error.problem) from None
+    noted, inner = Noted(), Noted()
+    with inner.noting():
+        given = read_fields(value, RETRY, "retry", inner)
+        kinds = {name: given[name] for name in given if name in ("kind", "delays")}
+        with noted.noting():
+            check_each(lambda fields: Retry(**fields), given, kinds)
+    noted.add(*(_within(field, error) for error in inner.errors))
+    noted.settle()
     return Retry(**given)
+
+
+def _within(field: str, error: InvalidInput) -> InvalidInput:
+    return InvalidInput(f"{field}.{error.field}".rstrip("."), error.problem)
+
+
+_NEEDED: dict[str, dict[str, Any]] = {
+    "http": {"kind": "http", "url": "https://shop.example"},
+    "shell": {"kind": "shell", "argv": ["true"]},
+}
+
+
+def read_whole_target(value: Any, field: str) -> Target:
+    """Raises all that is wrong with it."""
+    kind = value.get("kind") if isinstance(value, dict) else None
+    if kind in _NEEDED:
+        check_each(lambda fields: read_target(fields, field), value, _NEEDED[kind])
+    return read_target(value, field)
 
 
 def read_policy(value: Any, field: str) -> Policy:
@@ -182,13 +208,13 @@ SCHEDULE: dict[str, Field] = {
     "name": Field(TEXT, "its name, which is its identity"),
     **CADENCE,
     "task": Field(TEXT, "the task it runs, by name"),
-    "target": _TARGET._replace(read=read_target),
+    "target": _TARGET._replace(read=read_whole_target),
     **SETTINGS,
 }
 
 TASK: dict[str, Field] = {
     "name": Field(TEXT, "its name"),
-    "target": _TARGET._replace(read=read_target),
+    "target": _TARGET._replace(read=read_whole_target),
     "queue": Field(TEXT, "where its runs wait"),
     "priority": Field(WHOLE, "0 to 10"),
     "retry": Field({"$ref": "#/$defs/retry"}, "how often and when to try again", read_retry),

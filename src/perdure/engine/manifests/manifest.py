@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.engine.manifests.faults import Noted, flat
 from perdure.engine.manifests.lines import Document, Unreadable, read_documents
 from perdure.engine.manifests.reading import (
     StatedSchedule,
@@ -65,25 +66,32 @@ class _Reading:
             self.problems.append(f"{file}, line {error.line}: {error.problem}")
 
     def _document(self, document: Document) -> None:
-        try:
-            for kind, value, where in parts_of(document):
-                self._part(kind, value, where)
-        except InvalidInput as error:
-            self.problems.append(Where(document).problem(error))
+        noted = Noted()
+        found = [it for part in parts_of(document, noted) for it in self._part(*part)]
+        found += [(Where(document), error) for error in noted.errors]
+        told = sorted(found, key=lambda it: it[0].line_of(it[1]))
+        self.problems += [where.problem(error) for where, error in told]
 
-    def _part(self, kind: str, value: Any, where: Where) -> None:
+    def _part(self, kind: str, value: Any, where: Where) -> list[tuple[Where, InvalidInput]]:
+        """What is wrong with it, and where."""
         try:
             self.stated.append(_read(kind, value, where))
         except InvalidInput as error:
-            names = NAMES if is_wakeplane(value) else {}
-            self.problems.append(where._replace(names=names).problem(error))
+            named = where._replace(names=NAMES if is_wakeplane(value) else {})
+            return [(named, one) for one in flat(error)]
+        return []
 
 
-def gathered(texts: Iterable[tuple[str, str]]) -> Manifest:
-    """What these state; each is a file's name and its text. Raises InvalidManifest."""
-    reading, files = _Reading(), tuple(texts)
-    for file, text in files:
-        reading.file(file, text)
+def gathered(texts: Iterable[tuple[str, str | InvalidManifest]]) -> Manifest:
+    """What these state; each is a file's name and its text, or why it has none. Raises
+    InvalidManifest."""
+    reading, files = _Reading(), list[tuple[str, str]]()
+    for file, text in texts:
+        if isinstance(text, InvalidManifest):
+            reading.problems += text.problems
+        else:
+            files.append((file, text))
+            reading.file(file, text)
     schedules = [one for one in reading.stated if isinstance(one, StatedSchedule)]
     named = [one for one in reading.stated if isinstance(one, StatedTask)]
     tasks = [*named, *(one.own for one in schedules if one.own is not None)]
@@ -92,7 +100,7 @@ def gathered(texts: Iterable[tuple[str, str]]) -> Manifest:
         problems = [f"{', '.join(file for file, _ in files)}: there is no schedule in it"]
     if problems:
         raise InvalidManifest(problems)
-    return Manifest(tuple(schedules), tuple(tasks), files)
+    return Manifest(tuple(schedules), tuple(tasks), tuple(files))
 
 
 def _twins(what: str, stated: Iterable[StatedSchedule | StatedTask]) -> Iterator[str]:
@@ -110,22 +118,30 @@ def _read(kind: str, value: Any, where: Where) -> StatedSchedule | StatedTask:
     return read_wakeplane(value, where) if is_wakeplane(value) else read_schedule(value, where)
 
 
-def texts_of(paths: Iterable[str | os.PathLike[str]]) -> Iterator[tuple[str, str]]:
-    """Each file's name and text. Raises InvalidManifest."""
+def texts_of(
+    paths: Iterable[str | os.PathLike[str]],
+) -> Iterator[tuple[str, str | InvalidManifest]]:
+    """Each file's name and text, or why it cannot be read."""
     for path in paths:
         for file in _files(Path(path)):
-            try:
-                yield str(file), file.read_text("utf-8")
-            except OSError as error:
-                raise InvalidManifest([f"{file}: cannot be read: {error.strerror}"]) from error
-            except UnicodeDecodeError as error:
-                raise InvalidManifest([f"{file}: is not UTF-8: {error.reason}"]) from error
+            yield str(file), _text_of(file)
+
+
+def _text_of(file: Path) -> str | InvalidManifest:
+    if file.is_dir():
+        problem = f"has no file that ends in {', '.join(ENDINGS)}"
+        return InvalidManifest([f"{file}: {problem}"])
+    try:
+        return file.read_text("utf-8")
+    except OSError as error:
+        return InvalidManifest([f"{file}: cannot be read: {error.strerror}"])
+    except UnicodeDecodeError as error:
+        return InvalidManifest([f"{file}: is not UTF-8: {error.reason}"])
 
 
 def _files(path: Path) -> list[Path]:
+    """The files of a directory; if there are none, itself."""
     if not path.is_dir():
         return [path]
     found = sorted(file for file in path.iterdir() if file.suffix in ENDINGS and file.is_file())
-    if not found:
-        raise InvalidManifest([f"{path}: has no file that ends in {', '.join(ENDINGS)}"])
-    return found
+    return found or [path]

@@ -12,10 +12,15 @@ import msgspec
 
 from perdure.core.run import Policy
 from perdure.core.schedule import Cadence, at, cron, every
+from perdure.core.schedule.zone import EPOCH
+from perdure.core.values import encode_value
 from perdure.engine.door import text
 from perdure.engine.executors.target import Target
+from perdure.engine.manifests.faults import Noted, check_each
 from perdure.engine.manifests.fields import CADENCE, CONTAINER, SCHEDULE, TASK, read_fields
 from perdure.engine.manifests.lines import Document, Path
+from perdure.engine.schedule_options import Target as ScheduleTarget
+from perdure.engine.schedule_options import make_definition
 from perdure.errors import InvalidInput, InvalidPayload
 
 _WINDOW = ("start", "end", "jitter")
@@ -36,14 +41,16 @@ class Where(NamedTuple):
 
     def problem(self, error: InvalidInput) -> str:
         """Its file, line and field, and what is wrong there."""
-        field = f"payload.{error.field}" if isinstance(error, InvalidPayload) else error.field
-        field = self._called(field)
-        line = self.document.line_of(self.path, field)
-        full = (_dotted(self.path) + f".{field}").strip(".")
+        full = (_dotted(self.path) + f".{self._called(error)}").strip(".")
+        line = self.line_of(error)
         return f"{self}, line {line}, {full}: {error.problem}".replace(", : ", ": ")
 
-    def _called(self, field: str) -> str:
+    def line_of(self, error: InvalidInput) -> int:
+        return self.document.line_of(self.path, self._called(error))
+
+    def _called(self, error: InvalidInput) -> str:
         """`argv[0]` stands where `argv` does, unless it has a name of its own."""
+        field = f"payload.{error.field}" if isinstance(error, InvalidPayload) else error.field
         for ours, theirs in self.names.items():
             if field == ours or field.startswith((f"{ours}.", f"{ours}[")):
                 return theirs + field[len(ours) :]
@@ -81,34 +88,40 @@ class StatedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def parts_of(document: Document) -> Iterator[tuple[str, Any, Where]]:
-    """What a document holds: "schedule" or "task", its value, and where. Raises InvalidInput."""
+def parts_of(document: Document, noted: Noted) -> Iterator[tuple[str, Any, Where]]:
+    """What a document holds: "schedule" or "task", its value, and where."""
     value = document.value
     if not isinstance(value, dict) or not CONTAINER.keys() & value.keys():
         yield "schedule", value, Where(document)
         return
-    for name, items in read_fields(value, CONTAINER, "manifest").items():
+    for name, items in read_fields(value, CONTAINER, "manifest", noted).items():
         if not isinstance(items, list):
-            raise InvalidInput(name, f"must be a list, not {items!r:.80}")
+            noted.add(InvalidInput(name, f"must be a list, not {items!r:.80}"))
+            continue
         for place, item in enumerate(items):
             yield name.removesuffix("s"), item, Where(document, (name, place))
 
 
 def read_schedule(given: Any, where: Where) -> StatedSchedule:
-    """As Perdure writes it. Raises InvalidInput."""
-    fields = read_fields(given, SCHEDULE, "schedule")
-    name = _required(fields, "name")
-    cadence = _cadence({key: fields.pop(key) for key in CADENCE if key in fields})
-    policy, target = _policy(fields), fields.pop("target", None)
+    """As Perdure writes it. Raises InvalidInput, with all that is wrong."""
+    noted = Noted()
+    fields = read_fields(given, SCHEDULE, "schedule", noted)
+    name = _required(fields, given, "name", noted)
+    cadence = _cadence({key: fields.pop(key) for key in CADENCE if key in fields}, given, noted)
+    policy, target = _policy(fields, noted), fields.pop("target", None)
     task = fields.pop("task", None)
-    if (task is None) == (target is None):
-        raise InvalidInput("task", "name the task, or give a target of its own; one of the two")
+    if (given.get("task") is None) == (given.get("target") is None):
+        one = "name the task, or give a target of its own; one of the two"
+        noted.add(InvalidInput("task", one))
+    with noted.noting():
+        check_settings(name, fields, text("" if task is None else task, "task"))
+    noted.settle()
     own = None
     if target is not None:
         own = StatedTask(name=name, target=target, settings={}, policy=None, where=where)
     return StatedSchedule(
         name=name,
-        task=name if own else text(task, "task"),
+        task=name if own else task,
         cadence=cadence,
         settings=fields,
         policy=policy,
@@ -118,40 +131,70 @@ def read_schedule(given: Any, where: Where) -> StatedSchedule:
 
 
 def read_task(given: Any, where: Where) -> StatedTask:
-    """Raises InvalidInput."""
-    fields = read_fields(given, TASK, "task")
-    name, target = _required(fields, "name"), fields.pop("target", None)
-    if target is None:
-        raise InvalidInput("target", "is missing; say what it does, e.g. {kind: http, url: …}")
-    policy = _policy(fields)
+    """Raises InvalidInput, with all that is wrong."""
+    noted = Noted()
+    fields = read_fields(given, TASK, "task", noted)
+    name, target = _required(fields, given, "name", noted), fields.pop("target", None)
+    if given.get("target") is None:
+        missing = "is missing; say what it does, e.g. {kind: http, url: …}"
+        noted.add(InvalidInput("target", missing))
+    policy = _policy(fields, noted)
+    noted.settle()
     return StatedTask(name=name, target=target, settings=fields, policy=policy, where=where)
 
 
-def _required(fields: dict[str, Any], name: str) -> str:
-    if name not in fields:
-        raise InvalidInput(name, "is missing; it is needed")
-    return text(fields.pop(name), name)
+def check_settings(name: str, settings: Mapping[str, Any], task: str = "task") -> None:
+    """Raises all that is wrong with them and with the name, as far as that can be known here."""
+    target = ScheduleTarget(task or "task", Policy(), lambda payload: encode_value(dict(payload)))
+    sample = name or "schedule"
+    check_each(lambda said: make_definition(sample, _DAILY, target, said), settings)
 
 
-def _policy(fields: dict[str, Any]) -> Policy | None:
+_DAILY = cron("@daily")
+
+
+def _required(fields: dict[str, Any], given: Any, name: str, noted: Noted) -> str:
+    """Empty if it was noted that it is missing, or is no text."""
+    if given.get(name) is None:
+        noted.add(InvalidInput(name, "is missing; it is needed"))
+    with noted.noting():
+        return text(fields.pop(name, ""), name)
+    return ""
+
+
+def _policy(fields: dict[str, Any], noted: Noted) -> Policy | None:
     policy: Policy | None = fields.pop("policy", None)
     if policy is not None and fields.keys() & {"retry", "timeout"}:
-        raise InvalidInput("policy", "says all; leave out retry and timeout, or the policy")
+        says = "says all; leave out retry and timeout, or the policy"
+        noted.add(InvalidInput("policy", says))
     return policy
 
 
-def _cadence(fields: dict[str, Any]) -> Cadence:
-    """Raises InvalidInput unless it is one of the three, with what fits it."""
-    kinds = [kind for kind in _MAKERS if kind in fields]
+def _cadence(fields: dict[str, Any], given: Any, noted: Noted) -> Cadence:
+    """One of the three, with what fits it; if that is not so, it is noted, and any cadence."""
+    kinds = [kind for kind in _MAKERS if given.get(kind) is not None]
     if len(kinds) != 1:
         problem = "is missing; say cron, every or at" if not kinds else f"goes not with {kinds[1]}"
-        raise InvalidInput(kinds[0] if kinds else "cron", problem)
+        noted.add(InvalidInput(kinds[0] if kinds else "cron", problem))
+        return _DAILY
     [kind] = kinds
-    when = fields.pop(kind)
-    for name in fields.keys() - set(_FITTING[kind]):
+    for name in sorted(fields.keys() - {kind, *_FITTING[kind]}):
         fits = ", ".join(one for one in _MAKERS if name in _FITTING[one])
-        raise InvalidInput(name, f"does not fit {kind}, only {fits}; leave it out")
-    made: Cadence = _MAKERS[kind](when, **fields)
+        noted.add(InvalidInput(name, f"does not fit {kind}, only {fits}; leave it out"))
+    fitting = {name: value for name, value in fields.items() if name in (kind, *_FITTING[kind])}
+    with noted.noting():
+        check_each(lambda said: _made(kind, said), fitting, {kind: _ANY[kind]})
+        if kind in fitting:
+            return _made(kind, fitting)
+    return _DAILY
+
+
+_ANY: dict[str, Any] = {"cron": "@daily", "every": 60, "at": EPOCH}
+
+
+def _made(kind: str, fields: Mapping[str, Any]) -> Cadence:
+    options = {name: value for name, value in fields.items() if name != kind}
+    made: Cadence = _MAKERS[kind](fields.get(kind, _ANY[kind]), **options)
     return made
 
 

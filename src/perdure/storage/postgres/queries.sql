@@ -1602,11 +1602,11 @@ SELECT environment, scope, name, 1, max_leases, false, false, body
 
 -- name: insert_spans
 INSERT INTO perdure_skipped_spans (environment, schedule_id, first_at, last_at, count, reason,
-                                   recorded_at)
-SELECT environment, schedule_id, first_at, last_at, count, reason, recorded_at
+                                   recorded_at, evidence)
+SELECT environment, schedule_id, first_at, last_at, count, reason, recorded_at, evidence
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        environment text, schedule_id text, first_at timestamptz, last_at timestamptz,
-       count bigint, reason text, recorded_at timestamptz);
+       count bigint, reason text, recorded_at timestamptz, evidence text);
 
 -- name: covering_spans
 -- Which of these times lie in a span. Spans do not overlap: the first that ends after a time is
@@ -1690,7 +1690,7 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
  ORDER BY runs.nominal_at, runs.id;
 
 -- name: read_spans
-SELECT schedule_id, environment, first_at, last_at, count, reason, recorded_at
+SELECT schedule_id, environment, first_at, last_at, count, reason, recorded_at, evidence
   FROM perdure_skipped_spans
  WHERE environment = :environment AND schedule_id = :name
    AND last_at >= :first AND first_at <= :last

@@ -223,6 +223,7 @@ CREATE TABLE perdure_skipped_spans (
     count bigint NOT NULL,
     reason text COLLATE "C" NOT NULL,
     recorded_at timestamp with time zone NOT NULL,
+    evidence text,
     CONSTRAINT perdure_skipped_spans_pkey PRIMARY KEY (environment, schedule_id, last_at),
     CONSTRAINT perdure_skipped_spans_count_check CHECK (count >= 1),
     CONSTRAINT span_runs_forward CHECK (first_at <= last_at)

@@ -1389,8 +1389,9 @@ VALUES (:environment, :scope, :name, 1, :max_leases, 0, 0, :body)
 
 -- name: insert_spans
 INSERT INTO perdure_skipped_spans (environment, schedule_id, first_at, last_at, count, reason,
-                                   recorded_at)
-VALUES (:environment, :schedule_id, :first_at, :last_at, :count, :reason, :recorded_at);
+                                   recorded_at, evidence)
+VALUES (:environment, :schedule_id, :first_at, :last_at, :count, :reason, :recorded_at,
+        :evidence);
 
 -- name: covering_spans
 -- Which of these times lie in a span. Spans do not overlap: the first that ends after a time is
@@ -1465,7 +1466,7 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
  LIMIT :limit;
 
 -- name: read_spans
-SELECT schedule_id, environment, first_at, last_at, count, reason, recorded_at
+SELECT schedule_id, environment, first_at, last_at, count, reason, recorded_at, evidence
   FROM perdure_skipped_spans
  WHERE environment = :environment AND schedule_id = :name
    AND last_at >= :first AND first_at <= :last

@@ -125,9 +125,10 @@ class Kit(Assertions):
         return self._world.now
 
     def next_due(self) -> datetime | None:
-        """When time alone makes something happen next: a retry, a delayed run, a deadline, an
-        expiring lease. None: nothing will."""
-        return self._world.next_due()
+        """When time alone makes something happen next: a retry, a delayed run, a time of
+        a schedule, a deadline, an expiring lease. None: nothing will."""
+        moments = (self._world.next_due(), self._world.next_stated())
+        return min((moment for moment in moments if moment is not None), default=None)
 
     def also_due(self, source: DueSource) -> None:
         """Have another source of instants asked: given the time, the next one after it."""

@@ -16,6 +16,7 @@ from random import Random  # noqa: TID251  # seeded
 from typing import Any, TypeVar
 
 from perdure.core.run import Run
+from perdure.core.schedule import next_time
 from perdure.core.why import Code
 from perdure.engine.app import App
 from perdure.engine.context import current
@@ -186,6 +187,16 @@ class World:
         moments = [self._next_due_run(), self._next_due_schedule()]
         moments += [source(self.now) for source in self.other_sources]
         return min((moment for moment in moments if moment is not None), default=None)
+
+    def next_stated(self) -> datetime | None:
+        """The next time of a schedule that code states and nobody has stored yet."""
+        known = "SELECT count(*) FROM perdure_schedules WHERE name = ?"
+        times = (
+            next_time(stated.definition.cadence, self.now)
+            for name, stated in self.app.stated_schedules.items()
+            if stated.definition.enabled and not self.database.ask(known, name)
+        )
+        return min((time for time in times if time is not None), default=None)
 
     # Looking back
 

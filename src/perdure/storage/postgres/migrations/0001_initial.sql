@@ -276,6 +276,7 @@ CREATE TABLE perdure_skipped_spans (
     count        bigint NOT NULL CHECK (count >= 1),
     reason       text COLLATE "C" NOT NULL,
     recorded_at  timestamptz NOT NULL,
+    evidence     text,
     PRIMARY KEY (environment, schedule_id, last_at),
     CONSTRAINT span_runs_forward CHECK (first_at <= last_at)
 );

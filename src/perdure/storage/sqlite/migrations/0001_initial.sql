@@ -271,6 +271,7 @@ CREATE TABLE perdure_skipped_spans (
     count        INTEGER NOT NULL CHECK (count >= 1),
     reason       TEXT NOT NULL,
     recorded_at  INTEGER NOT NULL,
+    evidence     TEXT,
     PRIMARY KEY (environment, schedule_id, last_at),
     CHECK (first_at <= last_at)
 ) STRICT, WITHOUT ROWID;
