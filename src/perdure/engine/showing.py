@@ -20,7 +20,7 @@ from perdure.engine.redaction import HIDDEN, Redact
 
 T = TypeVar("T")
 
-_TEXTS = ("message", "traceback", "reason", "sentence", "why")
+_TEXTS = ("message", "traceback", "reason", "sentence", "why", "origin")
 _VALUES = ("tags", "meta", "details", "output", "execution_trace", "argv")
 _DOCUMENTS = ("payload_json", "result_json")
 _REFERRING = ("headers", "env")
