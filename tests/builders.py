@@ -6,6 +6,7 @@ Every event happens at `T0` unless told otherwise, to the run `RUN_ID`; a lease 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -242,3 +243,8 @@ def _lease(at: datetime) -> dict[str, Any]:
 def _said(at: datetime, actor: Actor, fields: dict[str, Any]) -> dict[str, Any]:
     said = {"run_id": RUN_ID, "environment": DEFAULT_ENVIRONMENT, "actor": actor}
     return said | {"occurred_at": at} | fields
+
+
+def as_id(value: object) -> str:
+    """As the id of a test: the same in every process that collects it."""
+    return re.sub(r" at 0x[0-9a-f]+", "", str(value))

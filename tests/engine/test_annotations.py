@@ -13,6 +13,7 @@ import msgspec
 import pydantic
 import pytest
 
+from builders import as_id
 from perdure import Context
 from perdure.engine.signature import Signature
 from perdure.errors import InvalidPayload, InvalidTask
@@ -111,7 +112,7 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
         (object, {"a": 1}),
         (Any, [1, "a", None]),
     ],
-    ids=str,
+    ids=as_id,
 )
 def test_what_goes_in_comes_back_in_arguments_and_results(annotation: Any, value: Any) -> None:
     back = there_and_back(annotation, value)
@@ -129,7 +130,7 @@ def test_what_goes_in_comes_back_in_arguments_and_results(annotation: Any, value
         (dict[int, str], {"1": "a"}, {1: "a"}),
         (Address, {"street": "M", "number": 3}, Address("M", 3)),
     ],
-    ids=str,
+    ids=as_id,
 )
 def test_json_will_do_where_there_is_no_python(annotation: Any, text: Any, value: Any) -> None:
     assert there_and_back(annotation, text) == value
@@ -149,7 +150,7 @@ def test_json_will_do_where_there_is_no_python(annotation: Any, text: Any, value
         (dict[tuple[int, int], str], "cannot have keys of type tuple"),
         (type, "type cannot be kept"),
     ],
-    ids=str,
+    ids=as_id,
 )
 def test_an_annotation_that_cannot_work_is_refused_at_once(annotation: Any, problem: str) -> None:
     with pytest.raises(InvalidTask) as refused:
@@ -221,7 +222,7 @@ def test_a_context_may_be_optional_and_anywhere() -> None:
         (Path, 5, "x", "Expected `Path`, got `int`: 5"),
         (Colour, "green", "x", "Invalid enum value 'green'"),
     ],
-    ids=str,
+    ids=as_id,
 )
 def test_a_misfit_says_where_and_what(
     annotation: Any, value: Any, field: str, problem: str

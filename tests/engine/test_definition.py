@@ -11,6 +11,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
+from builders import as_id
 from perdure import App, Retry
 from perdure.core.retry import Backoff, BackoffKind
 from perdure.core.run import OnExhausted
@@ -79,7 +80,7 @@ class Service:
         (5, "is no function"),
         (None, "is no function"),
     ],
-    ids=str,
+    ids=as_id,
 )
 def test_what_cannot_be_a_task_is_told_why(app: App, function: Any, problem: str) -> None:
     for define in (app.task, app.task(queue="mail")):
@@ -126,7 +127,7 @@ def test_functions_of_every_other_kind_are_tasks(app: App) -> None:
         ({"queue": ""}, "queue: must have 1 to 256 bytes, not 0"),
         ({"name": 7}, "name: must be text, not 7"),
     ],
-    ids=str,
+    ids=as_id,
 )
 def test_a_bad_setting_is_named_where_it_is_written(
     app: App, settings: dict[str, Any], problem: str
@@ -158,7 +159,7 @@ def test_a_bad_setting_is_named_where_it_is_written(
         ({"on_exhausted": "boom"}, "retry.on_exhausted: must be one of dead_letter, fail"),
         ({"poison_threshold": 0}, "retry.poison_threshold: must be a whole number from 1 on"),
     ],
-    ids=str,
+    ids=as_id,
 )
 def test_a_bad_retry_is_named_at_once(words: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidInput) as refused:
@@ -228,9 +229,12 @@ async def test_a_trigger_overrides_only_what_its_retry_says(app: App) -> None:
         ({"retry": 5}, "retry: must be a Retry"),
         ({"timeout": 0}, "timeout: must be longer than nothing"),
         ({"parent_id": "x"}, "parent_id: 'x' is not the id of a run"),
-        ({"run_at": datetime.now(UTC), "delay": 1}, "give run_at or delay, not both"),
+        (
+            {"run_at": datetime(2026, 1, 1, tzinfo=UTC), "delay": 1},
+            "give run_at or delay, not both",
+        ),
     ],
-    ids=str,
+    ids=as_id,
 )
 def test_a_bad_option_is_named_where_it_is_written(
     app: App, options: dict[str, Any], problem: str
@@ -274,7 +278,7 @@ async def test_a_parameter_may_be_called_self(app: App) -> None:
         ({"concurrency": 0}, "concurrency: must be a whole number from 1 on, not 0"),
         ({"drain": -1}, "drain: must not be negative"),
     ],
-    ids=str,
+    ids=as_id,
 )
 async def test_a_bad_worker_is_refused(app: App, words: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidInput) as refused:
@@ -296,7 +300,7 @@ async def test_a_bad_worker_is_refused(app: App, words: dict[str, Any], problem:
         ("sqlite:///x.db", {"max_connections": 5}, "max_connections: is no option of an App here"),
         ("sqlite:///x.db", {"environment": ""}, "environment: must have 1 to 256 bytes"),
     ],
-    ids=str,
+    ids=as_id,
 )
 def test_a_bad_app_is_refused_at_once(url: Any, words: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidInput) as refused:
