@@ -451,6 +451,20 @@ async def test_a_result_that_cannot_be_kept_is_refused(world: World) -> None:
     assert await reload(world.beside, owned) == owned
 
 
+@pytest.mark.parametrize("took", ["soon", [1], {"a": 1}, True, None, 1e300])
+async def test_whatever_a_worker_says_of_its_time_the_server_counts_on(
+    world: World, took: object
+) -> None:
+    await create(world.beside)
+    worker = await world.storage("work")
+    commit = success(await claim_one(worker))
+
+    odd = replace(commit.events[0], execution_trace={"total_ms": took})
+    [outcome] = await worker.commit([replace(commit, events=(odd,))])
+
+    assert isinstance(outcome, Committed)
+
+
 async def test_instants_that_lead_out_of_the_calendar_are_refused(world: World) -> None:
     await create(world.beside, priority=10)
     worker = await world.storage("work")

@@ -56,7 +56,7 @@ def beside_a_database(url: str, command: str) -> str:
     """The URL, if it is a database's. Raises CannotStart."""
     if is_server(url):
         advice = f"run `perdure {command}` where the database is, with its own URL as --url"
-        raise CannotStart(f"{url} is a server, and {command} needs the database itself; {advice}")
+        raise CannotStart(f"a server is no database, which {command} needs; {advice}")
     return url
 
 

@@ -1,4 +1,5 @@
-"""Log records on standard error: one line each, fields after the message, or JSON."""
+"""Log records on standard error: one line each, fields after the message, or JSON. Whoever says
+something, also the code of others: without what looks like a secret."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ import logging
 import os
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 from perdure.cli.output import CannotStart
+from perdure.engine.redaction import HIDDEN, Redact, Redaction
 from perdure.telemetry.fields import fields_of
 
 
@@ -21,6 +24,13 @@ def log_to_stderr(as_json: bool) -> None:
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # we say so ourselves
 
 
+def hide_by(redact: Redact) -> None:
+    """From now on, as an app would have it."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, Presentable):
+            handler.formatter.redact = redact
+
+
 def _level(name: str) -> str:
     known = logging.getLevelNamesMapping()
     if name.upper() not in known:
@@ -29,26 +39,55 @@ def _level(name: str) -> str:
     return name.upper()
 
 
-class Lines(logging.Formatter):
+class Presentable(logging.Formatter):
+    """What a record says, as it may be shown."""
+
+    redact: Redact = staticmethod(Redaction())
+
+    def said(self, record: logging.LogRecord) -> tuple[str, dict[str, Any], str]:
+        """Message, fields and traceback."""
+        message, fields = self._hidden(record.getMessage(), _plain(fields_of(record)))
+        trace = self.formatException(record.exc_info) if record.exc_info else ""
+        return message, fields, self._hidden(trace, {})[0]
+
+    def _hidden(self, text: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        try:
+            return self.redact(text, fields)
+        except Exception as error:  # noqa: BLE001  # somebody's own; rather nothing than a secret
+            return f"{HIDDEN} ({type(error).__name__} in redact)", {}
+
+
+class Lines(Presentable):
     def format(self, record: logging.LogRecord) -> str:
-        fields = " ".join(f"{name}={value}" for name, value in fields_of(record).items())
-        line = f"{_time(record)} {record.levelname:<7} {record.name}  {record.getMessage()}"
+        message, said, trace = self.said(record)
+        fields = " ".join(f"{name}={value}" for name, value in said.items())
+        line = f"{_time(record)} {record.levelname:<7} {record.name}  {message}"
         line = f"{line}  {fields}" if fields else line
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return f"{line}\n{trace}" if trace else line
 
 
-class JsonLines(logging.Formatter):
+class JsonLines(Presentable):
     def format(self, record: logging.LogRecord) -> str:
+        message, fields, trace = self.said(record)
         line = {
             "at": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
-            **fields_of(record),
+            "message": message,
+            **fields,
         }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+        if trace:
+            line["traceback"] = trace
         return json.dumps(line, default=str)
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """As JSON would have it, so that nothing hides within somebody's class."""
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(fields, default=str))
+    except (TypeError, ValueError):  # keys of any kind, or a value within itself
+        plain = {name: str(value) for name, value in fields.items()}
+    return plain
 
 
 def _time(record: logging.LogRecord) -> str:

@@ -28,10 +28,11 @@ def scheduler(
     It needs nobody's code; with APP (module:attribute) the database and the settings are its, and
     its schedules are stored first. SIGTERM or Ctrl-C stops it. With --json, log lines are JSON.
     """
-    from perdure.cli.logs import log_to_stderr
+    from perdure.cli.logs import hide_by, log_to_stderr
     from perdure.engine.scheduler_process import run_scheduler
 
     log_to_stderr(as_json)
     app = database_app(url, environment) if app_spec is None else load_app(app_spec, url)
     beside_a_database(app.url, "scheduler")
+    hide_by(app.redact)
     run(run_scheduler(app))

@@ -77,7 +77,7 @@ class App(Declarations):
         self.actor = client_of(actor)
         self.storage_options = storage_options
         self.redact = redact or Redaction()
-        self.tracing = tracing_of(tracing)
+        self.tracing = tracing_of(tracing, self.redact)
         self.metrics = Metrics(self)
         self.hub: Hub = Hub(self.ids.token(), self.metrics.registry)
         self.original: App = self

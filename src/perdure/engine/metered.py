@@ -159,8 +159,9 @@ class Facts:
                 if outcome is not None and _ends_attempt(event):
                     failure, trace = run.failure, event.execution_trace
                     ended.append((*of, outcome, "" if failure is None else failure.kind.value))
-                    if trace and "total_ms" in trace:
-                        seconds.append((of, trace["total_ms"] / 1000))
+                    took = trace.get("total_ms") if trace else None
+                    if isinstance(took, int | float):  # a worker far away may say what it likes
+                        seconds.append((of, took / 1000))
                 elif event.__class__ is RunStarted:
                     self._started.add(1, of)
         self._recovered.add(recovered)

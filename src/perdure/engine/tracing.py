@@ -22,6 +22,7 @@ from perdure.engine.outcome import (
     Settled,
     Stopped,
 )
+from perdure.engine.redaction import Redact, without_secrets
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
 
@@ -65,7 +66,7 @@ class Tracing:
 _UNTRACED: AbstractContextManager[Producer] = nullcontext(Producer())
 
 
-def tracing_of(wanted: Any) -> Tracing:
+def tracing_of(wanted: Any, redact: Redact) -> Tracing:
     """From `App(tracing=…)`: a tracer provider, True for the global one, or nothing."""
     if isinstance(wanted, Tracing):
         return wanted
@@ -78,14 +79,16 @@ def tracing_of(wanted: Any) -> Tracing:
         raise InvalidInput("tracing", problem) from error
     if wanted is not True and not hasattr(wanted, "get_tracer"):
         raise InvalidInput("tracing", f"must be True or a tracer provider, not {wanted!r}")
-    return Spans(get_tracer_provider if wanted is True else lambda: wanted)
+    return Spans(get_tracer_provider if wanted is True else lambda: wanted, redact)
 
 
 class Spans(Tracing):
-    """On. The provider is asked for each time: it may be set after the app was made."""
+    """On. The provider is asked for each time: it may be set after the app was made. What went
+    wrong is said without secrets: spans go to whoever looks after those."""
 
-    def __init__(self, provider: Callable[[], TracerProvider]) -> None:
+    def __init__(self, provider: Callable[[], TracerProvider], redact: Redact) -> None:
         self._provider = provider
+        self._redact = redact
 
     def trigger(self, task: str, queue: str) -> AbstractContextManager[Producer]:
         return self._trigger(task, queue)
@@ -110,7 +113,7 @@ class Spans(Tracing):
         attributes = _attributes(task, queue, "send")
         tracer = self._provider().get_tracer(SCOPE)
         span = tracer.start_span(f"trigger {task}", kind=SpanKind.PRODUCER, attributes=attributes)
-        return _Producer(span)
+        return _Producer(span, self._redact)
 
     def attempt(self, run: Run) -> AttemptSpan | None:
         return _quietly("attempt", lambda: self._consumer(run))
@@ -141,14 +144,15 @@ class Spans(Tracing):
                 },
             )
         )
-        return _Consumer(span)
+        return _Consumer(span, self._redact)
 
 
 class _Producer(Producer):
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, redact: Redact) -> None:
         from opentelemetry.trace import set_span_in_context
 
         self.span = span
+        self._redact = redact
         carrier: Carrier = {}
         _propagator().inject(carrier, set_span_in_context(span))
         self.carrier = carrier or None
@@ -158,12 +162,14 @@ class _Producer(Producer):
         _quietly("about", lambda: self.span.set_attributes(attributes))
 
     def fail(self, error: BaseException) -> None:
-        _set_error(self.span, type(error).__name__, str(error))
+        said = without_secrets(str(error), self._redact)
+        _set_error(self.span, type(error).__name__, said)
 
 
 class _Consumer(AttemptSpan):
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: Span, redact: Redact) -> None:
         self._span = span
+        self._redact = redact
 
     def activate(self) -> None:
         from opentelemetry.context import attach
@@ -177,7 +183,8 @@ class _Consumer(AttemptSpan):
     def _end(self, ending: Ending | Settled | None) -> None:
         self._span.set_attribute("perdure.outcome", _outcome(ending))
         if isinstance(ending, Raised):
-            _set_error(self._span, ending.failure.type or "", ending.failure.message)
+            said = without_secrets(ending.failure.message, self._redact)
+            _set_error(self._span, ending.failure.type or "", said)
             self._span.set_attribute("perdure.failure_kind", str(ending.failure.kind))
         elif ending is None:
             _set_error(self._span, "LeaseLost", "the lease was lost")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from perdure.errors import InvalidInput
 from perdure.storage.protocol import Clock, Storage
 
-__all__ = ["Storage", "check_url", "is_remote", "open_storage", "options_of"]
+__all__ = ["Storage", "check_url", "is_remote", "open_storage", "options_of", "shown_url"]
 
 _SQLITE = ("inline", "busy_timeout", "hints", "on_statement")
 _POSTGRES = (
@@ -74,11 +75,16 @@ def check_url(url: str | os.PathLike[str]) -> str:
         raise InvalidInput("url", f"must be a text or a path, not {url!r:.80}; {_KNOWN}")
     scheme, _, rest = url.partition("://")
     if scheme not in _OPTIONS:
-        raise InvalidInput("url", f"{url!r:.80} names no storage; {_KNOWN}")
+        raise InvalidInput("url", f"{shown_url(url)!r:.80} names no storage; {_KNOWN}")
     if scheme == "sqlite" and "?" in rest:
         problem = "takes nothing after a question mark; name only the file"
         raise InvalidInput("url", f"{url!r:.80} {problem}")
     return url
+
+
+def shown_url(url: str) -> str:
+    """For messages: who may read them need not know the password."""
+    return re.sub(r"//[^/]*@", "//***@", url)
 
 
 def options_of(url: str) -> tuple[str, ...]:

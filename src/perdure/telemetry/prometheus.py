@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
+from math import isfinite, isnan
 
 from perdure.telemetry.metric import Kind, Metric
 from perdure.telemetry.registry import Distribution, Labels, Registry
@@ -53,4 +54,6 @@ def _labels(metric: Metric, labels: Labels, **more: str) -> str:
 
 
 def _number(value: float) -> str:
+    if not isfinite(value):
+        return "NaN" if isnan(value) else "+Inf" if value > 0 else "-Inf"
     return str(int(value)) if value == int(value) else repr(value)

@@ -33,12 +33,12 @@ def parse_address(url: str) -> Address:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise InvalidInput("url", f"{url!r:.80} is no address: {error}") from error
-    if not parts.hostname or set(url) & set(" \t\r\n\\"):
-        raise InvalidInput("url", f"{url!r:.80} names no host; use http://host:port")
-    if parts.username is not None or parts.query or parts.fragment:
+        raise InvalidInput("url", f"that is no address: {error}") from error
+    if "@" in parts.netloc or parts.query or parts.fragment:
         advice = "takes host, port and path only; give the key as api_key or PERDURE_API_KEY"
         raise InvalidInput("url", f"the address of a server {advice}")
+    if not parts.hostname or set(url) & set(" \t\r\n\\"):
+        raise InvalidInput("url", f"{url!r:.80} names no host; use http://host:port")
     return Address(
         host=parts.hostname,
         port=port or _PORTS[parts.scheme],
