@@ -91,7 +91,10 @@ def _app(
 
 
 def _work(app: App, options: WorkerOptions) -> None:
+    from perdure.cli.logs import hide_by
     from perdure.engine.worker_process import run_worker
+
+    hide_by(app.redact)
 
     _collect_seldom()
 
