@@ -57,7 +57,7 @@ async def test_a_schedule_is_paused_resumed_and_deleted(client: httpx.AsyncClien
 
     paused = await client.post("/v1/schedules/nightly/pause", json={"reason": "holidays"})
     resumed = await client.post("/v1/schedules/nightly/resume")
-    deleted = await client.delete("/v1/schedules/nightly", params={"reason": "not needed"})
+    deleted = await client.delete("/v1/schedules/nightly", headers={"x-reason": "not needed"})
     gone = await client.get("/v1/schedules/nightly")
     again = await client.put("/v1/schedules/nightly", json=NIGHTLY)
 
