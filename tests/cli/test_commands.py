@@ -220,19 +220,6 @@ def test_config_hides_passwords(shell: Shell) -> None:
     assert "hunter2" not in answer.out
 
 
-@pytest.mark.parametrize("command", ["doctor", "migrate", "runs list", "tick"])
-@pytest.mark.parametrize("scheme", ["mysql", "http", "https", "postgresql"])
-def test_no_mistake_shows_the_password_of_a_url(shell: Shell, command: str, scheme: str) -> None:
-    if scheme == "postgresql" and command != "doctor":
-        return  # nobody answers there, which takes a while
-    url = f"{scheme}://ada:hunter2@127.0.0.1:9/runs"
-
-    answer = shell.perdure(*command.split(), PERDURE_URL=url)
-
-    assert answer.code != 0
-    assert "hunter2" not in answer.out + answer.err
-
-
 @pytest.mark.parametrize(
     ("command", "scheme"),
     [
