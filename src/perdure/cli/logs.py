@@ -31,13 +31,6 @@ def hide_by(redact: Redact) -> None:
             handler.formatter.redact = redact
 
 
-def hide_by(redact: Redact) -> None:
-    """From now on, as an app would have it."""
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler.formatter, Presentable):
-            handler.formatter.redact = redact
-
-
 def _level(name: str) -> str:
     known = logging.getLevelNamesMapping()
     if name.upper() not in known:
