@@ -89,7 +89,8 @@ class _Builder:
     """Values from events; of one text."""
 
     def __init__(self, text: str) -> None:
-        self._events = yaml.parse(text, Loader=_PARSER)
+        # Marks and flags of events are typed differently from one release of the stubs to the next.
+        self._events: Iterator[Any] = yaml.parse(text, Loader=_PARSER)
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._lines: dict[Path, int] = {}
         self._size = 0
