@@ -145,7 +145,9 @@ class SteppingClock(SystemClock):
 
 async def test_recovery_goes_on_when_somebody_sets_the_clock_back(sqlite_storage_url: str) -> None:
     clock = SteppingClock()
-    quick = Defaults(lease_ttl=timedelta(milliseconds=30), maintenance_tick=timedelta(0))
+    quick = Defaults(
+        lease_ttl=timedelta(milliseconds=30), maintenance_tick=timedelta(milliseconds=1)
+    )
     async with App(sqlite_storage_url, defaults=quick, clock=clock) as app:
         maintenance = Maintenance(app)
         await maintenance.run_once()

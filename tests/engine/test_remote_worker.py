@@ -186,7 +186,7 @@ async def test_limits_in_code_are_not_a_workers_to_declare_and_that_is_said(
         async with app, app.worker():
             assert await (await careful.trigger()).result(20) == "done"
 
-    assert "what code says was not told to the server" in caplog.text
+    assert "limits that code states were not told to the server" in caplog.text
     assert await world.beside.storage.limits("default") == []
 
 

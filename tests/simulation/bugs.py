@@ -182,13 +182,6 @@ def _(patch: Patch) -> None:
     patch(Patience, "may_take", lambda self, run, now, server_started: True)
 
 
-@bug("maintenance puts a renewed lease off for ever")
-def _(patch: Patch) -> None:
-    _in_query(
-        patch, "put_off_attention", "SET attention_at = lease_expires_at", "SET attention_at = NULL"
-    )
-
-
 # Claiming
 
 

@@ -48,6 +48,8 @@ from storage_kit import (
 )
 
 SHORT = timedelta(milliseconds=100)
+ENOUGH_TO_BLOCK = timedelta(seconds=1)
+"""On a busy machine a connection and a lock take their time."""
 LONG = timedelta(hours=1)
 
 
@@ -258,7 +260,7 @@ async def test_a_lease_that_expires_while_its_recovery_waits_for_the_lock_has_ex
 ) -> None:
     """Time is read once the row is ours: when the transaction began the lease was alive."""
     await create(postgres)
-    run = await claim_one(postgres, lease_ttl=SHORT)
+    run = await claim_one(postgres, lease_ttl=ENOUGH_TO_BLOCK)
     recovered = step(run, decide_recovery(run, lease_of(run).expires_at))
     async with Blocker.of(postgres_storage_url, run.id) as blocker:
         commit = asyncio.create_task(postgres.commit([recovered]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -75,6 +74,8 @@ def _say_misspelt(given: Iterable[str]) -> None:
     known = {VARIABLE + name.upper() for name in Defaults.__struct_fields__} | OTHER_VARIABLES
     plain = [name.removeprefix(VARIABLE) for name in known]
     for name in sorted(set(given) - known - _said_misspelt):
+        from difflib import get_close_matches  # only to explain a mistake
+
         near = get_close_matches(name.removeprefix(VARIABLE), plain, 1, cutoff=0.75)
         if near:
             _said_misspelt.add(name)

@@ -11,9 +11,20 @@ from collections.abc import Sequence
 
 from perdure.core.codec import encode_state
 from perdure.core.commit import Commit
-from perdure.core.events import RunLeaseClaimed, RunStarted
+from perdure.core.events import (
+    RunCancelled,
+    RunDeadLettered,
+    RunExpired,
+    RunFailed,
+    RunLeaseClaimed,
+    RunSkipped,
+    RunStarted,
+    RunSucceeded,
+)
 from perdure.storage.rows import Dialect, gate_of
 from perdure.storage.steps import Bulk, Row
+
+_ENDINGS = (RunSucceeded, RunFailed, RunDeadLettered, RunCancelled, RunExpired, RunSkipped)
 
 
 def advances(items: Sequence[Commit], dialect: Dialect) -> Bulk:
@@ -30,7 +41,7 @@ def _starts(item: Commit) -> bool:
 
 
 def _ends(item: Commit) -> bool:
-    return item.run.finished_at is not None and len(item.events) == 1
+    return len(item.events) == 1 and type(item.events[0]) in _ENDINGS
 
 
 def _started(item: Commit, dialect: Dialect) -> Row:
