@@ -7,7 +7,8 @@ import sqlite3
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from itertools import chain
+from typing import Any, TypeVar
 
 from perdure.errors import StorageError, StorageRefused, StorageUnavailable
 from perdure.storage.sql import Query, load_queries, repeated
@@ -19,9 +20,14 @@ OnStatement = Callable[[str], None]
 
 QUERIES: dict[str, Query] = load_queries("perdure.storage.sqlite")
 
+PACKED = {name for name, query in QUERIES.items() if " AS packed" in query.text}
+"""They answer with one text, for the same reason as in `Connection._bulk`."""
+
 WAL_TRIES = 100
-TOGETHER = 256
-"""Rows of one statement, at most. Halves of it for the rest, so that few texts are prepared."""
+TOGETHER = 512
+"""Rows of one statement, at most."""
+PREPARED = 512
+"""Texts that stay prepared: each query over many rows has one for every power of two."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -69,6 +75,7 @@ class Connection:
                 timeout=busy_timeout.total_seconds(),
                 isolation_level=None,
                 check_same_thread=False,
+                cached_statements=PREPARED,
                 factory=factory,
             )
             self._configure(now)
@@ -138,29 +145,55 @@ class Connection:
         if "{conditions}" in text:
             pieces = [QUERIES[name].text for name in step.conditions] or ["TRUE"]
             text = text.replace("{conditions}", " AND ".join(pieces))
-        return self.raw.execute(text, step.parameters).fetchall()
+        found = self.raw.execute(text, step.parameters).fetchall()
+        return _unpacked(found) if step.query in PACKED else found
 
     def _bulk(self, query: Query, rows: Sequence[Row]) -> Rows:
-        """Many rows a call: SQLite gives up the interpreter lock with each of them, and a busy
-        process takes its time to give that back."""
-        found: Rows = []
-        for together in _portions(rows):
-            values = [value for row in together for value in row]
-            found += self.raw.execute(repeated(query, len(together)), values)
-        return found
+        """The first values of the rows that took effect.
+
+        Many rows a call, and no answer row by row: with each step SQLite gives up the interpreter
+        lock, and a busy process takes its time to give that back. So whether all took effect is
+        known by their number; if not, they are taken back and tried one by one.
+        """
+        raw, before = self.raw, self.raw.total_changes
+        raw.execute("SAVEPOINT bulk")
+        for size, values in _portions(rows):
+            raw.execute(repeated(query, size), values)
+        if raw.total_changes - before != len(rows):
+            raw.execute("ROLLBACK TO SAVEPOINT bulk")
+            rows = [row for row in rows if self._takes_effect(query, row)]
+        raw.execute("RELEASE SAVEPOINT bulk")
+        return [row[:1] for row in rows]
+
+    def _takes_effect(self, query: Query, row: Row) -> bool:
+        before = self.raw.total_changes
+        self.raw.execute(repeated(query, 1), row)
+        return self.raw.total_changes > before
 
     def _say(self, name: str) -> None:
         if self._on_statement is not None:
             self._on_statement(name)
 
 
-def _portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    begin, size = 0, TOGETHER
-    while begin < len(rows):
-        while size > len(rows) - begin:
-            size //= 2
-        yield rows[begin : begin + size]
-        begin += size
+def _unpacked(found: Rows) -> Rows:
+    """Candidates, as every other query has them: id, state, no lease, first events."""
+    [[text]] = found
+    lines = [] if text is None else text.split("\x1e")
+    return [(run_id, state, None, events) for run_id, state, events in map(_split, lines)]
+
+
+def _split(line: str) -> list[str]:
+    return line.split("\x1f")
+
+
+def _portions(rows: Sequence[Row]) -> Iterator[tuple[int, list[Any]]]:
+    """Filled up with rows of nothing, which no statement takes for any: so that few texts are
+    prepared, and each goes far."""
+    for begin in range(0, len(rows), TOGETHER):
+        together = rows[begin : begin + TOGETHER]
+        size = 1 << (len(together) - 1).bit_length()
+        values = list(chain.from_iterable(together))
+        yield size, values + [None] * ((size - len(together)) * len(together[0]))
 
 
 @contextmanager

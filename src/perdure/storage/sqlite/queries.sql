@@ -52,10 +52,12 @@ INSERT INTO perdure_runs (id, environment, queue, task, priority, status, sequen
                   attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
                   created_at, finished_at, concurrency_key, schedule_id, nominal_at, batch_id,
                   parent_id, failure_kind, fingerprint, state)
+SELECT * FROM (
 VALUES (:id, :environment, :queue, :task, :priority, :status, :sequence, :claimable_at,
         :attention_at, :lease_token, :lease_worker, :lease_expires_at, :holds_slot, :gate,
         :created_at, :finished_at, :concurrency_key, :schedule_id, :nominal_at, :batch_id,
-        :parent_id, :failure_kind, :fingerprint, :state);
+        :parent_id, :failure_kind, :fingerprint, :state))
+ WHERE column1 IS NOT NULL;
 
 -- name: update_runs
 -- Only where the run still is what the step was made for; whose it is comes back. The expiry of a
@@ -79,8 +81,7 @@ UPDATE perdure_runs AS runs
        failure_kind = new.failure_kind, fingerprint = new.fingerprint, state = new.state
   FROM new
  WHERE runs.id = new.id AND runs.environment = new.environment AND runs.sequence = new.expected
-   AND runs.lease_token IS new.held_token
-RETURNING id;
+   AND runs.lease_token IS new.held_token;
 
 -- name: start_runs
 -- `update_runs` for runs that a worker has begun: what that cannot change is not touched.
@@ -97,8 +98,7 @@ UPDATE perdure_runs AS runs
        state = new.state
   FROM new
  WHERE runs.id = new.id AND runs.environment = new.environment AND runs.sequence = new.expected
-   AND runs.lease_token IS new.held_token
-RETURNING id;
+   AND runs.lease_token IS new.held_token;
 
 -- name: end_runs
 -- `update_runs` for runs that have ended: they hold nothing any more.
@@ -114,8 +114,7 @@ UPDATE perdure_runs AS runs
        fingerprint = new.fingerprint, state = new.state
   FROM new
  WHERE runs.id = new.id AND runs.environment = new.environment AND runs.sequence = new.expected
-   AND runs.lease_token IS new.held_token
-RETURNING id;
+   AND runs.lease_token IS new.held_token;
 
 -- name: any_parked
 -- Whether any run is parked at all, so that what knows no limits does not look for gates to open.
@@ -123,7 +122,7 @@ SELECT EXISTS (SELECT 1 FROM perdure_runs WHERE gate IS NOT NULL);
 
 -- name: insert_history
 INSERT INTO perdure_history (run_id, first_sequence, commit_id, events)
-VALUES (:run_id, :first_sequence, :commit_id, :events);
+SELECT * FROM (VALUES (:run_id, :first_sequence, :commit_id, :events)) WHERE column1 IS NOT NULL;
 
 -- name: insert_batches
 INSERT INTO perdure_batches (batch_id, run_id) VALUES (:batch_id, :id);
@@ -212,6 +211,7 @@ DELETE FROM perdure_outbox
 -- keys, one task and priority), so that neither runs in the
 -- future nor tasks this worker does not know cost more than one jump. Of each due lane the
 -- first few are ranked, queues taking turns. An hour is 3,600,000,000 microseconds.
+-- All in one text: JSON holds neither of the two separators.
 -- The jump seeks past the last instant of a lane, since SQLite begins to read at the values of a
 -- row comparison, not after them; and without `+` it would seek by the queue alone.
 WITH RECURSIVE lane (head) AS (
@@ -255,11 +255,13 @@ WITH RECURSIVE lane (head) AS (
      ORDER BY turn, claim_rank
      LIMIT :wanted
 )
-SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM ranked
-  JOIN perdure_runs AS runs ON runs.id = ranked.id
-  JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
- ORDER BY ranked.claim_rank, ranked.id;
+SELECT group_concat(packed, char(30))
+  FROM (SELECT runs.id || char(31) || runs.state || char(31) || history.events AS packed
+          FROM ranked
+          JOIN perdure_runs AS runs ON runs.id = ranked.id
+          JOIN perdure_history AS history
+            ON history.run_id = runs.id AND history.first_sequence = 1
+         ORDER BY ranked.claim_rank, ranked.id);
 
 -- name: claim_clock
 -- The time, and whether there are limits to look at.
