@@ -15,6 +15,8 @@ import msgspec
 class Status(StrEnum):
     """Where a run is in its life."""
 
+    __hash__ = str.__hash__  # Enum's own is a call of Python code, for every look-up
+
     SCHEDULED = "scheduled"
     QUEUED = "queued"
     CLAIMED = "claimed"
@@ -67,6 +69,8 @@ MEANING: dict[Status, str] = {
 class EventType(StrEnum):
     """What can happen to a run."""
 
+    __hash__ = str.__hash__
+
     CREATED = "run.created"
     DELIVERY_REQUESTED = "run.delivery_requested"
     LEASE_CLAIMED = "run.lease_claimed"
@@ -89,6 +93,8 @@ class EventType(StrEnum):
 
 class Guard(StrEnum):
     """The condition an arrow carries, in the words the docs print. `guards` judges them."""
+
+    __hash__ = str.__hash__
 
     ALWAYS = "always"
     DELIVERY_FITS = "the delivery targets this run and its queue"

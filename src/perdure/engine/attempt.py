@@ -28,6 +28,7 @@ from perdure.engine.tracing import AttemptSpan
 from perdure.telemetry import table
 from perdure.telemetry.record import Record
 
+MICROSECOND = timedelta(microseconds=1)
 START_LIMIT = timedelta(seconds=60)
 """How long a worker process may take until it calls the handler."""
 
@@ -117,16 +118,17 @@ class Attempt:
 
     def trace(self) -> dict[str, Any]:
         """Where the time went, in milliseconds."""
-        run, now = self.run, self._loop.time()
-        began = self._call.began_at or self._asked_at
+        run, call = self.run, self._call
+        began = call.began_at or self._asked_at
+        ended = call.over_at or self._loop.time()
         assert run.lease is not None
         waited = run.lease.claimed_at - (run.run_at or run.created_at)
         return {
-            "executor": str(self.executor),
-            "queue_wait_ms": _milliseconds(max(waited.total_seconds(), 0.0)),
-            "start_ms": _milliseconds(began - self._asked_at),
-            **self.context.timings,
-            "total_ms": _milliseconds((self._call.over_at or now) - began),
+            "executor": self.executor._value_,
+            "queue_wait_ms": max(waited // MICROSECOND, 0) / 1000,
+            "start_ms": round(1000 * (began - self._asked_at), 3),
+            **call.context.timings,
+            "total_ms": round(1000 * (ended - began), 3),
         }
 
     def _began(self) -> None:
@@ -148,6 +150,12 @@ class Attempt:
             self._on_freed(self)
         else:
             self._on_ended(self, self._meaning(ending))
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """What leads back to here goes, and so all of it at once: left to the garbage collector,
+        a busy worker would wade through ten thousands of ended attempts."""
+        self._call.on_began, self._call.on_over, self.context.trace = None, _is_known, dict
 
     def _meaning(self, ending: Ending | Settled) -> Ending | Settled | None:
         """What is to be recorded, given why it was asked to stop, if it was."""
@@ -186,5 +194,5 @@ class Attempt:
             self._timer = None
 
 
-def _milliseconds(seconds: float) -> float:
-    return round(seconds * 1000, 3)
+def _is_known(ending: Ending | Settled) -> None:
+    """It has been told already."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Never
 from perdure.core.run import Awaiting, AwaitingKind, Run
 from perdure.core.values import check_label, in_utc
 from perdure.engine.door import Duration, duration, flag
-from perdure.engine.keywords import explain_methods
+from perdure.engine.keywords import explain_methods, explain_offers
 from perdure.engine.run_log import NOWHERE, RunLog, Sink
 from perdure.errors import InvalidInput, OutsideRun, PerdureError, TransactionError
 from perdure.telemetry import table
@@ -66,7 +66,7 @@ class AttemptStopped(BaseException):
     `finally`, and let it pass."""
 
 
-@explain_methods
+@explain_offers
 class Context:
     """One attempt, seen from inside. Ask for it by annotation: `def task(ctx: Context, …)`."""
 

@@ -84,9 +84,10 @@ class Handlers:
         self._io_loop = loop
         self._logs = logs
         self._on_reports = on_reports
-        self._performer = Performer(self._loop)
+        to_loop = Mailbox(self._loop)
+        self._performer = Performer(to_loop)
         self._around = Surroundings(
-            to_loop=Mailbox(self._loop),
+            to_loop=to_loop,
             threads=self._threads,
             processes=self._processes,
             mail=Mailbox(loop),

@@ -7,7 +7,7 @@ stays as it was written.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,8 +50,13 @@ def explain_keywords(function: F) -> F:
 
 def explain_methods(cls: type[T]) -> type[T]:
     """The same for a class: what makes one, and what it offers."""
+    return explain_offers(cls, also=("__init__",))
+
+
+def explain_offers(cls: type[T], *, also: Collection[str] = ()) -> type[T]:
+    """What it offers, of a class that only the engine makes."""
     for name, method in list(vars(cls).items()):
-        if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
+        if inspect.isfunction(method) and (name in also or not name.startswith("_")):
             setattr(cls, name, explain_keywords(method))
     return cls
 

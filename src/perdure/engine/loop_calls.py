@@ -17,20 +17,30 @@ from typing import Any
 from perdure.engine.calls import Call, Surroundings
 from perdure.engine.context import Context, enter
 from perdure.engine.handler import Handler
+from perdure.engine.mailbox import Mailbox
 from perdure.engine.outcome import Ending, Settled, Stopped, ending_of, rejected
 from perdure.errors import InvalidInput
 
 
 class Performer:
-    """Has calls performed in the order they come. On the handlers' loop only."""
+    """Has calls performed in the order they come. Only `add` may be called from elsewhere than
+    the handlers' loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def __init__(self, to_loop: Mailbox) -> None:
+        self._to_loop = to_loop
+        self._loop = to_loop.loop
         self._calls: deque[LoopCall] = deque()
-        self._is_coming = False
+        self._is_coming = self._is_told = False
 
     def add(self, call: LoopCall) -> None:
+        """Whoever comes before the loop has heard of the first one is performed with it."""
         self._calls.append(call)
+        if not self._is_told:
+            self._is_told = True
+            self._to_loop.post(self._hear)
+
+    def _hear(self) -> None:
+        self._is_told = False  # first: what is added from now on may be missed here
         self.go_on()
 
     def go_on(self) -> None:
@@ -72,7 +82,7 @@ class LoopCall(Call):
         return self._task is not None
 
     def begin(self) -> None:
-        self._around.to_loop.post(self._performer.add, self)
+        self._performer.add(self)
 
     def ask(self) -> None:
         self._around.to_loop.post(self._cancel)

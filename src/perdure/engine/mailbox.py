@@ -13,7 +13,7 @@ class Mailbox:
     """Where calls for `loop` are put, from anywhere."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._is_waking = False
         self._is_planned = False
@@ -29,12 +29,12 @@ class Mailbox:
             self._wake()
         elif not self._is_planned:
             self._is_planned = True
-            here.call_soon(self._deliver if here is self._loop else self._wake)
+            here.call_soon(self._deliver if here is self.loop else self._wake)
 
     def _wake(self) -> None:
         self._is_waking = True
         with suppress(RuntimeError):  # that loop has been closed: nobody wants to know any more
-            self._loop.call_soon_threadsafe(self._deliver)
+            self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         self._is_waking = self._is_planned = False
@@ -44,4 +44,4 @@ class Mailbox:
                 function(*arguments)
         finally:
             if self._calls:  # one of them raised; the others are not to blame
-                self._loop.call_soon(self._deliver)
+                self.loop.call_soon(self._deliver)

@@ -1,5 +1,5 @@
 """How attempts ended, until that is durable: each with one commit, which keeps its id however
-often it is tried."""
+often it is tried. Those prepared together share one: no two of them are of one run's step."""
 
 from __future__ import annotations
 
@@ -61,8 +61,12 @@ class Recorder:
     def take(self) -> list[Finished]:
         """What is to be recorded now, each with its commit; what lost its lease is dropped."""
         finished, self.finished = self.finished, []
-        now = self._time.now()
-        return [item for item in finished if item.commit is not None or self._prepare(item, now)]
+        now, commit_id = self._time.now(), self._app.ids.commit_id()
+        return [
+            item
+            for item in finished
+            if item.commit is not None or self._prepare(item, now, commit_id)
+        ]
 
     def put_back(self, finished: Sequence[Finished]) -> None:
         """Whether it was stored is unknown; the same commits again will tell."""
@@ -83,24 +87,24 @@ class Recorder:
         if again:
             await self._decide_again(again)
 
-    def _prepare(self, item: Finished, now: datetime) -> bool:
+    def _prepare(self, item: Finished, now: datetime, commit_id: str) -> bool:
         try:
             self._leases.check(item.run.id, item.token)
-            item.commit = self._commit_of(item, now)
+            item.commit = self._commit_of(item, now, commit_id)
         except LeaseLost:
             self._leases.drop(item.token)
             table.LATE_OUTCOME.say(run_id=item.run.id)
             return False
         except Exception as error:  # noqa: BLE001  # it must not keep the others
             item.ending = not_executed(error)
-            item.commit = self._commit_of(item, now)
+            item.commit = self._commit_of(item, now, commit_id)
             table.OUTCOME_IMPOSSIBLE.say_with_error(run_id=item.run.id)
         return True
 
-    def _commit_of(self, item: Finished, now: datetime) -> Commit:
+    def _commit_of(self, item: Finished, now: datetime, commit_id: str) -> Commit:
         jitter = self._app.clock.jitter()
         events = decide_ending(item.run, item.token, item.ending, now, jitter, item.evidence)
-        return prepare_commit(item.run, events, self._app.ids.commit_id())
+        return prepare_commit(item.run, events, commit_id)
 
     def _refused(self, item: Finished, why: object) -> None:
         """The storage will never take it. That it will not is recorded instead."""

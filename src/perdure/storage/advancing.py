@@ -37,7 +37,10 @@ def advances(items: Sequence[Commit], dialect: Dialect) -> Bulk:
 
 
 def _starts(item: Commit) -> bool:
-    return [type(event) for event in item.events] == [RunLeaseClaimed, RunStarted]
+    events = item.events
+    if len(events) != 2 or type(events[1]) is not RunStarted:
+        return False
+    return type(events[0]) is RunLeaseClaimed
 
 
 def _ends(item: Commit) -> bool:

@@ -161,18 +161,18 @@ def decide_success(
 ) -> Events:
     """The attempt returned. That stands, also if a cancellation was asked for meanwhile."""
     lease = _attempting(run, token)
-    return [
-        fact(
-            e.RunSucceeded,
-            run,
-            _worker(lease),
-            now,
-            attempt=lease.attempt,
-            result_json=result_json,
-            execution_trace=evidence.execution_trace,
-            output=evidence.output,
-        )
-    ]
+    succeeded = e.RunSucceeded(
+        run_id=run.id,
+        environment=run.environment,
+        occurred_at=max(now, run.updated_at),
+        actor=_worker(lease),
+        lease_expires_at=lease.expires_at,
+        attempt=lease.attempt,
+        result_json=result_json,
+        execution_trace=evidence.execution_trace,
+        output=evidence.output,
+    )
+    return [succeeded]
 
 
 def decide_failure(
