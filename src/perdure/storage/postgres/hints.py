@@ -35,7 +35,11 @@ KEEPALIVE: dict[str, Any] = {
     "application_name": "perdure hints",
 }
 
-NOTIFY = "SELECT pg_notify(%s, part) FROM unnest(%s::text[]) AS part"
+NOTIFY = """
+SELECT pg_notify(%s, part)
+  FROM set_config('synchronous_commit', 'off', TRUE), unnest(%s::text[]) AS part
+"""
+"""Nobody waits for the disk: a hint need not survive anything."""
 
 
 class PostgresHints:
