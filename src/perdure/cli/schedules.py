@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -209,7 +210,7 @@ async def backfill(
     if last < first:
         raise Misused(f"--to must not lie before --from, {start}")
     times = await app.schedules.count_backfill(name, first, last)
-    _warn_of_what_is_left(schedule, last)
+    _warn_of_what_is_left(schedule, first, last)
     if dry_run:
         answer(as_json, {"times": times, "made": 0}, f"{times} times would be run.")
         return
@@ -221,11 +222,16 @@ async def backfill(
     answer(as_json, {"times": times, "made": made}, f"{made} runs were made.")
 
 
-def _warn_of_what_is_left(schedule: Schedule, last: datetime) -> None:
-    if last > schedule.cursor:
-        from perdure.core.wording import clock_in
+def _warn_of_what_is_left(schedule: Schedule, first: datetime, last: datetime) -> None:
+    from perdure.core.wording import clock_in
 
-        until = clock_in(zone_of(schedule.cadence), schedule.cursor)
+    clock, forgotten = partial(clock_in, zone_of(schedule.cadence)), schedule.forgotten_until
+    if forgotten is not None and first <= forgotten and last > schedule.created_at:
+        since, until = clock(schedule.created_at.replace(microsecond=0)), clock(forgotten)
+        gone = f"records from {since} to {until} may have been pruned"
+        click.echo(f"Its {gone}; times that may have run are left alone.", err=True)
+    if last > schedule.cursor:
+        until = clock(schedule.cursor)
         note = f"{schedule.id} is decided until {until}; what comes later is left to it."
         click.echo(note, err=True)
 

@@ -251,7 +251,8 @@ class Schedules:
     ) -> Backfilled:
         """Run its times from `start` to `end`, both included, that have not been run. Twice is
         once. If they were many, `rest_after` says from where to go on. Times that the schedule has
-        not come to yet are left to it."""
+        not come to yet are left to it; those that may have run, but of which retention has left no
+        record, are not run either."""
         actor, why = actor_of(by), reason_of(reason) or ""
         schedule = await self._existing(name)
         wish = await self._wish(schedule)
