@@ -65,7 +65,7 @@ def _tell(found: Reconciliation, now: datetime) -> None:
         _tell_if_over(one, now)
     for before, one in found.changed:
         changed = changed_fields(before.definition, one.definition)
-        fields = ", ".join(changed) or "it was deleted"
+        fields = ", ".join([*changed, *(["it was deleted"] if before.deleted else [])])
         table.SCHEDULE_CHANGED.say(schedule_id=before.id, fields=fields)
         if "cadence" in changed:
             _tell_if_over(one, now)
