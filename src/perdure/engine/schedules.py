@@ -177,11 +177,13 @@ class Schedules:
         actor, why = actor_of(by), reason_of(reason)
         before = (await self._existing(name)).definition
         target = await self._target(task) if task is not None else await self._same(before.task)
-        return await self._change(
-            name,
-            _updating(lambda old: changed_definition(old, target, settings, cadence), actor, why),
-            by,
-        )
+
+        def define(old: Definition) -> Definition:
+            # Whoever says nothing about the task leaves it as somebody else has changed it by now.
+            own = target if task is not None else replace(target, task=old.task)
+            return changed_definition(old, own, settings, cadence)
+
+        return await self._change(name, _updating(define, actor, why), by)
 
     async def replace(
         self,
