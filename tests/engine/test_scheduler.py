@@ -355,7 +355,7 @@ async def test_orphans_are_reported_by_the_app_that_has_their_task_and_stay(
     async with stranger, App(storage_url):
         assert caplog.messages == []
 
-    async with with_tasks(App(storage_url, defaults=PATIENT)) as app:
+    async with with_tasks(App(storage_url, defaults=PATIENT)) as app, app.twin():
         assert [it.id for it in await app.schedules.list()] == ["digest"]
 
     [said] = [r for r in caplog.records if r.name == "perdure.schedules"]

@@ -55,7 +55,8 @@ async def reconcile_code(app: App) -> Reconciliation:
     found = await apply_stated(app, stated, DefinedBy.CODE, app.actor)
     orphaned = tuple(it for it in found.orphaned if it.definition.task in app.tasks)
     found = replace(found, orphaned=orphaned)
-    _tell(found, app.time())
+    if not app.is_spoken_for:
+        _tell(found, app.time())
     return found
 
 
