@@ -217,9 +217,10 @@ async def backfill(
     if not reason:
         raise Misused("say why: --reason")
     click.echo(f"{times} times are to be run.", err=True)
-    made = await _backfilled(app, name, (first, last), reason, operator(by), times)
+    made, found = await _backfilled(app, name, (first, last), reason, operator(by), times)
     await _written(app, by, "backfill_schedule", name, reason, start=first, end=last, made=made)
-    answer(as_json, {"times": times, "made": made}, f"{made} runs were made.")
+    besides = f" {found} times had one already, which may be pruned." if found else ""
+    answer(as_json, {"times": times, "made": made}, f"{made} runs were made.{besides}")
 
 
 def _warn_of_what_is_left(schedule: Schedule, first: datetime, last: datetime) -> None:
@@ -238,17 +239,18 @@ def _warn_of_what_is_left(schedule: Schedule, first: datetime, last: datetime) -
 
 async def _backfilled(
     app: App, name: str, within: tuple[datetime, datetime], reason: str, by: str, times: int
-) -> int:
-    """A thousand at a time, and how far it is after each."""
+) -> tuple[int, int]:
+    """How many were made, how many found; a thousand at a time, and how far it is after each."""
     start, end = within
-    made = 0
+    made = found = 0
     with progress("backfill", times) as reached:
         while True:
             done = await app.schedules.backfill(name, start, end, reason, by=by)
             made += sum(run.created for run in done.runs)
+            found += sum(not run.created for run in done.runs)
             reached(made)
             if done.rest_after is None:
-                return made
+                return made, found
             start = done.rest_after + timedelta(microseconds=1)
 
 
