@@ -256,7 +256,7 @@ KEPT: dict[SkipReason, Evidence] = {
     SkipReason.SUPERSEDED: Evidence(overlap="queue_latest", newer=ELEVEN),
     SkipReason.CHANGED: Evidence(unknown_task="send", touch=Touch(by=ANN, at=ELEVEN)),
     SkipReason.DELETED: Evidence(pause=PAUSE, touch=DELETED),
-    SkipReason.DISABLED: Evidence(),
+    SkipReason.DISABLED: Evidence(touch=Touch(by=ANN, at=NINE, reason="too loud")),
 }
 
 

@@ -64,7 +64,8 @@ class Hall:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         _, name, rest = scope["path"].split("/", 2)
         path = f"/{rest}"
-        await self._apis[name]({**scope, "path": path, "raw_path": path.encode()}, receive, send)
+        raw = b"/" + scope["raw_path"].split(b"/", 2)[2]
+        await self._apis[name]({**scope, "path": path, "raw_path": raw}, receive, send)
 
     def _call(self, coroutine: Coroutine[Any, Any, object]) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)

@@ -348,6 +348,33 @@ async def test_a_backfill_counts_first_and_goes_on_to_the_end(app: App, shell: S
     assert (again.out, again.err) == ("0 runs were made.\n", "0 times are to be run.\n")
 
 
+async def test_a_backfill_says_what_it_leaves_alone(app: App, shell: Shell) -> None:
+    async with app:
+        await app.schedules.create("each", every(60), "send", misfire="skip")
+        old = await rewound(app, "each", timedelta(minutes=10))
+        await app.scheduler().run_once()
+    pruned = shell.perdure("prune", "--older-than", "0s", "--yes")
+    within = ("--from", old.created_at.isoformat(), "--to", "2100-01-01")
+
+    counted = shell.perdure("schedules", "backfill", "each", *within, "--dry-run")
+
+    before = ("--from", (old.created_at - timedelta(minutes=3)).isoformat())
+    until = ("--to", old.created_at.isoformat())
+    backfill = ("schedules", "backfill", "each", *before, *until, "--reason", "lost")
+    made = shell.perdure(*backfill)
+    async with app:
+        for run in (await app.runs.list(status="queued")).runs:
+            await app.runs.cancel(run.id)
+    shell.perdure("prune", "--older-than", "0s", "--yes")
+    again = shell.perdure(*backfill)
+
+    assert made.out == "3 runs were made.\n"
+    assert again.out == "0 runs were made. 3 times had one already, which may be pruned.\n"
+    assert pruned.out.endswith("runs are forgotten.\n")
+    assert counted.out in ("0 times would be run.\n", "1 times would be run.\n")
+    assert "may have been pruned; times that may have run are left alone" in counted.err
+
+
 async def test_a_date_is_all_of_its_day_and_a_range_runs_forward(app: App, shell: Shell) -> None:
     async with app:
         await app.schedules.create("each", cron("0 * * * *", tz="Asia/Tokyo"), "send")

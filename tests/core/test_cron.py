@@ -117,7 +117,11 @@ def test_days_are_found_by_date_and_by_weekday(
         ("0 0 * MON *", "field 4 (month): 'MON' is not a number or one of JAN FEB"),
         ("0 x * * *", "field 2 (hour): 'X' is not a number"),
         ("0 ٣ * * *", "field 2 (hour): '٣' is not a number"),
-        ("0 -1 * * *", "field 2 (hour): '' is not a number"),
+        ("0 -1 * * *", "field 2 (hour): a number is missing in -1"),
+        ("0 1- * * *", "field 2 (hour): a number is missing in 1-"),
+        ("0 0 * * 1,#2", "field 5 (day of week): a number is missing in #2"),
+        ("TZ=UTC 0 9 * * *", "names a zone; say it apart, e.g. tz='Europe/Berlin'"),
+        ("CRON_TZ=Asia/Tokyo 0 9 * * *", "names a zone; say it apart"),
         ("0 22-2 * * *", "field 2 (hour): 22-2 runs backwards; write 22-23,0-2"),
         ("1,,2 * * * *", "field 1 (minute): there is nothing beside a comma"),
         ("*/0 * * * *", "field 1 (minute): a step of 0 is not between 1 and 60"),
@@ -128,7 +132,7 @@ def test_days_are_found_by_date_and_by_weekday(
         ("0 0 * * L", "field 5 (day of week): L needs a day before it"),
         ("0 0 * * 1#6", "field 5 (day of week): '6' after # is not between 1 and 5"),
         ("0 0 32W * *", "field 3 (day of month): 32 is not between 1 and 31"),
-        ("0 0 W * *", "field 3 (day of month): '' is not a number"),
+        ("0 0 W * *", "field 3 (day of month): a number is missing in W"),
         ("0 L * * *", "field 2 (hour): 'L' is not a number"),
         ("0 0 30 2 *", "field 3 (day of month): no month of field 4 ever has such a day"),
         ("0 0 0 31 4,6,9,11 *", "field 4 (day of month): no month of field 5 ever has"),
@@ -187,3 +191,7 @@ def test_whatever_is_typed_is_read_or_refused(text: str) -> None:
     if made is not None:
         first, second = next_times(made, NOW, 2)
         assert NOW < first < second < NOW + timedelta(days=366 * 85)
+
+
+def test_zeros_before_a_number_change_nothing_however_many() -> None:
+    assert times(f"{5:020} */{10:020} * * *", 5) == times("5 */10 * * *", 5)

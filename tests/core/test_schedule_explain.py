@@ -187,6 +187,15 @@ def test_its_record_is_gone() -> None:
     assert explain(since_six(), NINE, NOON).verdict is Verdict.NOT_ON_RECORD
 
 
+def test_what_an_earlier_cadence_decided_may_be_gone_too() -> None:
+    changed = replace(since_six(), cadence_since=NOON, forgotten_until=NINE)
+
+    gone, never = (explain(changed, time, NOON) for time in (NINE, NINE + HOUR))
+
+    assert (gone.verdict, never.verdict) == (Verdict.NOT_ON_RECORD, Verdict.BEFORE_ITS_TIME)
+    assert "what was decided by an earlier one is no longer on record" in gone.sentence
+
+
 def test_it_is_still_to_come() -> None:
     assert explain(since_six(), NOON, NINE + MINUTE).verdict is Verdict.STILL_TO_COME
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
+from msgspec.structs import replace
 
 from builders import CLIENT, PAYLOAD, RUN_ID, TASK, a_policy
 from perdure.core.decide import NewRun, decide_create
@@ -19,6 +20,7 @@ from perdure.core.schedule import (
     decide_backfill,
     every,
     first_events,
+    forgettable_keys,
     is_own_occurrence,
     occurrence_key,
     rfc3339,
@@ -30,6 +32,18 @@ from scheduling import HOUR, MINUTE, NINE, SECOND, a_schedule
 
 PLAIN = NewRun(task=TASK, queue="mail", policy=a_policy(max_attempts=7), task_version=4)
 TEN = NINE + HOUR
+
+
+def a_span(first: datetime, last: datetime) -> SkippedSpan:
+    return SkippedSpan(
+        schedule_id="digest",
+        environment="default",
+        first=first,
+        last=last,
+        count=1,
+        reason=SkipReason.MISFIRED,
+        recorded_at=last,
+    )
 
 
 def test_an_occurrence_is_keyed_by_its_nominal_time_in_utc() -> None:
@@ -152,16 +166,39 @@ def test_a_time_recorded_as_skipped_is_backfilled_under_a_key_of_its_own() -> No
 
 
 def test_a_skip_is_on_record_singly_or_in_a_span() -> None:
-    span = SkippedSpan(
-        schedule_id="digest",
-        environment="default",
-        first=NINE,
-        last=NINE + 5 * HOUR,
-        count=6,
-        reason=SkipReason.MISFIRED,
-        recorded_at=NINE + 9 * HOUR,
-    )
+    span = a_span(NINE, NINE + 5 * HOUR)
 
     assert was_recorded(NINE, {NINE}, ())
     assert was_recorded(NINE + HOUR, (), [span])
     assert not was_recorded(NINE - HOUR, {NINE}, [span])
+
+
+def test_a_backfill_leaves_alone_what_may_have_run_and_been_forgotten() -> None:
+    schedule = replace(a_schedule(), cursor=NINE + 9 * HOUR, forgotten_until=NINE + 6 * HOUR)
+    skipped, span = NINE + 2 * HOUR, a_span(NINE + 4 * HOUR, NINE + 5 * HOUR)
+
+    found = decide_backfill(
+        schedule, NINE - HOUR, NINE + 12 * HOUR, {NINE + 8 * HOUR}, {skipped}, [span]
+    )
+
+    before, on_record, later = (-1, 0), (2, 4, 5), (7, 9)
+    assert found.times == tuple(NINE + n * HOUR for n in (*before, *on_record, *later))
+
+
+def test_forgetting_what_lies_before_the_schedule_keeps_nothing_from_a_backfill() -> None:
+    schedule = replace(a_schedule(), cursor=NINE + HOUR, forgotten_until=NINE - 5 * HOUR)
+
+    found = decide_backfill(schedule, NINE - 6 * HOUR, NINE + HOUR, {NINE - 5 * HOUR})
+
+    assert len(found.times) == 7
+
+
+def test_of_a_pruned_run_go_the_keys_that_nobody_can_want() -> None:
+    schedule = replace(a_schedule(), cursor=TEN)
+    own, by_hand = occurrence_key("digest", TEN), f"manual:{RUN_ID}"
+
+    assert forgettable_keys(RUN_ID, TEN, schedule) == [by_hand, own]
+    assert forgettable_keys(RUN_ID, NINE, schedule) == [by_hand]  # a backfill's, from before
+    assert forgettable_keys(RUN_ID, TEN + HOUR, schedule) == [by_hand]  # not behind its cursor
+    assert forgettable_keys(RUN_ID, None, schedule) == [by_hand]
+    assert forgettable_keys(RUN_ID, TEN, None) == [by_hand]

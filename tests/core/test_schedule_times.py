@@ -324,6 +324,8 @@ def test_jitter_spreads_schedules_and_occurrences_apart() -> None:
         ("tz", lambda: cron("@daily", tz="Europe")),
         ("tz", lambda: cron("@daily", tz="../etc/passwd")),
         ("tz", lambda: cron("@daily", tz="")),
+        ("tz", lambda: cron("@daily", tz="localtime")),
+        ("tz", lambda: cron("@daily", tz="right/Europe/Berlin")),
         ("tz", lambda: cron("@daily", tz=None)),  # type: ignore[arg-type]  # what callers may do
         ("tz", lambda: cron("@daily", tz=timezone(timedelta(hours=1)))),
         ("every", lambda: every(True)),

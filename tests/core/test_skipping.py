@@ -85,6 +85,14 @@ PAUSED = "paused from 2026-03-02T08:00:00Z until 2026-03-02T09:01:00Z by grace (
             ),
         ),
         (SkipReason.DISABLED, None, "the schedule was disabled, until 2026-03-02T10:00:00Z"),
+        (
+            SkipReason.DISABLED,
+            Evidence(touch=Touch(by=OPERATOR, at=TEN - HOUR, reason="too loud")),
+            (
+                "the schedule was disabled, until 2026-03-02T10:00:00Z; before that it was last "
+                "changed at 2026-03-02T09:00:00Z by grace (too loud)"
+            ),
+        ),
     ],
 )
 def test_a_skip_is_told_by_what_was_kept_with_it(

@@ -270,9 +270,16 @@ async def test_errors_come_back_as_what_they_were(operator: Operator) -> None:
     with pytest.raises(KeyNotFound):
         await keys_of(app).revoke("nobody")
     with pytest.raises(InvalidInput, match="more than a part of a path"):
-        await app.queues.pause("a/b")
+        await app.queues.pause("..")
     with pytest.raises(InvalidInput, match="cannot be chosen over HTTP"):
         await app.runs.rerun(run_id, new_id=NOBODY)
+
+
+async def test_a_name_with_a_slash_is_one_name(operator: Operator) -> None:
+    await operator.app.queues.pause("shop/mail", reason="holidays")
+
+    queue = await operator.beside.queues.get("shop/mail")
+    assert queue.paused is not None
 
 
 async def test_only_a_run_as_it_was_seen_is_steered(operator: Operator) -> None:

@@ -203,6 +203,7 @@ async def test_a_schedule_is_disabled_and_enabled_and_that_is_known_later(app: A
     assert disabled.verdict is Verdict.HELD
     assert str(disabled).endswith("by ann (too loud).")
     assert (enabled.reason, runs) == (SkipReason.DISABLED, ())
+    assert "by ann (too loud) (one of" in str(enabled)
 
 
 async def test_a_schedule_whose_task_nobody_knows_may_be_changed_and_deleted(app: App) -> None:

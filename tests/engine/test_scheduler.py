@@ -309,6 +309,9 @@ async def test_what_an_operator_changed_stays_until_code_says_something_new(
         kept = await app.schedules.get("digest")
     async with code(5) as app:
         changed = await app.schedules.get("digest")
+        await app.schedules.delete("digest")
+    async with code(6):
+        pass
 
     assert (kept.definition.priority, changed.definition.priority) == (9, 5)
     assert caplog.messages == [
@@ -318,6 +321,7 @@ async def test_what_an_operator_changed_stays_until_code_says_something_new(
             "an operator changed it and its definition has not changed since"
         ),
         "schedule digest changed to what code has: priority",
+        "schedule digest changed to what code has: priority, it was deleted",
     ]
 
 
@@ -351,7 +355,7 @@ async def test_orphans_are_reported_by_the_app_that_has_their_task_and_stay(
     async with stranger, App(storage_url):
         assert caplog.messages == []
 
-    async with with_tasks(App(storage_url, defaults=PATIENT)) as app:
+    async with with_tasks(App(storage_url, defaults=PATIENT)) as app, app.twin():
         assert [it.id for it in await app.schedules.list()] == ["digest"]
 
     [said] = [r for r in caplog.records if r.name == "perdure.schedules"]

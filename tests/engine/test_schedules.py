@@ -148,6 +148,20 @@ async def test_an_update_changes_what_is_given_and_a_replacement_says_it_all(app
     assert replaced.touched.reason == "tidy up"
 
 
+async def test_another_task_must_take_the_payload_that_is_kept(app: App) -> None:
+    @app.task
+    async def sweep() -> None: ...
+
+    async with app:
+        await app.schedules.create("x", YEARLY, "digest", payload={"size": 3})
+
+        with pytest.raises(InvalidPayload, match="sweep, argument size: there is no such argument"):
+            await app.schedules.update("x", task=sweep)
+        moved = await app.schedules.update("x", task=sweep, payload=None)
+
+    assert (moved.definition.task, bytes(moved.definition.payload_json)) == ("sweep", b"{}")
+
+
 async def test_an_edit_and_a_pause_leave_a_running_occurrence_alone(app: App) -> None:
     async with app:
         await app.schedules.create("x", every(60), "digest", payload={"size": 3})
@@ -244,16 +258,20 @@ async def test_an_edit_decides_what_was_due_by_the_old_definition_first(app: App
 
 
 async def test_of_two_who_change_at_once_both_are_heard(app: App) -> None:
+    @app.task
+    async def sweep() -> None: ...
+
     async with app:
         await app.schedules.create("x", YEARLY, "digest")
 
         await asyncio.gather(
             *(app.schedules.update("x", priority=n) for n in range(5)),
+            app.schedules.update("x", task=sweep),
             *(app.schedules.update("x", queue=f"q{n}") for n in range(5)),
         )
         after = await app.schedules.get("x")
 
-    assert after.version == 11
+    assert (after.version, after.definition.task) == (12, "sweep")
     assert after.definition.priority is not None
     assert after.definition.queue is not None
 

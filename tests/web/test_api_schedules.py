@@ -31,6 +31,16 @@ async def test_a_schedule_is_made_said_anew_and_changed(client: httpx.AsyncClien
     assert listed == {"items": [anew.json()], "cursor": None}
 
 
+async def test_a_name_may_hold_a_slash(client: httpx.AsyncClient) -> None:
+    made = await client.put("/v1/schedules/shop%2Fnightly", json=NIGHTLY)
+    paused = await client.post("/v1/schedules/shop%2Fnightly/pause", json={"reason": "holidays"})
+    nowhere = await client.get("/v1/schedules/shop%2Fnightly/nothing")
+
+    assert (made.status_code, made.json()["name"]) == (201, "shop/nightly")
+    assert paused.json()["paused"]["reason"] == "holidays"
+    assert nowhere.json()["detail"] == "there is nothing at '/v1/schedules/shop/nightly/nothing'"
+
+
 async def test_schedules_are_paged_by_name(client: httpx.AsyncClient) -> None:
     names = [f"schedule-{number}" for number in range(5)]
     for name in names:

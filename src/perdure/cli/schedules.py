@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -209,40 +210,47 @@ async def backfill(
     if last < first:
         raise Misused(f"--to must not lie before --from, {start}")
     times = await app.schedules.count_backfill(name, first, last)
-    _warn_of_what_is_left(schedule, last)
+    _warn_of_what_is_left(schedule, first, last)
     if dry_run:
         answer(as_json, {"times": times, "made": 0}, f"{times} times would be run.")
         return
     if not reason:
         raise Misused("say why: --reason")
     click.echo(f"{times} times are to be run.", err=True)
-    made = await _backfilled(app, name, (first, last), reason, operator(by), times)
+    made, found = await _backfilled(app, name, (first, last), reason, operator(by), times)
     await _written(app, by, "backfill_schedule", name, reason, start=first, end=last, made=made)
-    answer(as_json, {"times": times, "made": made}, f"{made} runs were made.")
+    besides = f" {found} times had one already, which may be pruned." if found else ""
+    answer(as_json, {"times": times, "made": made}, f"{made} runs were made.{besides}")
 
 
-def _warn_of_what_is_left(schedule: Schedule, last: datetime) -> None:
+def _warn_of_what_is_left(schedule: Schedule, first: datetime, last: datetime) -> None:
+    from perdure.core.wording import clock_in
+
+    clock, forgotten = partial(clock_in, zone_of(schedule.cadence)), schedule.forgotten_until
+    if forgotten is not None and first <= forgotten and last > schedule.created_at:
+        since, until = clock(schedule.created_at.replace(microsecond=0)), clock(forgotten)
+        gone = f"records from {since} to {until} may have been pruned"
+        click.echo(f"Its {gone}; times that may have run are left alone.", err=True)
     if last > schedule.cursor:
-        from perdure.core.wording import clock_in
-
-        until = clock_in(zone_of(schedule.cadence), schedule.cursor)
+        until = clock(schedule.cursor)
         note = f"{schedule.id} is decided until {until}; what comes later is left to it."
         click.echo(note, err=True)
 
 
 async def _backfilled(
     app: App, name: str, within: tuple[datetime, datetime], reason: str, by: str, times: int
-) -> int:
-    """A thousand at a time, and how far it is after each."""
+) -> tuple[int, int]:
+    """How many were made, how many found; a thousand at a time, and how far it is after each."""
     start, end = within
-    made = 0
+    made = found = 0
     with progress("backfill", times) as reached:
         while True:
             done = await app.schedules.backfill(name, start, end, reason, by=by)
             made += sum(run.created for run in done.runs)
+            found += sum(not run.created for run in done.runs)
             reached(made)
             if done.rest_after is None:
-                return made
+                return made, found
             start = done.rest_after + timedelta(microseconds=1)
 
 

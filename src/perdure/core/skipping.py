@@ -153,7 +153,10 @@ def _deleted(it: Evidence, decided: datetime, clock: Clock) -> str:
 
 
 def _disabled(it: Evidence, decided: datetime, clock: Clock) -> str:
-    return f"the schedule was disabled, until {clock(decided)}"
+    words = f"the schedule was disabled, until {clock(decided)}"
+    if it.touch is None:
+        return words
+    return f"{words}; {told_touch('before that it was last changed at', it.touch, clock)}"
 
 
 _TELL: dict[str, Callable[[Evidence, datetime, Clock], str]] = {

@@ -106,6 +106,11 @@ class App(Declarations):
     async def __aexit__(self, *exception: object) -> None:
         await to_the_end(self._leave())
 
+    @property
+    def is_spoken_for(self) -> bool:
+        """Whether it is the twin of an app that is open, and has said everything already."""
+        return self.original is not self and self.original._opened is not None
+
     async def _open_up(self) -> None:
         from perdure.engine.opened import Opened
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide.create import NewRun, decide_create
@@ -15,6 +16,7 @@ from perdure.core.run import Actor, Run
 from perdure.core.schedule import (
     Schedule,
     SkippedSpan,
+    backfillable,
     backfilled,
     count_times,
     decide_backfill,
@@ -26,6 +28,7 @@ from perdure.core.values import in_utc
 from perdure.core.wording import rfc3339
 from perdure.engine import hints
 from perdure.engine.handle import RunHandle
+from perdure.engine.scheduling import stored_schedule
 from perdure.errors import InvalidInput, SequenceConflict
 from perdure.storage.protocol import Committed, Existing, Outcome
 
@@ -51,6 +54,7 @@ class Backfilled(msgspec.Struct, frozen=True):
 class _Record(msgspec.Struct, frozen=True):
     """What is on record for a range, as far as it was read: until `end`."""
 
+    schedule: Schedule
     runs: Sequence[Run]
     spans: Sequence[SkippedSpan]
     end: datetime
@@ -88,7 +92,15 @@ async def backfill_range(
     rest_after = None
     for _ in range(MOST_TRIES):
         record = await _read(app, schedule, start, end)
-        chosen = decide_backfill(schedule, start, record.end, record.occurred, limit=MOST_AT_ONCE)
+        chosen = decide_backfill(
+            record.schedule,
+            start,
+            record.end,
+            record.occurred,
+            record.skipped,
+            record.spans,
+            limit=MOST_AT_ONCE,
+        )
         rest_after = chosen.rest_after or (record.end if record.end < end else None)
         commits = {
             time: _commit(app, schedule, wish, time, reason, actor, record)
@@ -108,11 +120,12 @@ async def backfill_range(
 async def count_range(app: App, schedule: Schedule, within: Range) -> int:
     """How many of its times in the range have not been run. Nothing is enumerated but runs."""
     start, end = within
-    end = min(end, schedule.cursor)
-    times = count_times(schedule.cadence, start - TICK, end)
+    end, times = min(end, schedule.cursor), 0
     while start <= end:
         record = await _read(app, schedule, start, end)
-        ours = [time for time in record.occurred if start <= time <= record.end]
+        parts = backfillable(record.schedule, start, record.end, record.skipped, record.spans)
+        times += sum(count_times(schedule.cadence, *part) for part in parts)
+        ours = [it for it in record.occurred if any(after < it <= end for after, end in parts)]
         times -= sum(next_time(schedule.cadence, time - TICK) == time for time in ours)
         start = record.end + TICK
     return times
@@ -123,8 +136,12 @@ async def _read(app: App, schedule: Schedule, start: datetime, end: datetime) ->
     runs = await storage.occurrences(*place, start, end, limit=MOST_READ)
     spans = await storage.spans(*place, start, end, limit=MOST_READ)
     if len(runs) == MOST_READ:
-        end = runs[-1].source.nominal_time or end
-    return _Record(runs, spans, end)
+        # Of the last time there may be more: a skip, and the run that made up for it.
+        end = (runs[-1].source.nominal_time or end) - TICK
+    # Read after the runs: who was pruned before they were read is known to be forgotten by now.
+    stored = await stored_schedule(app, schedule.id)
+    known = replace(schedule, forgotten_until=stored.forgotten_until)
+    return _Record(known, runs, spans, end)
 
 
 def _commit(

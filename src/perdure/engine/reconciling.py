@@ -55,7 +55,8 @@ async def reconcile_code(app: App) -> Reconciliation:
     found = await apply_stated(app, stated, DefinedBy.CODE, app.actor)
     orphaned = tuple(it for it in found.orphaned if it.definition.task in app.tasks)
     found = replace(found, orphaned=orphaned)
-    _tell(found, app.time())
+    if not app.is_spoken_for:
+        _tell(found, app.time())
     return found
 
 
@@ -65,7 +66,7 @@ def _tell(found: Reconciliation, now: datetime) -> None:
         _tell_if_over(one, now)
     for before, one in found.changed:
         changed = changed_fields(before.definition, one.definition)
-        fields = ", ".join(changed) or "it was deleted"
+        fields = ", ".join([*changed, *(["it was deleted"] if before.deleted else [])])
         table.SCHEDULE_CHANGED.say(schedule_id=before.id, fields=fields)
         if "cadence" in changed:
             _tell_if_over(one, now)

@@ -80,8 +80,10 @@ def changed_definition(
         for name, value in said.items()
         if name not in ("payload", "retry", "timeout")
     }
-    if "payload" in said:
-        changes["payload_json"] = target.encode(_payload(said["payload"]))
+    if "payload" in said or target.task != definition.task:
+        # Another task may not take the payload that was right for this one.
+        kept = msgspec.json.decode(definition.payload_json)
+        changes["payload_json"] = target.encode(_payload(said.get("payload", kept)))
     if "retry" in said or "timeout" in said:
         changes["policy"] = _policy(target.policy, said.get("retry"), said.get("timeout"))
     if cadence is not None:

@@ -177,11 +177,13 @@ class Schedules:
         actor, why = actor_of(by), reason_of(reason)
         before = (await self._existing(name)).definition
         target = await self._target(task) if task is not None else await self._same(before.task)
-        return await self._change(
-            name,
-            _updating(lambda old: changed_definition(old, target, settings, cadence), actor, why),
-            by,
-        )
+
+        def define(old: Definition) -> Definition:
+            # Whoever says nothing about the task leaves it as somebody else has changed it by now.
+            own = target if task is not None else replace(target, task=old.task)
+            return changed_definition(old, own, settings, cadence)
+
+        return await self._change(name, _updating(define, actor, why), by)
 
     async def replace(
         self,
@@ -251,7 +253,8 @@ class Schedules:
     ) -> Backfilled:
         """Run its times from `start` to `end`, both included, that have not been run. Twice is
         once. If they were many, `rest_after` says from where to go on. Times that the schedule has
-        not come to yet are left to it."""
+        not come to yet are left to it; those that may have run, but of which retention has left no
+        record, are not run either."""
         actor, why = actor_of(by), reason_of(reason) or ""
         schedule = await self._existing(name)
         wish = await self._wish(schedule)

@@ -89,8 +89,9 @@ def schedule_told(app: App, schedule: Schedule) -> Schedule:
 
 
 def _is_same(stored: Schedule, intended: Schedule) -> bool:
-    """But for the cursor, which moves by itself."""
-    return replace(stored, cursor=intended.cursor) == intended
+    """But for what moves by itself."""
+    cursor, forgotten = intended.cursor, intended.forgotten_until
+    return replace(stored, cursor=cursor, forgotten_until=forgotten) == intended
 
 
 async def tasks_by_name(app: App) -> dict[str, TaskEntry]:

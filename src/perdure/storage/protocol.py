@@ -375,7 +375,8 @@ class Storage(Questions, ScheduleStorage, WebhookStorage, Oversight, Protocol):
         ...
 
     async def prune(self, status: Status, before: datetime, limit: int) -> int:
-        """Forget runs that ended so before then, history and all; how many. Keys stay."""
+        """Forget runs that ended so before then, history and all; how many. Keys stay, but for
+        those of occurrences that nobody can make again: how far that goes, schedules know."""
         ...
 
     async def free_keys(self, run_id: str, freed: Sequence[KeyFreed]) -> None:

@@ -8,7 +8,7 @@ takes no keys.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from perdure.core.commit import Commit
@@ -193,6 +193,25 @@ def get_schedules(
     return {row[0]: _schedule_of(row, dialect) for row in found}
 
 
+def read_schedules(names: Iterable[Name], dialect: Dialect) -> Operation[dict[Name, Schedule]]:
+    """Of these, in whatever environments, those that can be read."""
+    by_environment: dict[str, list[str]] = defaultdict(list)
+    for environment, name in sorted(names):
+        by_environment[environment].append(name)
+    answers = yield trip(
+        *(
+            Step("get_schedules", {"environment": environment, "names": rows.json_list(wanted)})
+            for environment, wanted in by_environment.items()
+        )
+    )
+    return {
+        (environment, schedule.id): schedule
+        for environment, found in zip(by_environment, answers, strict=True)
+        for row in found
+        if (schedule := _readable(row, dialect)) is not None
+    }
+
+
 def list_schedules(
     environment: str, after: str, limit: int, defined_by: DefinedBy | None, dialect: Dialect
 ) -> Operation[list[Schedule]]:
@@ -330,8 +349,9 @@ def _span_of(row: Row, dialect: Dialect) -> SkippedSpan:
 
 
 def _schedule_of(row: Row, dialect: Dialect) -> Schedule:
-    name, version, cursor, body = row
-    return decode_schedule(name, body, Place(version, moment_of(cursor, dialect)))
+    name, version, cursor, forgotten, body = row
+    place = Place(version, moment_of(cursor, dialect))
+    return decode_schedule(name, body, place, dialect.moment(forgotten))
 
 
 def _readable(row: Row, dialect: Dialect) -> Schedule | None:

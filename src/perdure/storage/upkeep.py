@@ -8,6 +8,7 @@ from datetime import datetime
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run, is_run_id
 from perdure.storage import rows
+from perdure.storage.forgetting import forget_times
 from perdure.storage.protocol import Renewal, Renewed
 from perdure.storage.reading import keys_of, moment_of, runs_of
 from perdure.storage.rows import Dialect
@@ -91,6 +92,7 @@ def due_for_attention(limit: int, dialect: Dialect) -> Operation[list[Run]]:
 def prune_runs(status: Status, before: datetime, limit: int, dialect: Dialect) -> Operation[int]:
     old = {"status": status.value, "before": dialect.instant(before), "limit": limit}
     [found] = yield trip(Step("finished_before", old))
+    yield from forget_times(found, dialect)
     yield last_trip(*_forgetting(("mark_pruned", *FORGET), found, dialect))
     return len(found)
 

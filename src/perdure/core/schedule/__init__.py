@@ -38,9 +38,11 @@ from perdure.core.schedule.explain import (
 )
 from perdure.core.schedule.making import (
     Backfill,
+    backfillable,
     backfilled,
     decide_backfill,
     first_events,
+    forgettable_keys,
     occurrence_key,
     schedule_actor,
     triggered,
@@ -114,6 +116,7 @@ __all__ = [
     "Verdict",
     "advancing",
     "at",
+    "backfillable",
     "backfilled",
     "changed_fields",
     "changing",
@@ -136,6 +139,7 @@ __all__ = [
     "explain",
     "explain_missing",
     "first_events",
+    "forgettable_keys",
     "is_own_occurrence",
     "jittered",
     "meant",

@@ -84,6 +84,10 @@ class _Problem(Exception):
     """What is wrong with one field, without saying which."""
 
 
+class _Missing(_Problem):
+    """There is nothing where a number should be."""
+
+
 @lru_cache(maxsize=4096)
 def parse_cron(expression: str) -> CronFields:
     """Raises InvalidInput, pointing at the field; also for a day that never comes."""
@@ -122,6 +126,8 @@ def _split(expression: str) -> list[str]:
         return _named(expression, texts[0].lower()).split()
     if texts and texts[0] == "@EVERY":
         raise _refusal(expression, "is no time on a clock; use every(…), e.g. every(minutes=5)")
+    if texts and "TZ=" in texts[0]:
+        raise _refusal(expression, "names a zone; say it apart, e.g. tz='Europe/Berlin'")
     if len(texts) not in (5, 6):
         wanted = "minute, hour, day of month, month, day of week; or 6 with the second first"
         none = "; there is none for years" if len(texts) == 7 else ""
@@ -178,8 +184,11 @@ def _items(text: str, field: _Field) -> Iterator[_Item]:
     for item in text.split(","):
         if not item:
             raise _Problem("there is nothing beside a comma")
-        special = _special_day(item, field) or _special_weekday(item, field)
-        yield special or _range(item, field)
+        try:
+            special = _special_day(item, field) or _special_weekday(item, field)
+            yield special or _range(item, field)
+        except _Missing:
+            raise _Problem(f"a number is missing in {item}") from None
 
 
 def _special_day(item: str, field: _Field) -> str | None:
@@ -230,11 +239,12 @@ def _bounds(body: str, field: _Field, *, is_open: bool) -> tuple[int, int]:
 def _number(text: str, field: _Field) -> int:
     if text in field.names:
         return field.names[text]
+    if not text:
+        raise _Missing
     if not (text.isascii() and text.isdigit()):
         names = f" or one of {' '.join(field.names)}" if field.names else ""
         raise _Problem(f"{text!r} is not a number{names}")
-    # Nobody's number has more digits, and int() of a long one is slow.
-    number = int(text[:9])
+    number = int(text)
     if not field.low <= number <= field.high:
         raise _Problem(f"{text} is not between {field.low} and {field.high}")
     return number
@@ -243,7 +253,7 @@ def _number(text: str, field: _Field) -> int:
 def _step(text: str, field: _Field) -> int:
     if not (text.isascii() and text.isdigit()):
         raise _Problem(f"{text!r} after / is not a number")
-    step = int(text[:9])
+    step = int(text)
     if not 1 <= step <= field.size:
         raise _Problem(f"a step of {text} is not between 1 and {field.size}")
     return step

@@ -89,6 +89,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     `definition_hash` is that of the definition last taken from code or a manifest, which may be
     older than `definition` if an operator has `touched` it. `defined` tells who defined it last,
     from wherever `defined_by` says. `pauses` are over, but not all of their times are decided.
+    What was decided up to `forgotten_until` may no longer be on record: retention has come so far.
     """
 
     definition: Definition
@@ -105,6 +106,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     paused: Touch | None = None
     pauses: tuple[Pause, ...] = ()
     deleted: Touch | None = None
+    forgotten_until: datetime | None = None
 
     @property
     def id(self) -> str:
@@ -118,6 +120,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     def is_live(self) -> bool:
         """Whether its cadence makes occurrences at present."""
         return self.definition.enabled and self.paused is None and self.deleted is None
+
+    def has_forgotten(self, time: datetime) -> bool:
+        """Whether the time may have been decided and forgotten: if nothing is on record for it,
+        nobody can tell. Before it was created it decided nothing."""
+        until = self.forgotten_until
+        return until is not None and self.created_at < time <= until
 
     @property
     def next_at(self) -> datetime | None:

@@ -77,9 +77,7 @@ def explain(
     if on_record is not None:
         return on_record
     if instant <= schedule.cadence_since:
-        begun = schedule.cadence_since.replace(microsecond=0)
-        since = f"its cadence holds only since {_clock(schedule)(begun)}"
-        return _answer(schedule, instant, Verdict.BEFORE_ITS_TIME, f"{since}; no run is on record")
+        return _before(schedule, instant)
     if not _is_nominal(schedule, instant):
         return _answer(schedule, instant, Verdict.NOT_AN_OCCURRENCE, _nearest(schedule, instant))
     return _undecided(schedule, instant, now)
@@ -143,6 +141,15 @@ def _from_spans(
             answer = _answer(schedule, instant, Verdict.SKIPPED, f"{because} ({others})")
             return replace(answer, span=span, reason=span.reason, evidence=span.evidence)
     return None
+
+
+def _before(schedule: Schedule, instant: datetime) -> Explanation:
+    begun = schedule.cadence_since.replace(microsecond=0)
+    since = f"its cadence holds only since {_clock(schedule)(begun)}"
+    if schedule.has_forgotten(instant):
+        gone = f"{since}; what was decided by an earlier one is no longer on record"
+        return _answer(schedule, instant, Verdict.NOT_ON_RECORD, gone)
+    return _answer(schedule, instant, Verdict.BEFORE_ITS_TIME, f"{since}; no run is on record")
 
 
 def _undecided(schedule: Schedule, instant: datetime, now: datetime) -> Explanation:

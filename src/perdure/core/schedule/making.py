@@ -109,24 +109,70 @@ def decide_backfill(
     start: datetime,
     end: datetime,
     occurred: Collection[datetime],
+    skipped: Collection[datetime] = (),
+    spans: Collection[SkippedSpan] = (),
     *,
     limit: int = MOST_PER_STEP,
 ) -> Backfill:
     """Which nominal times from `start` to `end`, both included, are to be run after all.
 
-    `occurred` are the nominal times in that range of runs that were not skipped. Times that the
-    cadence has not decided yet are left to it.
+    `occurred` and `skipped` are the nominal times in that range of runs that were not, and that
+    were skipped; `spans` are on record there.
     """
     start, end = in_utc(start, "start"), in_utc(end, "end")
     if end < start:
         raise InvalidInput("end", f"must not lie before start, {start.isoformat()}")
     times: list[datetime] = []
-    for time in times_between(schedule.cadence, start - TICK, min(end, schedule.cursor)):
-        if len(times) == limit:
-            return Backfill(tuple(times), rest_after=times[-1])
-        if time not in occurred:
-            times.append(time)
+    for part in backfillable(schedule, start, end, skipped, spans):
+        for time in times_between(schedule.cadence, *part):
+            if len(times) == limit:
+                return Backfill(tuple(times), rest_after=times[-1])
+            if time not in occurred:
+                times.append(time)
     return Backfill(tuple(times))
+
+
+def backfillable(
+    schedule: Schedule,
+    start: datetime,
+    end: datetime,
+    skipped: Collection[datetime],
+    spans: Collection[SkippedSpan],
+) -> list[tuple[datetime, datetime]]:
+    """The parts `(after, until]` of the range whose times may be run unless they have been.
+
+    Times that the cadence has not decided yet are left to it. Of those it has decided and may
+    have forgotten since, only what is on record as skipped is certain not to have run.
+    """
+    whole = (start - TICK, min(end, schedule.cursor))
+    forgotten = (schedule.created_at, schedule.forgotten_until or schedule.created_at)
+    told = [(time - TICK, time) for time in skipped]
+    told += [(span.first - TICK, span.last) for span in spans]
+    parts = [
+        _common(whole, (whole[0], forgotten[0])),
+        *(_common(_common(whole, forgotten), one) for one in told),
+        _common(whole, (max(forgotten), whole[1])),
+    ]
+    return sorted(part for part in parts if part[0] < part[1])
+
+
+def _common(
+    one: tuple[datetime, datetime], other: tuple[datetime, datetime]
+) -> tuple[datetime, datetime]:
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
+def forgettable_keys(run_id: str, nominal: datetime | None, schedule: Schedule | None) -> list[str]:
+    """Occurrence keys that a pruned run of the schedule leaves to nobody.
+
+    A time behind the cursor is never decided again, and no backfill runs what may be forgotten.
+    One from before the schedule was made was a backfill's: only its key tells the next one.
+    """
+    by_hand = f"manual:{run_id}"
+    if nominal is None or schedule is None:
+        return [by_hand]
+    is_behind = schedule.created_at < nominal <= schedule.cursor
+    return [by_hand, occurrence_key(schedule.id, nominal)] if is_behind else [by_hand]
 
 
 def was_recorded(

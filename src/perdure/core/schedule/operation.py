@@ -198,7 +198,9 @@ def _unlived(
     if now <= schedule.cursor:
         return None
     if not schedule.definition.enabled:
-        reason, hand, is_known = SkipReason.DISABLED, None, True
+        # Whoever disabled it: nobody else has touched it since, or that would be on record.
+        hand = schedule.touched or schedule.defined
+        reason, is_known = SkipReason.DISABLED, True
     unknown_task = None if is_known else schedule.definition.task
     spans = Unlived(schedule, now, reason, hand, unknown_task).spans()
     if not spans:

@@ -133,11 +133,15 @@ def encode_schedule(schedule: Schedule) -> str:
     return msgspec.json.encode(schedule).decode()
 
 
-def decode_schedule(name: str, body: str, place: Place) -> Schedule:
-    """As it was stored, at `place`, which moves without it. Raises UnreadableHistory."""
+def decode_schedule(
+    name: str, body: str, place: Place, forgotten_until: datetime | None = None
+) -> Schedule:
+    """As it was stored, at `place`, which moves without it, as what is forgotten does. Raises
+    UnreadableHistory."""
     try:
         schedule = msgspec.json.decode(body, type=Schedule)
     except (ValueError, InvalidInput) as error:
         problem = f"it is damaged, or of newer code: {error}"
         raise UnreadableHistory(f"schedule {name}", problem) from error
-    return replace(schedule, version=place.version, cursor=place.cursor)
+    moved = {"version": place.version, "cursor": place.cursor}
+    return replace(schedule, **moved, forgotten_until=forgotten_until)

@@ -55,10 +55,12 @@ class _Change(NamedTuple):
 
 def check_zone(tz: str) -> None:
     """Raises InvalidInput if this machine's time zone data has no such zone."""
+    advice = "use an IANA name such as 'Europe/Berlin'"
+    if tz == "localtime" or tz.startswith(("posix/", "right/")):
+        raise InvalidInput("tz", f"{tz!r} is not one clock on every machine; {advice}")
     try:
         ZoneInfo(tz)
     except (KeyError, ValueError, OSError, TypeError) as error:
-        advice = "use an IANA name such as 'Europe/Berlin'"
         raise InvalidInput("tz", f"{tz!r} is not a time zone known here; {advice}") from error
 
 

@@ -1172,7 +1172,7 @@ SELECT xid::text || '.' || run_id::text || '.' || first_sequence, run_id, first_
 SELECT pg_snapshot_xmin(pg_current_snapshot())::text || '.00000000-0000-0000-0000-000000000000.0';
 
 -- name: finished_before
-SELECT id
+SELECT id, environment, schedule_id, nominal_at
   FROM perdure_runs
  WHERE status = :status AND finished_at <= :before
  ORDER BY finished_at
@@ -1600,6 +1600,14 @@ SELECT environment, scope, name, 1, max_leases, false, false, body
     ON CONFLICT (environment, scope, name) DO UPDATE
    SET version = limits.version + 1, max_leases = excluded.max_leases, body = excluded.body;
 
+-- name: forget_times
+-- The rows are locked. Until where the record of a schedule's times has gaps; that only grows.
+UPDATE perdure_schedules AS schedules
+   SET forgotten_until = old.until
+  FROM jsonb_to_recordset(:rows::jsonb) AS old (environment text, name text, until timestamptz)
+ WHERE schedules.environment = old.environment AND schedules.name = old.name
+   AND (schedules.forgotten_until IS NULL OR schedules.forgotten_until < old.until);
+
 -- name: insert_spans
 INSERT INTO perdure_skipped_spans (environment, schedule_id, first_at, last_at, count, reason,
                                    recorded_at, evidence)
@@ -1623,7 +1631,7 @@ SELECT wanted.run_id
  WHERE span.first_at <= wanted.at;
 
 -- name: due_schedules
-SELECT name, version, cursor, body
+SELECT name, version, cursor, forgotten_until, body
   FROM perdure_schedules
  WHERE environment = :environment AND next_at IS NOT NULL AND next_at <= statement_timestamp()
    AND NOT name = ANY (ARRAY(SELECT jsonb_array_elements_text(:passing::jsonb)))
@@ -1639,20 +1647,20 @@ SELECT next_at
  LIMIT 1;
 
 -- name: get_schedules
-SELECT name, version, cursor, body
+SELECT name, version, cursor, forgotten_until, body
   FROM perdure_schedules
  WHERE environment = :environment
    AND name = ANY (ARRAY(SELECT jsonb_array_elements_text(:names::jsonb)));
 
 -- name: list_schedules
-SELECT name, version, cursor, body
+SELECT name, version, cursor, forgotten_until, body
   FROM perdure_schedules
  WHERE environment = :environment AND name > :after
  ORDER BY name
  LIMIT :limit;
 
 -- name: list_schedules_defined_by
-SELECT name, version, cursor, body
+SELECT name, version, cursor, forgotten_until, body
   FROM perdure_schedules
  WHERE environment = :environment AND defined_by = :defined_by AND name > :after
  ORDER BY name

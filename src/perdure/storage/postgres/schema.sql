@@ -203,6 +203,7 @@ CREATE TABLE perdure_schedules (
     version integer NOT NULL,
     cursor timestamp with time zone NOT NULL,
     next_at timestamp with time zone,
+    forgotten_until timestamp with time zone,
     defined_by text COLLATE "C" NOT NULL,
     body text NOT NULL,
     CONSTRAINT perdure_schedules_pkey PRIMARY KEY (environment, name),

@@ -1008,7 +1008,7 @@ SELECT CAST(max(coalesce((SELECT max(position) FROM perdure_history), 0),
                 coalesce((SELECT position FROM perdure_feed_pruned), 0)) AS TEXT);
 
 -- name: finished_before
-SELECT id
+SELECT id, environment, schedule_id, nominal_at
   FROM perdure_runs
  WHERE status = :status AND finished_at <= :before
  ORDER BY finished_at
@@ -1389,6 +1389,13 @@ VALUES (:environment, :scope, :name, 1, :max_leases, 0, 0, :body)
     ON CONFLICT (environment, scope, name) DO UPDATE
    SET version = limits.version + 1, max_leases = excluded.max_leases, body = excluded.body;
 
+-- name: forget_times
+-- The rows are locked. Until where the record of a schedule's times has gaps; that only grows.
+UPDATE perdure_schedules
+   SET forgotten_until = :until
+ WHERE environment = :environment AND name = :name
+   AND (forgotten_until IS NULL OR forgotten_until < :until);
+
 -- name: insert_spans
 INSERT INTO perdure_skipped_spans (environment, schedule_id, first_at, last_at, count, reason,
                                    recorded_at, evidence)
@@ -1408,7 +1415,7 @@ SELECT wanted.value ->> 'run_id'
          LIMIT 1) <= wanted.value ->> 'at';
 
 -- name: due_schedules
-SELECT name, version, cursor, body
+SELECT name, version, cursor, forgotten_until, body
   FROM perdure_schedules
  WHERE environment = :environment AND next_at IS NOT NULL AND next_at <= now()
    AND name NOT IN (SELECT value FROM json_each(:passing))
@@ -1424,20 +1431,20 @@ SELECT next_at
  LIMIT 1;
 
 -- name: get_schedules
-SELECT name, version, cursor, body
+SELECT name, version, cursor, forgotten_until, body
   FROM perdure_schedules
  WHERE environment = :environment
    AND name IN (SELECT value FROM json_each(:names));
 
 -- name: list_schedules
-SELECT name, version, cursor, body
+SELECT name, version, cursor, forgotten_until, body
   FROM perdure_schedules
  WHERE environment = :environment AND name > :after
  ORDER BY name
  LIMIT :limit;
 
 -- name: list_schedules_defined_by
-SELECT name, version, cursor, body
+SELECT name, version, cursor, forgotten_until, body
   FROM perdure_schedules INDEXED BY perdure_schedules_defined
  WHERE environment = :environment AND defined_by = :defined_by AND name > :after
  ORDER BY name

@@ -193,13 +193,14 @@ CREATE INDEX perdure_runs_unended ON perdure_runs (environment, schedule_id, id)
  WHERE schedule_id IS NOT NULL AND finished_at IS NULL;
 
 CREATE TABLE perdure_schedules (
-    environment  TEXT NOT NULL,
-    name         TEXT NOT NULL,
-    version      INTEGER NOT NULL CHECK (version >= 1),
-    cursor       INTEGER NOT NULL,
-    next_at      INTEGER,
-    defined_by   TEXT NOT NULL,
-    body         TEXT NOT NULL,
+    environment      TEXT NOT NULL,
+    name             TEXT NOT NULL,
+    version          INTEGER NOT NULL CHECK (version >= 1),
+    cursor           INTEGER NOT NULL,
+    next_at          INTEGER,
+    forgotten_until  INTEGER,
+    defined_by       TEXT NOT NULL,
+    body             TEXT NOT NULL,
     PRIMARY KEY (environment, name)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX perdure_schedules_defined ON perdure_schedules (environment, defined_by, name);

@@ -252,15 +252,17 @@ CREATE TABLE perdure_run_progress (
 
 -- Schedules, never deleted: a row is the lock its occurrences are made under, and its cursor, which
 -- only grows, keeps any time from being decided twice. `body` is the schedule as JSON text;
--- `next_at` is the next time to decide, none while there is none.
+-- `next_at` is the next time to decide, none while there is none. What was decided up
+-- to `forgotten_until` may have been pruned, keys of occurrences and all.
 CREATE TABLE perdure_schedules (
-    environment  text COLLATE "C" NOT NULL,
-    name         text COLLATE "C" NOT NULL,
-    version      integer NOT NULL CHECK (version >= 1),
-    cursor       timestamptz NOT NULL,
-    next_at      timestamptz,
-    defined_by   text COLLATE "C" NOT NULL,
-    body         text NOT NULL,
+    environment      text COLLATE "C" NOT NULL,
+    name             text COLLATE "C" NOT NULL,
+    version          integer NOT NULL CHECK (version >= 1),
+    cursor           timestamptz NOT NULL,
+    next_at          timestamptz,
+    forgotten_until  timestamptz,
+    defined_by       text COLLATE "C" NOT NULL,
+    body             text NOT NULL,
     PRIMARY KEY (environment, name)
 );
 CREATE INDEX perdure_schedules_due ON perdure_schedules (environment, next_at, name)

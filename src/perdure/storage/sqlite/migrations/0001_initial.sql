@@ -247,15 +247,17 @@ CREATE TABLE perdure_run_progress (
 
 -- Schedules, never deleted: a row is the lock its occurrences are made under, and its cursor, which
 -- only grows, keeps any time from being decided twice. `body` is the schedule as JSON text;
--- `next_at` is the next time to decide, none while there is none.
+-- `next_at` is the next time to decide, none while there is none. What was decided up
+-- to `forgotten_until` may have been pruned, keys of occurrences and all.
 CREATE TABLE perdure_schedules (
-    environment  TEXT NOT NULL,
-    name         TEXT NOT NULL,
-    version      INTEGER NOT NULL CHECK (version >= 1),
-    cursor       INTEGER NOT NULL,
-    next_at      INTEGER,
-    defined_by   TEXT NOT NULL,
-    body         TEXT NOT NULL,
+    environment      TEXT NOT NULL,
+    name             TEXT NOT NULL,
+    version          INTEGER NOT NULL CHECK (version >= 1),
+    cursor           INTEGER NOT NULL,
+    next_at          INTEGER,
+    forgotten_until  INTEGER,
+    defined_by       TEXT NOT NULL,
+    body             TEXT NOT NULL,
     PRIMARY KEY (environment, name)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX perdure_schedules_due ON perdure_schedules (environment, next_at, name)
