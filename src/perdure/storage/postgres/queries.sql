@@ -1719,11 +1719,14 @@ DELETE FROM perdure_skipped_spans
 RETURNING schedule_id;
 
 -- name: read_neglect
--- What was put aside, counted only so far, and since when maintenance should have looked.
+-- What was put aside, counted only so far, since when maintenance should have looked, and the end
+-- that is the longest ago.
 SELECT (SELECT count(*)
           FROM (SELECT 1 FROM perdure_runs
                  WHERE environment = :environment AND gate = 'unreadable'
                  LIMIT :most) AS aside),
        least((SELECT min(attention_at) FROM perdure_runs
                WHERE attention_at IS NOT NULL AND lease_expires_at IS NULL),
-             (SELECT min(lease_expires_at) FROM perdure_runs WHERE lease_token IS NOT NULL));
+             (SELECT min(lease_expires_at) FROM perdure_runs WHERE lease_token IS NOT NULL)),
+       (SELECT min(finished_at) FROM perdure_runs
+         WHERE status = :ended AND finished_at IS NOT NULL);
