@@ -148,7 +148,7 @@ def _ratios(results: Results) -> Iterator[str]:
             cells = ["" if it is None else f"{it:.2g}" for it in found]
             rows.append((_label(results, one), *cells))
     head = ("Perdure's, divided by that of", *(VALUES[name].title for name in names))
-    yield from _table("Ratios", head, rows)
+    yield from _table("Ratios: of rates, more is better for Perdure; of times, less", head, rows)
 
 
 def _costs(results: Results) -> Iterator[str]:

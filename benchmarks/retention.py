@@ -1,7 +1,7 @@
 """Whether forgetting keeps up with working: runs that are too old go while others are drained.
 
-A drain beside runs that stay, the same beside as many that retention wants gone, which the worker's
-own maintenance deletes meanwhile, and the rest of that alone, as fast as one connection can.
+A drain beside runs that stay; the same beside as many that retention wants gone, which the worker's
+own maintenance deletes meanwhile; and the deletion alone, as fast as one connection can.
 Whoever goes on draining at some rate must forget at that rate, one retention later.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from benchmarks.claim import migrated
@@ -46,10 +45,10 @@ async def _round(
 ) -> dict[str, float]:
     kept = await _place(databases, scale, f"{KEPT}{number}", YOUNG_DAYS)
     rate, _ = await _drained(entrant, kept, scale)
+    alone = await _forget(kept)
     await kept.close()
     going = await _place(databases, scale, f"{GOING}{number}", OLD_DAYS)
     beside, forgotten = await _drained(entrant, going, scale)
-    alone = await _forget(going)
     await going.close()
     return {KEPT: rate, GOING: beside, FORGOTTEN: forgotten, ALONE: alone}
 
@@ -79,8 +78,8 @@ async def _old(place: Workload) -> int:
 
 
 async def _forget(place: Workload) -> float:
-    """All that is left, by one connection: runs a second."""
-    before = CLOCK.now() - timedelta(days=YOUNG_DAYS)
+    """Everything, by one connection: runs a second."""
+    before = CLOCK.now()
     batch, gone = Defaults().maintenance_batch, 0
     began = time.perf_counter()
     while count := await place.storage.prune(Status.SUCCEEDED, before, batch):
