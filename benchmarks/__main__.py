@@ -1,6 +1,7 @@
 """Measure Perdure beside its peers, on this machine, and say what came out.
 
     python -m benchmarks                     everything, five rounds (some hours)
+    python -m benchmarks --targets           only what is promised, five rounds (half an hour)
     python -m benchmarks --quick             that it works (a minute or two); proves nothing
     python -m benchmarks --only drain,latency --peers pgqueuer --adapter postgres
 
@@ -20,31 +21,38 @@ from pathlib import Path
 
 from benchmarks.contenders import CEILING, CONTENDERS, Contender
 from benchmarks.environments import HOME
-from benchmarks.measures import FULL, QUICK
+from benchmarks.measures import FULL, MEASURES, QUICK, Scale
 from benchmarks.results import VALUES, Results, shown
-from benchmarks.suite import NAMES, OURS, Suite
-from benchmarks.targets import Judged, judged
+from benchmarks.suite import GROWTH, IMPORTS, NAMES, OURS, Suite
+from benchmarks.targets import GROWN, Judged, asked, judged
 
 ALL, NONE = "all", "none"
 PEERS = [name for name in CONTENDERS if name not in OURS]
+PROMISED = (*MEASURES, IMPORTS, GROWTH)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser().parse_args(arguments)
-    scale = QUICK if chosen.quick else FULL
-    if chosen.rounds:
-        scale = replace(scale, rounds=chosen.rounds)
-    with Suite(scale, Progress()) as suite:
+    scale = scale_of(chosen)
+    pairs = asked() if chosen.targets else None
+    with Suite(scale, Progress(), pairs) as suite:
         suite.results.conditions["quick"] = chosen.quick
         suite.results.conditions["rounds"] = scale.rounds
         suite.results.conditions["when"] = datetime.now(UTC).isoformat(timespec="minutes")
-        suite.run(chosen.only, contenders(chosen))
+        suite.run(chosen.only or (PROMISED if chosen.targets else NAMES), contenders(chosen))
     print(*summary(suite.results), sep="\n")
     path: Path = chosen.json
     path.parent.mkdir(parents=True, exist_ok=True)
     suite.results.write(path)
     print(f"\nAll samples: {path}. A page of them: python -m benchmarks.page {path}")
     return 0
+
+
+def scale_of(chosen: argparse.Namespace) -> Scale:
+    scale = QUICK if chosen.quick else FULL
+    if chosen.targets:
+        scale = replace(scale, places=GROWN)
+    return replace(scale, rounds=chosen.rounds or scale.rounds)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,7 +62,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("--quick", action="store_true", help="small numbers, one round, no peers")
-    made.add_argument("--only", type=_names(NAMES), default=NAMES, metavar="NAME,…")
+    made.add_argument("--targets", action="store_true", help="only what a promise speaks of")
+    made.add_argument("--only", type=_names(NAMES), metavar="NAME,…")
     made.add_argument("--peers", type=_names([ALL, NONE, *PEERS]), metavar="NAME,…")
     made.add_argument("--adapter", choices=["postgres", "sqlite", "both"], default="both")
     made.add_argument("--rounds", type=int, metavar="N", help="instead of five, or of one if quick")
@@ -81,6 +90,8 @@ def contenders(chosen: argparse.Namespace) -> list[Contender]:
     ceiling, which needs no installation. Redis's count as peers of both adapters."""
     peers = chosen.peers or ([CEILING] if chosen.quick else [ALL])
     wanted = {*OURS, *(PEERS if ALL in peers else peers)}
+    if chosen.targets:
+        wanted &= {contender for _, contender in asked()}
     other = {"postgres": "sqlite", "sqlite": "postgres"}.get(chosen.adapter)
     return [one for one in CONTENDERS.values() if one.name in wanted and one.store != other]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
-WIDTH, LABEL, ROW, TOP = 720, 210, 26, 44
+WIDTH, LABEL, ROW, TOP = 780, 270, 26, 44
 BARS = WIDTH - LABEL - 130
 """What is left for bars between the names and the numbers."""
 

@@ -23,9 +23,16 @@ CHUNK = 50_000
 
 _COLUMNS: LiteralString = """
     environment, queue, task, priority, status, sequence, claimable_at, attention_at, lease_token,
-    lease_worker, lease_expires_at, holds_slot, gate, created_at, finished_at, concurrency_key,
+    lease_worker, lease_expires_at, holds_slot, gate, created_at, concurrency_key,
     schedule_id, batch_id, parent_id, failure_kind, fingerprint, state
 """
+
+# They ended some days ago, 500 at a time, as a busy worker's do: one instant for all would make an
+# index that no real table has.
+_SQLITE_ENDED: LiteralString = "finished_at - :days * 86400000000 + n / 500 * 40000"
+_POSTGRES_ENDED: LiteralString = (
+    "finished_at - %(days)s * interval '1 day' + n / 500 * interval '40 milliseconds'"
+)
 
 # A UUIDv7 in shape: milliseconds (ten runs each), version, spread bits, variant, counter.
 _SQLITE_SERIES: LiteralString = """
@@ -35,8 +42,9 @@ ids AS MATERIALIZED (
       FROM series)
 """
 _SQLITE_RUNS = f"""
-INSERT INTO perdure_runs (id, {_COLUMNS}) {_SQLITE_SERIES}
-SELECT ids.id, {_COLUMNS} FROM ids CROSS JOIN perdure_runs AS runs WHERE runs.id = :template
+INSERT INTO perdure_runs (id, finished_at, {_COLUMNS}) {_SQLITE_SERIES}
+SELECT ids.id, {_SQLITE_ENDED}, {_COLUMNS}
+  FROM ids CROSS JOIN perdure_runs AS runs WHERE runs.id = :template
 """
 _SQLITE_HISTORY = f"""
 INSERT INTO perdure_history (run_id, first_sequence, commit_id, events) {_SQLITE_SERIES}
@@ -52,8 +60,9 @@ WITH ids AS MATERIALIZED (
       FROM generate_series(%(first)s::bigint, %(last)s::bigint) AS n)
 """
 _POSTGRES_RUNS: LiteralString = f"""
-INSERT INTO perdure_runs (id, {_COLUMNS}) {_POSTGRES_SERIES}
-SELECT ids.id::uuid, {_COLUMNS} FROM ids CROSS JOIN perdure_runs AS runs
+INSERT INTO perdure_runs (id, finished_at, {_COLUMNS}) {_POSTGRES_SERIES}
+SELECT ids.id::uuid, {_POSTGRES_ENDED}, {_COLUMNS}
+  FROM ids CROSS JOIN perdure_runs AS runs
  WHERE runs.id = replace(%(template)s, 'run_', '')::uuid ORDER BY ids.n
 """
 _POSTGRES_HISTORY: LiteralString = f"""
@@ -71,8 +80,9 @@ class Databases(Protocol):
         """The URL of a new database without a schema."""
         ...
 
-    def copy_run(self, url: str, run_id: str, count: int) -> Iterator[int]:
-        """Store `count` copies of a run and its history; says how many there are, as it goes."""
+    def copy_run(self, url: str, run_id: str, count: int, days: int = 1) -> Iterator[int]:
+        """Store `count` copies of a run and its history, as if it had ended so many days ago; says
+        how many there are, as it goes."""
         ...
 
     def settle(self, url: str) -> None:
@@ -89,11 +99,11 @@ class SqliteDatabases:
     def create(self, name: str) -> str:
         return f"sqlite:///{self._directory / name}.db"
 
-    def copy_run(self, url: str, run_id: str, count: int) -> Iterator[int]:
+    def copy_run(self, url: str, run_id: str, count: int, days: int = 1) -> Iterator[int]:
         with closing(self._connect(url)) as connection:
             connection.execute("PRAGMA synchronous = OFF")
             for first, last in _chunks(count):
-                values = {"template": run_id, "first": first, "last": last}
+                values = {"template": run_id, "first": first, "last": last, "days": days}
                 connection.execute("BEGIN")
                 connection.execute(_SQLITE_RUNS, values)
                 connection.execute(_SQLITE_HISTORY, values)
@@ -117,10 +127,10 @@ class PostgresDatabases:
     def create(self, name: str) -> str:
         return self._server.create_database(name)
 
-    def copy_run(self, url: str, run_id: str, count: int) -> Iterator[int]:
+    def copy_run(self, url: str, run_id: str, count: int, days: int = 1) -> Iterator[int]:
         with psycopg.connect(url, autocommit=True) as connection:
             for first, last in _chunks(count):
-                values = {"template": run_id, "first": first, "last": last}
+                values = {"template": run_id, "first": first, "last": last, "days": days}
                 connection.execute(_POSTGRES_RUNS, values)
                 connection.execute(_POSTGRES_HISTORY, values)
                 yield last

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-HOME = ROOT / ".bench"
+HOME = Path(os.environ.get("PERDURE_BENCH_HOME") or ROOT / ".bench").absolute()
+"""Environments are many minutes' work and can be shared by checkouts. They know their own path, so
+the directory is named, never moved."""
+
 LEAST_NODE = 22
 INSTALL_TIMEOUT = 900
 

@@ -50,8 +50,11 @@ async def places(databases: Databases, adapter: str, scale: Scale) -> list[Place
     beside = [
         Place(scenario.name, scenario.says, await prepare(databases, scenario))
         for scenario in _scenarios(adapter, scale)
+        if not scale.places or scenario.name in scale.places
     ]
     nothing = Place(EMPTY, "nothing", await migrated(databases, EMPTY))
+    if scale.places:
+        return [nothing, *beside]
     queues, keys = max(1_000 // scale.grow_divide, 2), max(10_000 // scale.grow_divide, 2)
     return [nothing, *beside, await _queues(databases, queues), await _keys(databases, keys)]
 
@@ -115,15 +118,15 @@ async def _claim(place: Place) -> float:
 
 
 def _drain(runner: asyncio.Runner, entrant: Entrant, place: Place, count: int) -> float:
-    runner.run(_fill(place, count))
+    runner.run(fill(place.workload, count, place.fields))
     entrant.attach(place.workload.url)
     return entrant.drain_filled(count, 1).rate
 
 
-async def _fill(place: Place, count: int) -> None:
+async def fill(workload: Workload, count: int, fields: Fields = plain) -> None:
     for begin in range(0, count, IN_A_COMMIT):
         numbers = range(begin, min(begin + IN_A_COMMIT, count))
-        await place.workload.add(*(_due(place.fields(number)) for number in numbers))
+        await workload.add(*(_due(fields(number)) for number in numbers))
 
 
 def _due(fields: dict[str, Any]) -> Any:

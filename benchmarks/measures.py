@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from benchmarks.contenders import Contender
 from benchmarks.race import Cost, Entrant
 from benchmarks.results import percentile
+from benchmarks.stores import POSTGRES
 
 WARM_UP = 20
 """Latencies that are thrown away first."""
@@ -23,7 +24,13 @@ class Scale:
     latencies: int = 300
     tries: int = 3
     grow_divide: int = 1
+    places: tuple[str, ...] = ()
+    """Of growth: all, if none is named."""
     pressure_seconds: float = 180.0
+
+    def grows(self, store: str) -> bool:
+        """What is promised of growth is promised of PostgreSQL."""
+        return not self.places or store == POSTGRES
 
     def of(self, count: int) -> int:
         return max(count // self.divide, min(self.least, count))
@@ -39,11 +46,16 @@ Values = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """`take` gives one sample of each value it measures."""
+    """`take` gives one sample of each value it measures, which are called like it unless named."""
 
     name: str
     take: Callable[[Entrant, Scale], Values]
     fits: Callable[[Contender], bool] = lambda contender: True
+    values: tuple[str, ...] = ()
+
+    def is_asked(self, contender: Contender, pairs: Collection[tuple[str, str]]) -> bool:
+        """Whether one of these pairs of a value and a contender comes of it."""
+        return any((value, contender.name) in pairs for value in self.values or (self.name,))
 
 
 def single(entrant: Entrant, scale: Scale) -> Values:
@@ -124,7 +136,7 @@ MEASURES = {
         Measure("drain", drain),
         Measure("drain2", drain2),
         Measure("end_to_end", end_to_end),
-        Measure("latency", latency),
+        Measure("latency", latency, values=("start_p50", "start_p99")),
         Measure("result", result, lambda contender: contender.is_ours),
         Measure("cost", cost),
     )

@@ -11,15 +11,17 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from benchmarks.charts import Bar, bar_chart
-from benchmarks.contenders import CEILING, CONTENDERS
+from benchmarks.contenders import CEILING, CONTENDERS, PERDURE_POSTGRES, PERDURE_SQLITE
 from benchmarks.machine import TOO_LOUD
 from benchmarks.pressure import FREE, PINNED
-from benchmarks.results import RATE, VALUES, Results, shown
+from benchmarks.results import BYTES, RATE, VALUES, Results, shown
+from benchmarks.retention import ALONE, FORGOTTEN, GOING, KEPT
 from benchmarks.stores import POSTGRES, REDIS, SQLITE
 from benchmarks.suite import OURS
-from benchmarks.targets import judged
+from benchmarks.targets import judged, ratio
 
 STORES = {POSTGRES: "PostgreSQL", SQLITE: "SQLite", REDIS: "Redis"}
 CHARTED = ("drain", "drain2", "end_to_end", "bulk", "concurrent", "single", "start_p50")
@@ -27,6 +29,23 @@ RATES = ("single", "concurrent", "bulk", "drain", "drain2", "end_to_end")
 TIMES = ("start_p50", "start_p99", "result_p50", "result_p99")
 COSTS = tuple(name for name in VALUES if name not in (*RATES, *TIMES))
 """In the order of `VALUES`."""
+
+RUNS = "runs/s"
+
+CONDITIONS = {
+    "when": "when (UTC)",
+    "rounds": "rounds",
+    "cpu": "processor",
+    "cores": "cores",
+    "memory_bytes": "memory",
+    "system": "system",
+    "filesystem": "filesystem that is written to",
+    "python": "Python",
+    "sqlite": "SQLite library",
+    "loop_milliseconds": "a loop of a million steps in Python, ms (to compare machines)",
+    **STORES,
+}
+"""In words; "quick" is not among them, since a quick run makes no page."""
 
 Files = dict[str, str]
 
@@ -39,8 +58,10 @@ def make(results: Results) -> Files:
         _promises,
         _throughput,
         _latency,
+        _ratios,
         _costs,
         _growth,
+        _retention,
         _pressure,
         _imports,
         _contenders,
@@ -58,7 +79,13 @@ def _head() -> Iterator[str]:
     yield "Written by `python -m benchmarks.page` from the results of `make bench`; do not edit."
     yield "The jobs do nothing, so that the engines are measured and not the work: a real job takes"
     yield "longer than any difference here. Every number is the median of its rounds, in which the"
-    yield "contenders took turns. Read them as ratios: another machine has other numbers."
+    yield "contenders took turns; behind ± stands half the way from the least to the most of them."
+    yield "Read them as ratios: another machine has other numbers."
+    yield ""
+    yield "What this does not show: a network between database and worker, jobs that do something,"
+    yield "many machines, days of running. Perdure's authors chose the settings, with the care that"
+    yield "they wish for themselves; they stand at the end with their reasons. If you know better"
+    yield "ones, change one file: [how it is measured](measuring.md)."
     yield ""
 
 
@@ -66,9 +93,8 @@ def _conditions(results: Results) -> Iterator[str]:
     yield "## Conditions"
     yield ""
     for name, value in results.conditions.items():
-        if isinstance(value, dict):
-            value = ", ".join(f"{setting} {what}" for setting, what in value.items())
-        yield f"- {STORES.get(name, name)}: {value}"
+        if name in CONDITIONS:
+            yield f"- {CONDITIONS[name]}: {_condition(name, value)}"
     loud = max((cores for by in results.loudest.values() for cores in by.values()), default=0.0)
     yield f"- other processes used at most {loud:.2f} cores during any measurement"
     if loud > TOO_LOUD:
@@ -79,6 +105,12 @@ def _conditions(results: Results) -> Iterator[str]:
     yield "they answer, but Redis: it syncs once a second, so a power cut may cost what it had"
     yield "confirmed."
     yield ""
+
+
+def _condition(name: str, value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{setting} {what}" for setting, what in value.items())
+    return shown(value, BYTES) if name == "memory_bytes" and isinstance(value, int) else str(value)
 
 
 def _promises(results: Results) -> Iterator[str]:
@@ -103,6 +135,20 @@ def _throughput(results: Results) -> Iterator[str]:
 
 def _latency(results: Results) -> Iterator[str]:
     yield from _section(results, "Latency, at 20 jobs a second, the worker idle", TIMES)
+
+
+def _ratios(results: Results) -> Iterator[str]:
+    """How many times a peer's value ours is, on the same store. Redis's are beside PostgreSQL."""
+    names = [name for name in (*RATES, "start_p50", "start_p99") if name in results.samples]
+    rows = []
+    for one, facts in results.contenders.items():
+        ours = PERDURE_SQLITE if facts["store"] == SQLITE else PERDURE_POSTGRES
+        found = [ratio(name, ours, one)(results) for name in names]
+        if one != ours and any(found):
+            cells = ["" if it is None else f"{it:.2g}" for it in found]
+            rows.append((_label(results, one), *cells))
+    head = ("Perdure's, divided by that of", *(VALUES[name].title for name in names))
+    yield from _table("Ratios: of rates, more is better for Perdure; of times, less", head, rows)
 
 
 def _costs(results: Results) -> Iterator[str]:
@@ -136,7 +182,10 @@ def _cell(results: Results, name: str, contender: str) -> str:
     if value is None:
         return ""
     unit = VALUES[name].unit
-    return shown(value, "" if unit == RATE else unit)
+    samples = results.samples[name][contender]
+    half = (max(samples) - min(samples)) / 2
+    spread = f" ± {100 * half / value:.0f} %" if len(samples) > 1 and value and half else ""
+    return shown(value, "" if unit == RATE else unit) + spread
 
 
 def _growth(results: Results) -> Iterator[str]:
@@ -153,7 +202,26 @@ def _growth(results: Results) -> Iterator[str]:
             for place in places
         ]
         head = ("beside", "drain", "of the empty one", "claim of 100", "of the empty one")
-        yield from _table(f"Growth on {STORES[store]}", head, rows)
+        chart = f"![Drains beside much else](benchmarks/growth_{store}.svg)"
+        yield from _table(f"Growth on {STORES[store]}", head, rows, before=[chart])
+
+
+def _retention(results: Results) -> Iterator[str]:
+    head = (
+        "",
+        "drain beside 300,000 runs that stay",
+        "beside as many that must go",
+        "forgotten meanwhile",
+        "forgotten when nothing else is done",
+    )
+    rows = [
+        (
+            STORES[store],
+            *(shown(median(by[name]), RUNS) for name in (KEPT, GOING, FORGOTTEN, ALONE)),
+        )
+        for store, by in results.retention.items()
+    ]
+    yield from _table("Retention", head, rows)
 
 
 def _pressure(results: Results) -> Iterator[str]:
@@ -226,7 +294,20 @@ def _charts(results: Results) -> Iterator[tuple[str, str]]:
         bars.sort(key=lambda bar: bar.value, reverse=more)
         if bars:
             says = f"{value.unit}, {'more' if more else 'less'} is better"
-            yield name, bar_chart(value.title, says, bars)
+            yield name, bar_chart(value.title, says + _legend(bars), bars)
+    for store, places in results.growth.items():
+        title = f"Drain on {STORES[store]}, one worker process, beside …"
+        yield f"growth_{store}", bar_chart(title, f"{RATE}, more is better", _grown(places))
+
+
+def _legend(bars: Iterable[Bar]) -> str:
+    """Who is no equal competitor."""
+    return "; yellow: Redis, less durable, or no engine" * any(bar.kind == "other" for bar in bars)
+
+
+def _grown(places: Sequence[dict[str, Any]]) -> list[Bar]:
+    rates = [(place["beside"], median(place["drain"])) for place in places]
+    return [Bar(beside, rate, shown(rate, RATE), "ours") for beside, rate in rates]
 
 
 def _label(results: Results, contender: str) -> str:

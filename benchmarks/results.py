@@ -60,6 +60,7 @@ class Results:
         self.loudest: dict[str, dict[str, float]] = {}
         """How many cores others used at most, by measure and contender."""
         self.growth: dict[str, list[dict[str, Any]]] = {}
+        self.retention: dict[str, dict[str, list[float]]] = {}
         self.pressure: dict[str, dict[str, list[float]]] = {}
         self.imports: dict[str, list[float]] = {}
 

@@ -260,7 +260,7 @@ class SqliteStore(Store):
         return Left(rows, int(pages) * int(page))
 
     def conditions(self) -> dict[str, str]:
-        return {"version": sqlite3.sqlite_version}
+        return {"version": sqlite3.sqlite_version, "synchronous": "FULL in every contender"}
 
     def close(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)

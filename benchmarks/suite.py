@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import growth, imports, machine, pressure
+from benchmarks import growth, imports, machine, pressure, retention
 from benchmarks.contenders import PERDURE_POSTGRES, PERDURE_SQLITE, PGQUEUER, Contender
 from benchmarks.databases import Databases, PostgresDatabases, SqliteDatabases
 from benchmarks.environments import HOME, Unavailable
@@ -18,8 +18,8 @@ from benchmarks.race import Broken, Entrant
 from benchmarks.results import VALUES, Results, shown
 from benchmarks.stores import OPENERS, PostgresStore, Store
 
-GROWTH, PRESSURE, IMPORTS = "growth", "pressure", "imports"
-NAMES = (*MEASURES, GROWTH, PRESSURE, IMPORTS)
+GROWTH, RETENTION, PRESSURE, IMPORTS = "growth", "retention", "pressure", "imports"
+NAMES = (*MEASURES, GROWTH, RETENTION, PRESSURE, IMPORTS)
 OURS = (PERDURE_POSTGRES, PERDURE_SQLITE)
 
 Say = Callable[[str], None]
@@ -29,8 +29,12 @@ TROUBLE = (Broken, AssertionError, subprocess.TimeoutExpired)
 class Suite:
     """One run of the benchmarks. Use in a `with` statement: it owns the stores."""
 
-    def __init__(self, scale: Scale, say: Say) -> None:
+    def __init__(
+        self, scale: Scale, say: Say, only: Collection[tuple[str, str]] | None = None
+    ) -> None:
+        """`only`: pairs of a value and a contender; everything else is left out of the races."""
         self.results = Results()
+        self._only = only
         self._scale = scale
         self._say = say
         self._data = Path()
@@ -56,8 +60,11 @@ class Suite:
         by_name = {entrant.contender.name: entrant for entrant in entrants}
         if PRESSURE in names:
             self._press([by_name[name] for name in (*OURS, PGQUEUER) if name in by_name])
+        ours = [by_name[name] for name in OURS if name in by_name]
         if GROWTH in names:
-            self._grow([by_name[name] for name in OURS if name in by_name])
+            self._grow([one for one in ours if self._scale.grows(one.store.kind)])
+        if RETENTION in names:
+            self._forget(ours)
         if IMPORTS in names:
             self._say("imports")
             self.results.imports = imports.measure(self._scale.rounds)
@@ -96,11 +103,15 @@ class Suite:
     # Measuring
 
     def _race(self, measure: Measure, entrants: Sequence[Entrant]) -> None:
-        racing = [entrant for entrant in entrants if measure.fits(entrant.contender)]
+        racing = [entrant for entrant in entrants if self._races(measure, entrant.contender)]
         for number in range(self._scale.rounds):
             for entrant in _rotated(racing, number):
                 if entrant.contender.name not in self.results.skipped:
                     self._take(measure, entrant, number + 1)
+
+    def _races(self, measure: Measure, contender: Contender) -> bool:
+        is_asked = self._only is None or measure.is_asked(contender, self._only)
+        return is_asked and measure.fits(contender)
 
     def _take(self, measure: Measure, entrant: Entrant, number: int) -> None:
         name = entrant.contender.name
@@ -133,6 +144,12 @@ class Suite:
             databases = self._databases(entrant.store)
             found = growth.measure(entrant, databases, self._scale, self._say)
             self.results.growth[entrant.store.kind] = found
+
+    def _forget(self, entrants: Sequence[Entrant]) -> None:
+        for entrant in entrants:
+            databases = self._databases(entrant.store)
+            found = retention.measure(entrant, databases, self._scale, self._say)
+            self.results.retention[entrant.store.kind] = found
 
     def _databases(self, store: Store) -> Databases:
         if isinstance(store, PostgresStore):

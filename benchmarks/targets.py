@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from benchmarks import imports
+from benchmarks.claim import EMPTY
 from benchmarks.contenders import (
     CEILING,
     DBOS_POSTGRES,
@@ -23,6 +24,8 @@ from benchmarks.databases import POSTGRES
 from benchmarks.results import Results
 
 Find = Callable[[Results], float | None]
+
+GROWN = ("finished_5000000", EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def value_of(value: str, contender: str) -> Find:
 
 def growth_ratio(results: Results) -> float | None:
     places = {place["name"]: place["drain"] for place in results.growth.get(POSTGRES, [])}
-    grown, empty = places.get("finished_5000000"), places.get("empty")
+    grown, empty = (places.get(name) for name in GROWN)
     return median(grown) / median(empty) if grown and empty else None
 
 
@@ -100,6 +103,26 @@ TARGETS = (
     Target("from perdure import App", import_cost(imports.APP), 150, at_least=False, unit="ms CPU"),
     Target("perdure --help", import_cost(imports.HELP), 200, at_least=False, unit="ms CPU"),
 )
+
+
+class _Asked(Results):
+    """No results at all, but it remembers which were asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pairs: set[tuple[str, str]] = set()
+
+    def median(self, value: str, contender: str) -> float | None:
+        self.pairs.add((value, contender))
+        return None
+
+
+def asked() -> set[tuple[str, str]]:
+    """The values, and of whom, that the targets speak of."""
+    results = _Asked()
+    for target in TARGETS:
+        target.find(results)
+    return results.pairs
 
 
 def judged(results: Results) -> Iterator[Judged]:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from types import FrameType
 from typing import Any
 
@@ -16,6 +17,7 @@ import psycopg
 from perdure import App
 from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import decide_success
+from perdure.core.lifecycle import Status
 from perdure.core.run import Run
 from perdure.core.values import encode_value
 from perdure.engine.ids import make_token
@@ -80,6 +82,12 @@ class Bench:
             assert len(claimed.runs) == CLAIM
             outcomes = [self._success(run) for run in claimed.runs]
         await self.app.storage.commit(outcomes)
+
+    async def forget(self, count: int) -> None:
+        """What maintenance asks of the storage once runs are too old."""
+        later = await self.app.storage.now() + timedelta(hours=1)
+        for _ in range(count // CLAIM):
+            assert await self.app.storage.prune(Status.SUCCEEDED, later, CLAIM) == CLAIM
 
     def _request(self, places: int) -> ClaimRequest:
         return ClaimRequest(

@@ -24,6 +24,9 @@ TABLES = (
     "webhooks",
     "webhook_deliveries",
     "feed_pruned",
+    "batches",
+    "run_logs",
+    "run_progress",
 )
 
 Rows = list[tuple[Any, ...]]

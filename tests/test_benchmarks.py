@@ -20,10 +20,12 @@ from benchmarks.contenders import (  # noqa: E402
     CONTENDERS,
     PERDURE_POSTGRES,
     PERDURE_SQLITE,
+    PGBOSS,
     PGQUEUER,
 )
+from benchmarks.measures import MEASURES  # noqa: E402
 from benchmarks.results import Results, percentile, shown  # noqa: E402
-from benchmarks.targets import judged  # noqa: E402
+from benchmarks.targets import asked, judged  # noqa: E402
 
 
 def benchmark(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -74,7 +76,7 @@ def test_a_quick_run_measures_ours_with_real_workers(
 
 def test_a_quick_run_grows_a_database_and_pins_it(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
-    only = "growth,pressure,imports"
+    only = "growth,retention,pressure,imports"
 
     done = benchmark(
         "benchmarks", "--quick", "--peers", "none", "--adapter", "sqlite", "--only", only,
@@ -87,6 +89,7 @@ def test_a_quick_run_grows_a_database_and_pins_it(tmp_path: Path) -> None:
     assert names == ["empty", "finished_100000", "finished_1000000", "future", "queues", "keys"]
     assert all(place["drain"][0] > 0 for place in results.growth["sqlite"])
     assert len(results.pressure[PERDURE_SQLITE]["pinned"]) >= 3
+    assert results.retention["sqlite"]["kept"][0] > 0
     assert results.imports["import perdure"][0] > 0
 
 
@@ -150,7 +153,8 @@ def test_a_missed_target_is_told() -> None:
 def test_the_page_tells_medians_conditions_settings_and_who_was_left_out() -> None:
     text = page.make(some_results())["benchmarks.md"]
 
-    assert "| Perdure, PostgreSQL | 12,000 |" in text
+    assert "| Perdure, PostgreSQL | 12,000 ± 8 % |" in text
+    assert "| PgQueuer, PostgreSQL | 1.5 |" in text
     assert "- PostgreSQL: fsync on" in text
     assert "batches of 500" in text
     assert "- Celery on Redis: needs redis-server" in text
@@ -163,6 +167,43 @@ def test_a_chart_is_well_formed_and_longest_first() -> None:
     widths = [float(bar.get("width", "0")) for bar in bars]
     assert widths == [pytest.approx(1.5 * widths[1], rel=0.01), widths[1]]
     assert "prefers-color-scheme: dark" in chart
+
+
+def test_growth_and_retention_have_their_tables() -> None:
+    results = some_results()
+    place = {"name": "empty", "beside": "nothing", "drain": [9.0, 11.0], "claim": [1.0]}
+    results.growth["sqlite"] = [place, {**place, "beside": "much", "drain": [5.0]}]
+    rates = {"kept": [1.0], "going": [2.0], "forgotten": [3.0], "alone": [4.0]}
+    results.retention["sqlite"] = rates
+
+    files = page.make(results)
+
+    assert "| much | 5 jobs/s | 0.50 |" in files["benchmarks.md"]
+    assert "| SQLite | 1 runs/s | 2 runs/s | 3 runs/s | 4 runs/s |" in files["benchmarks.md"]
+    assert "much" in files["benchmarks/growth_sqlite.svg"]
+
+
+def test_only_what_a_promise_speaks_of_is_measured_if_so_asked() -> None:
+    pairs = asked()
+    races = {
+        measure.name: {one.name for one in CONTENDERS.values() if measure.is_asked(one, pairs)}
+        for measure in MEASURES.values()
+    }
+
+    assert races["drain2"] == races["end_to_end"] == races["single"] == {PERDURE_POSTGRES, PGQUEUER}
+    assert races["latency"] == {PERDURE_POSTGRES, PERDURE_SQLITE, PGQUEUER}
+    assert races["cost"] == races["bulk"] == set()
+    assert PGBOSS not in set().union(*races.values())
+
+
+def test_environments_can_be_kept_elsewhere(tmp_path: Path) -> None:
+    done = benchmark(
+        "benchmarks", "--quick", "--peers", "none", "--adapter", "sqlite", "--only", "imports",
+        PERDURE_BENCH_HOME=str(tmp_path / "bench"),
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "bench" / "results.json").exists()
 
 
 def test_a_quick_run_makes_no_page(tmp_path: Path) -> None:

@@ -15,7 +15,9 @@ from perdure.core.doctor import (
     LONG_IDLE,
     LONG_LOG,
     LONG_TRANSACTION,
+    MANY_CHECKPOINTS,
     MANY_DEAD,
+    PRUNING_LATE,
     WEBHOOK_LATE,
     Code,
     Facts,
@@ -37,12 +39,19 @@ VITALS = Vitals(
     bytes=2**20,
     log_bytes=LONG_LOG,
     free_bytes=LITTLE_SPACE,
+    checkpoints=(0, MANY_CHECKPOINTS),
     tables=(Table("perdure_runs", live=10, dead=MANY_DEAD),),
     sessions=(Session("process 1", LONG_TRANSACTION), Session("process 2", LONG_IDLE, True)),
 )
+MONTH = timedelta(days=30)
 HEALTHY = Facts(
-    now=T0, vitals=VITALS, neglect=Neglect(attention_at=T0 - 30 * SECOND), clock_ahead=4 * SECOND
+    now=T0,
+    vitals=VITALS,
+    retention=MONTH,
+    neglect=Neglect(0, T0 - 30 * SECOND, T0 - MONTH - PRUNING_LATE),
+    clock_ahead=4 * SECOND,
 )
+KEPT_TOO_LONG = replace(HEALTHY, neglect=Neglect(0, None, T0 - MONTH - PRUNING_LATE - SECOND))
 
 LATE = Neglect(attention_at=T0 - timedelta(minutes=2))
 QUEUES = tuple(f"queue{n}" for n in range(7))
@@ -81,6 +90,9 @@ def test_nothing_is_found_where_all_is_well() -> None:
         (seen(is_vacuumed=False), Code.AUTOVACUUM_OFF, "off on this server"),
         (tables(Table("t", 1, 1, False)), Code.AUTOVACUUM_OFF, "off for t"),
         (tables(Table("t", 1, MANY_DEAD + 1)), Code.DEAD_ROWS, "t has 50001 dead rows beside 1"),
+        (seen(broken_indexes=("i", "j")), Code.BROKEN_INDEXES, "not used: i, j"),
+        (seen(is_durable=False), Code.NOT_DURABLE, "synchronous_commit is off"),
+        (KEPT_TOO_LONG, Code.PRUNING_LATE, "kept longer than"),
         (sessions(Session("me", 6 * 60 * SECOND)), Code.LONG_TRANSACTION, "of me has been open"),
         (sessions(Session("me", 61 * SECOND, True)), Code.IDLE_TRANSACTION, "An idle trans"),
         (replace(HEALTHY, clock_ahead=6 * SECOND), Code.CLOCK_OFFSET, "0:00:06 ahead of"),
@@ -107,6 +119,7 @@ def test_a_problem_is_found_and_says_what_to_do(facts: Facts, code: Code, words:
     ("facts", "code"),
     [
         (seen(has_wal_reset_fault=True), Code.WAL_RESET_FAULT),
+        (seen(checkpoints=(3, MANY_CHECKPOINTS + 1)), Code.FORCED_CHECKPOINTS),
         (replace(HEALTHY, silent=("worker_1 on host",)), Code.SILENT_WORKERS),
         (hooks(state=WebhookState.FAILING, why="it answered 500"), Code.WEBHOOKS_FAILING),
     ],

@@ -18,7 +18,7 @@ from perdure import App
 from perdure.core.doctor import Code
 from perdure.core.limits import Gate, LimitScope
 from perdure.engine.defaults import Defaults
-from storage_kit import claim_one, new_run, set_limit, stored
+from storage_kit import claim_one, new_run, set_limit, stored, success
 
 QUICK = Defaults(maintenance_tick=timedelta(milliseconds=10), lease_ttl=timedelta(seconds=1))
 
@@ -51,6 +51,18 @@ async def test_due_runs_in_a_queue_that_nobody_serves_are_a_problem(opened: App)
     async with opened.worker(queues=["mail"]) as worker:
         await registered(opened, worker.id)
         assert await problems(opened) == set()
+
+
+async def test_runs_that_nobody_forgets_are_a_problem(storage_url: str) -> None:
+    app = App(storage_url, defaults=Defaults(retention=timedelta(days=1)))
+    async with app:
+        await stored(app.storage, new_run())
+        await stored(app.storage, success(await claim_one(app.storage)))
+    assert await problems(app) == set()
+    long_ago = {"sqlite": "0", "postgresql": "'2020-01-01'"}[storage_url.partition(":")[0]]
+    raw.execute(storage_url, f"UPDATE perdure_runs SET finished_at = {long_ago}")
+
+    assert await problems(app) == {Code.PRUNING_LATE}
 
 
 async def test_a_worker_that_fell_silent_is_noted(storage_url: str) -> None:
@@ -142,6 +154,27 @@ async def test_a_table_without_autovacuum_is_a_problem(postgres_storage_url: str
     raw.execute(postgres_storage_url, "ALTER TABLE perdure_runs SET (autovacuum_enabled = off)")
 
     assert await problems(app) == {Code.AUTOVACUUM_OFF}
+
+
+async def test_an_index_that_is_not_valid_is_a_problem(postgres_storage_url: str) -> None:
+    app = App(postgres_storage_url)
+    raw.execute(
+        postgres_storage_url,
+        "UPDATE pg_index SET indisvalid = false"
+        " WHERE indexrelid = 'perdure_runs_finished'::regclass",
+    )
+
+    [finding] = (await app.doctor()).findings
+
+    assert finding.code is Code.BROKEN_INDEXES
+    assert "perdure_runs_finished" in finding.sentence
+
+
+async def test_a_database_that_confirms_too_early_is_a_problem(postgres_storage_url: str) -> None:
+    name = postgres_storage_url.rpartition("/")[2].partition("?")[0]
+    raw.execute(postgres_storage_url, f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+
+    assert await problems(App(postgres_storage_url)) == {Code.NOT_DURABLE}
 
 
 async def test_dead_rows_are_counted(

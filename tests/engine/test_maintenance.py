@@ -19,6 +19,7 @@ from perdure.core.limits import LimitScope
 from perdure.core.run import Lease, Run
 from perdure.engine.maintenance import PRUNE_BATCHES, Maintenance
 from storage_kit import claim, claim_one, new_run, set_limit, stored, success, wait_until
+from virtual_time import play
 
 SHORT = timedelta(milliseconds=50)
 
@@ -131,6 +132,20 @@ async def test_pruning_goes_on_until_nothing_is_left_but_does_not_hold_up_the_re
         left.append(len((await app.runs.list(limit=100)).runs))
 
     assert left == [3, 0, 1]  # there was no hurry any more
+
+
+def test_while_there_is_more_to_forget_maintenance_does_not_wait_for_its_tick() -> None:
+    async def story(app: App) -> None:
+        many = 5 * PRUNE_BATCHES
+        async with app:
+            await stored(app.storage, *(new_run() for _ in range(many)))
+            ended = (await claim(app.storage, many)).runs
+            await stored(app.storage, *(success(run) for run in ended))
+            async with app.maintenance():
+                await app.clock.sleep(app.defaults.maintenance_tick / 2)
+            assert (await app.runs.list()).runs == ()
+
+    play(story, retention=timedelta(0), maintenance_batch=1)
 
 
 async def test_keys_are_pruned_until_none_is_left(opened: App) -> None:

@@ -20,17 +20,20 @@ from perdure.storage import open_storage
 from perdure.testing.postgres import PrivatePostgres
 
 SINGLE, BULK, CLAIMS, WORKER = "single trigger", "bulk trigger", "batched claims", "worker"
+PRUNING = "pruning"
 
-# By adapter and deed, for one run. A claim and a bulk call concern 500 runs at once.
+# By adapter and deed, for one run. A claim, a bulk call and pruning concern 500 runs at once.
 LIMITS = {
-    ("postgres", SINGLE): Work(statements=2.2, commits=1.1, wal_bytes=1615, calls=2050),
-    ("postgres", BULK): Work(statements=0.0066, commits=0.0022, wal_bytes=2080, calls=139),
-    ("postgres", CLAIMS): Work(statements=0.0253, commits=0.0045, wal_bytes=3545),
-    ("postgres", WORKER): Work(calls=334),
+    ("postgres", SINGLE): Work(statements=2.2, commits=1.1, wal_bytes=1615, calls=945),
+    ("postgres", BULK): Work(statements=0.0066, commits=0.0022, wal_bytes=2010, calls=139),
+    ("postgres", CLAIMS): Work(statements=0.0253, commits=0.0045, wal_bytes=3390),
+    ("postgres", PRUNING): Work(statements=0.027, commits=0.0022, wal_bytes=387),
+    ("postgres", WORKER): Work(calls=292),
     ("sqlite", SINGLE): Work(statements=4.4, commits=1.1, calls=607),
     ("sqlite", BULK): Work(statements=0.011, commits=0.0022, calls=132),
     ("sqlite", CLAIMS): Work(statements=0.0226, commits=0.0028),
-    ("sqlite", WORKER): Work(calls=287),
+    ("sqlite", PRUNING): Work(statements=0.0248, commits=0.0022),
+    ("sqlite", WORKER): Work(calls=267),
 }
 
 
@@ -76,13 +79,17 @@ async def test_triggers_ask_the_database_for_no_more_than_they_did(
         keeps_to(adapter, BULK, await stored_work(bench, bench.trigger_in_bulk, 2000))
 
 
-async def test_claims_ask_the_database_for_no_more_than_they_did(place: tuple[str, str]) -> None:
+async def test_claims_and_pruning_ask_the_database_for_no_more_than_they_did(
+    place: tuple[str, str],
+) -> None:
     adapter, url = place
     async with opened(url) as bench:
         await bench.trigger_in_bulk(2500)
         await bench.drain_by_claims(500)
 
         keeps_to(adapter, CLAIMS, await stored_work(bench, bench.drain_by_claims, 2000))
+        await bench.forget(500)
+        keeps_to(adapter, PRUNING, await stored_work(bench, bench.forget, 2000))
 
 
 async def test_triggers_call_no_more_functions_than_they_did(place: tuple[str, str]) -> None:

@@ -17,7 +17,10 @@ LONG_IDLE = timedelta(minutes=1)
 MAINTENANCE_LATE = timedelta(minutes=1)
 WEBHOOK_LATE = timedelta(minutes=5)
 CLOCK_OFFSET = timedelta(seconds=5)
+PRUNING_LATE = timedelta(days=1)
 MANY_DEAD = 50_000
+MANY_CHECKPOINTS = 10
+"""Fewer forced ones say nothing: a large import or a restore does that."""
 LONG_LOG = 256 * 2**20
 LITTLE_SPACE = 2**30
 MOST_NAMED = 5
@@ -33,11 +36,15 @@ class Code(StrEnum):
     LITTLE_SPACE = "little_space"
     AUTOVACUUM_OFF = "autovacuum_off"
     DEAD_ROWS = "dead_rows"
+    BROKEN_INDEXES = "broken_indexes"
+    NOT_DURABLE = "not_durable"
+    FORCED_CHECKPOINTS = "forced_checkpoints"
     LONG_TRANSACTION = "long_transaction"
     IDLE_TRANSACTION = "idle_transaction"
     CLOCK_OFFSET = "clock_offset"
     UNREADABLE_RUNS = "unreadable_runs"
     MAINTENANCE_LATE = "maintenance_late"
+    PRUNING_LATE = "pruning_late"
     STUCK_GATES = "stuck_gates"
     SILENT_WORKERS = "silent_workers"
     UNSERVED_QUEUES = "unserved_queues"
@@ -83,16 +90,21 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     log_bytes: int | None = None
     free_bytes: int | None = None
     is_vacuumed: bool = True
+    is_durable: bool = True
+    checkpoints: tuple[int, int] | None = None
+    """When it was time, and because the log was full."""
+    broken_indexes: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     sessions: tuple[Session, ...] = ()
 
 
 class Neglect(msgspec.Struct, frozen=True):
-    """Runs put aside because this code cannot read them, counted only so far; and since when
-    maintenance should have looked at some run."""
+    """Runs put aside because this code cannot read them, counted only so far; since when
+    maintenance should have looked at some run; and when the oldest run that succeeded did."""
 
     unreadable: int = 0
     attention_at: datetime | None = None
+    oldest_success_at: datetime | None = None
 
 
 class WebhookFact(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +123,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     now: datetime
     vitals: Vitals
+    retention: timedelta = timedelta.max
     clock_ahead: timedelta = timedelta(0)
     neglect: Neglect = Neglect()
     stuck: tuple[str, ...] = ()
@@ -177,6 +190,23 @@ def _vacuum(facts: Facts) -> Findings:
             yield Finding(Code.DEAD_ROWS, True, words, advice)
 
 
+def _server(facts: Facts) -> Findings:
+    vitals = facts.vitals
+    if not vitals.is_durable:
+        words = "The server confirms what is not yet on disk: synchronous_commit is off."
+        advice = "A crash can take back runs that were confirmed. Switch it on for this database."
+        yield Finding(Code.NOT_DURABLE, True, words, advice)
+    if vitals.broken_indexes:
+        words = f"Indexes are not valid and not used: {_some(vitals.broken_indexes)}."
+        advice = "Run REINDEX INDEX for each: without them every look reads a whole table."
+        yield Finding(Code.BROKEN_INDEXES, True, words, advice)
+    timed, forced = vitals.checkpoints or (0, 0)
+    if forced > max(MANY_CHECKPOINTS, timed):
+        words = f"{forced} checkpoints were made because the log was full, {timed} by time."
+        advice = "Raise max_wal_size: each checkpoint makes writes larger for some time."
+        yield Finding(Code.FORCED_CHECKPOINTS, False, words, advice)
+
+
 def _transactions(facts: Facts) -> Findings:
     for session in facts.vitals.sessions[:MOST_NAMED]:
         kind = "An idle transaction" if session.is_idle else "A transaction"
@@ -206,6 +236,11 @@ def _maintenance(facts: Facts) -> Findings:
             "Without it leases of dead workers are never taken back."
         )
         yield Finding(Code.MAINTENANCE_LATE, True, words, advice)
+    oldest = neglect.oldest_success_at
+    if oldest is not None and facts.now - oldest - PRUNING_LATE > facts.retention:
+        words = f"A run that ended at {oldest:%Y-%m-%d %H:%M} UTC is kept longer than `retention`."
+        advice = "Maintenance forgets such runs: see that it runs, or run `perdure prune`."
+        yield Finding(Code.PRUNING_LATE, True, words, advice)
     if facts.stuck:
         words = f"Runs wait behind limits that have room: {_some(facts.stuck)}."
         advice = "Maintenance opens them: see that it runs, and what its log says."
@@ -253,7 +288,7 @@ def _webhooks(facts: Facts) -> Findings:
 
 
 _LOOKS: tuple[Callable[[Facts], Findings], ...] = (
-    *(_space, _log, _vacuum, _transactions, _clock, _maintenance, _workers, _webhooks),
+    *(_space, _log, _vacuum, _server, _transactions, _clock, _maintenance, _workers, _webhooks),
 )
 
 

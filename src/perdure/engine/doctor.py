@@ -67,6 +67,7 @@ async def _facts(app: App, storage: Storage) -> Facts:
     return Facts(
         now=now,
         vitals=await storage.vitals(),
+        retention=app.defaults.retention,
         clock_ahead=timedelta(0) if storage.local_clock is not None else local - now,
         neglect=await storage.neglect(app.environment, limit=MOST_COUNTED),
         stuck=await _stuck_gates(app, storage),

@@ -29,7 +29,8 @@ PRUNE_EVERY = 60
 """Retention is counted in days: one pass in so many is enough, while all of it can be done."""
 
 PRUNE_BATCHES = 10
-"""So many a pass: more would keep others from writing."""
+"""So many a pass: leases and gates must not wait for more. While there is more, passes follow each
+other quickly: whoever works at some rate must forget at that rate, one retention later."""
 
 LONGEST_TICK = 3
 """So many times the grace a single tick stays; what it has not judged then, the next one does."""
@@ -52,6 +53,9 @@ class Maintenance(AppService):
         """Whether there were expired leases that could not be judged yet."""
         self._next_prune = 0
         self._passes = 0
+        self._behind = 0
+        """How many passes in a row have left something that is old enough."""
+        self._took = timedelta(0)
 
     async def run_once(self) -> None:
         try:
@@ -61,13 +65,19 @@ class Maintenance(AppService):
             await self._app.storage.open_gates(self._app.defaults.maintenance_batch)
             self._patience.answered()
             await self._app.metrics.keep_fresh(self._app.storage)
-            if self._passes >= self._next_prune and await self._prune(now):
-                self._next_prune = self._passes + PRUNE_EVERY
+            if self._passes >= self._next_prune:
+                await self._forget(now)
             self._passes += 1
             self._patience.answered()  # a long pass is no gap
         except StorageUnavailable:
             self._patience.failed()
             raise
+
+    async def rest(self) -> None:
+        """While there is more to forget: as long as the last part took, and less with each."""
+        if not self._behind:
+            return await super().rest()
+        await self._clock.sleep(min(self._interval, self._took / self._behind))
 
     async def tick(self) -> None:
         """One pass; and if there are expired leases, as many as it takes to judge them."""
@@ -119,6 +129,17 @@ class Maintenance(AppService):
         topics = {hints.done(commit.run.environment) for commit in commits}
         topics |= {hints.work(commit.run.environment, commit.run.queue) for commit in commits}
         self._app.hints.publish(topics)
+
+    async def _forget(self, now: datetime) -> None:
+        """Some of what is old enough. The more there was, the sooner it looks again: a part now and
+        then is felt less than all of it at once."""
+        began = self._clock.elapsed()
+        if await self._prune(now):
+            self._next_prune = self._passes + PRUNE_EVERY // (1 + self._behind)
+            self._behind = 0
+        else:
+            self._behind += 1
+        self._took = timedelta(seconds=self._clock.elapsed() - began)
 
     async def _prune(self, now: datetime) -> bool:
         """Whether nothing is left that is old enough."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from perdure.core.doctor import Neglect
+from perdure.core.lifecycle import Status
 from perdure.core.limits import Gate, LimitScope
 from perdure.core.run import Run
 from perdure.storage.gating import NO_LIMITS
@@ -39,9 +40,9 @@ def count_parked(environment: str, gate: Gate, limit: int) -> Operation[int]:
 
 
 def read_neglect(environment: str, limit: int, dialect: Dialect) -> Operation[Neglect]:
-    wanted = {"environment": environment, "most": limit}
-    [[[unreadable, attention_at]]] = yield last_trip(Step("read_neglect", wanted))
-    return Neglect(int(unreadable), dialect.moment(attention_at))
+    wanted = {"environment": environment, "most": limit, "ended": Status.SUCCEEDED.value}
+    [[[unreadable, attention_at, ended_at]]] = yield last_trip(Step("read_neglect", wanted))
+    return Neglect(int(unreadable), dialect.moment(attention_at), dialect.moment(ended_at))
 
 
 def find_gates(environment: str, limit: int) -> Operation[list[Gate]]:

@@ -1202,10 +1202,17 @@ DELETE FROM perdure_run_tags
  WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
 -- name: delete_batches
-DELETE FROM perdure_batches AS batches
- USING perdure_runs AS runs
- WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
-   AND batches.batch_id = runs.batch_id AND batches.run_id = runs.id;
+-- OFFSET keeps the planner from reading all of the list, as it would while that is short.
+DELETE FROM perdure_batches
+ WHERE ctid = ANY (ARRAY(
+       SELECT listed.place
+         FROM perdure_runs AS runs
+        CROSS JOIN LATERAL (
+              SELECT ctid AS place
+                FROM perdure_batches
+               WHERE batch_id = runs.batch_id AND run_id = runs.id
+              OFFSET 0) AS listed
+        WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])));
 
 -- name: delete_dead_letters
 DELETE FROM perdure_dead_letters
@@ -1316,11 +1323,15 @@ SELECT number, body
  LIMIT :limit;
 
 -- name: mark_pruned
--- Before they are deleted: the last of the changes that go.
+-- Before they are deleted: the last of the changes that go. They are found before they are put in
+-- order: in the order of the feed, the oldest would be looked for through all of history.
+WITH going AS MATERIALIZED (
+    SELECT xid, run_id, first_sequence
+      FROM perdure_history
+     WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]))
 INSERT INTO perdure_feed_pruned AS pruned (one, xid, run_id, first_sequence)
 SELECT 1, xid, run_id, first_sequence
-  FROM perdure_history
- WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
+  FROM going
  ORDER BY xid DESC, run_id DESC, first_sequence DESC
  LIMIT 1
     ON CONFLICT (one) DO UPDATE
@@ -1716,11 +1727,14 @@ DELETE FROM perdure_skipped_spans
 RETURNING schedule_id;
 
 -- name: read_neglect
--- What was put aside, counted only so far, and since when maintenance should have looked.
+-- What was put aside, counted only so far, since when maintenance should have looked, and the end
+-- that is the longest ago.
 SELECT (SELECT count(*)
           FROM (SELECT 1 FROM perdure_runs
                  WHERE environment = :environment AND gate = 'unreadable'
                  LIMIT :most) AS aside),
        least((SELECT min(attention_at) FROM perdure_runs
                WHERE attention_at IS NOT NULL AND lease_expires_at IS NULL),
-             (SELECT min(lease_expires_at) FROM perdure_runs WHERE lease_token IS NOT NULL));
+             (SELECT min(lease_expires_at) FROM perdure_runs WHERE lease_token IS NOT NULL)),
+       (SELECT min(finished_at) FROM perdure_runs
+         WHERE status = :ended AND finished_at IS NOT NULL);

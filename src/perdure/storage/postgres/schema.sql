@@ -64,7 +64,7 @@ CREATE TABLE perdure_history (
     events text NOT NULL,
     CONSTRAINT perdure_history_pkey PRIMARY KEY (run_id, first_sequence),
     CONSTRAINT perdure_history_first_sequence_check CHECK (first_sequence >= 1)
-);
+) WITH (autovacuum_vacuum_scale_factor=0.05, autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_vacuum_cost_limit=2000);
 CREATE INDEX perdure_history_feed ON perdure_history USING btree (xid, run_id, first_sequence);
 
 CREATE TABLE perdure_keys (

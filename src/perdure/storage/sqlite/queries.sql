@@ -1493,7 +1493,8 @@ DELETE FROM perdure_skipped_spans
 RETURNING schedule_id;
 
 -- name: read_neglect
--- What was put aside, counted only so far, and since when maintenance should have looked.
+-- What was put aside, counted only so far, since when maintenance should have looked, and the end
+-- that is the longest ago.
 SELECT (SELECT count(*)
           FROM (SELECT 1 FROM perdure_runs
                  WHERE environment = :environment AND gate = 'unreadable'
@@ -1503,4 +1504,6 @@ SELECT (SELECT count(*)
                  WHERE attention_at IS NOT NULL AND lease_expires_at IS NULL
                 UNION ALL
                 SELECT min(lease_expires_at) FROM perdure_runs INDEXED BY perdure_runs_leased
-                 WHERE lease_token IS NOT NULL));
+                 WHERE lease_token IS NOT NULL)),
+       (SELECT min(finished_at) FROM perdure_runs
+         WHERE status = :ended AND finished_at IS NOT NULL);

@@ -289,6 +289,11 @@ CREATE INDEX perdure_skipped_spans_recorded ON perdure_skipped_spans (recorded_a
 ALTER TABLE perdure_runs SET (
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_cost_limit = 2000);
+-- Only written to and, one retention later, deleted from, in the same order: what is deleted frees
+-- whole pages, which are to be had again before much more is written.
+ALTER TABLE perdure_history SET (
+    autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.05,
+    autovacuum_vacuum_cost_limit = 2000);
 -- Almost always empty, so that no share of what is in it says anything.
 ALTER TABLE perdure_outbox SET (
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
