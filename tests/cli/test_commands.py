@@ -179,9 +179,23 @@ async def test_audit_finds_a_run_that_is_not_what_its_history_says(shell: Shell)
     assert answer.code == 1
     assert f"{changed}: counters is" in answer.out
     assert f"{cut}: status is" in answer.out
-    assert forgotten not in answer.out
+    assert f"{forgotten}: the beginning of its history is not there" in answer.out
     assert "default: queue default: 3 runs are counted as succeeded, 2 are found" in answer.out
-    assert answer.out.endswith("runs=2 events=5 mismatch=3\n")
+    assert answer.out.endswith("runs=2 events=5 mismatch=4\n")
+
+
+async def test_audit_misses_a_run_of_which_only_the_history_is_left(shell: Shell) -> None:
+    [lost, *_] = await some_runs(shell.url)
+    with closing(sqlite3.connect(shell.directory / "runs.db")) as connection, connection:
+        connection.execute("DELETE FROM perdure_runs WHERE id = ?", (lost,))
+
+    answer = shell.perdure("audit")
+
+    assert answer.code == 1
+    assert answer.out == (
+        f"{lost}: its history is there, the run itself is not\n"
+        "environment=default runs=2 events=8 mismatch=1\n"
+    )
 
 
 def test_audit_of_nothing_makes_no_file(shell: Shell) -> None:
