@@ -222,6 +222,8 @@ def test_config_says_what_holds_and_why(shell: Shell) -> None:
     assert answer.json["poll"] == {"value": 2.0, "source": "[tool.perdure] in pyproject.toml"}
     assert answer.json["max_attempts"] == {"value": 3, "source": "default"}
     assert answer.json["backoff_maximum"] == {"value": 3600.0, "source": "default"}
+    assert answer.json["misfire"] == {"value": "run_once", "source": "default"}
+    assert answer.json["overlap"] == {"value": "forbid", "source": "default"}
     assert [line.split() for line in table.out.splitlines() if line.startswith("lease_ttl")] == [
         ["lease_ttl", "7.5", "PERDURE_LEASE_TTL"]
     ]
@@ -261,6 +263,11 @@ def test_no_mistake_shows_the_password_of_a_url(shell: Shell, command: str, sche
         ("backoff_jitter = true", "backoff_jitter must be a number, not True"),
         ("queue = 3", "queue must be a text"),
         ("= 3", "cannot be read"),
+        ("misfire = 'never'", "misfire must be one of skip, run_once, catch_up, not 'never'"),
+        ("misfire_grace = 0.5", "misfire_grace must be from 1 s to"),
+        ("overlap = 'forbids'", "not 'forbids'; did you mean forbid?"),
+        ("max_concurrency = 20000", "max_concurrency must be a whole number from 1 to 10000"),
+        ("http_allow = 'nowhere'", "http_allow "),
     ],
 )
 def test_bad_settings_are_named(toml: str, advice: str, shell: Shell) -> None:
