@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
 
 _UNITS = (
     (timedelta(days=365), "year", "years"),
@@ -22,6 +21,8 @@ def clock_in(zone: str, instant: datetime) -> str:
     """What the clock on the wall says there, and which instant that is."""
     if zone == "UTC":
         return rfc3339(instant)
+    from zoneinfo import ZoneInfo  # whoever only defines tasks must not wait for it
+
     local = instant.astimezone(ZoneInfo(zone))
     seconds = ":%S" if local.second else ""
     return f"{local.strftime(f'%Y-%m-%d %H:%M{seconds}')} {zone} ({rfc3339(instant)})"
