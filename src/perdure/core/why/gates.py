@@ -71,7 +71,7 @@ def _full(facts: Facts, gate: Gate) -> Reason:
     said = _said(facts, gate, "concurrency")
     return Reason(
         code=_FULL[gate.scope],
-        sentence=f"{_name(gate)} is full, with {count} of {most}"
+        sentence=f"{_name(gate)} {_so_full(count, most, said)}"
         f"{_held_by(holders, count)}{_shared(parked)}.",
         count=count,
         most=most,
@@ -132,6 +132,13 @@ def _holder(run: Run) -> Holder:
         since=run.dispatched_at if lease is None else lease.claimed_at,
         until=run.dispatch_expires_at if lease is None else lease.expires_at,
     )
+
+
+def _so_full(count: int, most: int | None, said: Said[Any] | None) -> str:
+    if count or most:
+        return f"is full, with {count} of {most}"
+    by = "" if said is None else f", which {named(said.by)} said at {at(said.at)}"
+    return f"lets nobody through: its limit is 0{by}"
 
 
 def _held_by(holders: tuple[Run, ...], count: int) -> str:
