@@ -103,7 +103,7 @@ class Signature:
         try:
             return self._decoder.decode(payload)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise misfit(self._name, error, None) from error
+            raise misfit(self._name, error, None, self._arguments) from error
 
     def call(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """`function` with these arguments, however it wants them passed."""
@@ -143,7 +143,7 @@ class Signature:
         try:
             msgspec.convert(native, self._arguments, dec_hook=_from_plain, str_keys=self._str_keys)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise misfit(self._name, error, native) from error
+            raise misfit(self._name, error, native, self._arguments) from error
         for name in self._closed:
             if name in native:
                 where = annotation.unknown_key(self._types[name], native[name], name)
