@@ -51,7 +51,7 @@ def test_plain_data_becomes_a_target_with_its_references() -> None:
         ({}, "target.kind", "http or shell"),
         ({"kind": "ftp"}, "target.kind", "not 'ftp'"),
         ({"kind": "http"}, "target.url", "is missing"),
-        ({"kind": "http", "ulr": URL}, "ulr", "did you mean url?"),
+        ({"kind": "http", "ulr": URL}, "target.ulr", "did you mean url?"),
         ({"kind": "http", "url": "example.com"}, "target.url", "https://"),
         ({"kind": "http", "url": 7}, "target.url", "not 7"),
         ({"kind": "http", "url": URL, "method": "post"}, "target.method", "POST"),

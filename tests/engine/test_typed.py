@@ -59,9 +59,9 @@ async def test_mistakes_are_seen_before_they_are_made(app: App) -> None:
             app.task(queu="x")  # type: ignore[call-overload]
         with pytest.raises(InvalidInput):
             await app.runs.list(statsu="x")  # type: ignore[call-arg]
-        with pytest.raises(TypeError):
+        with pytest.raises(InvalidInput):
             app.worker(concurency=3)  # type: ignore[call-arg]
-        with pytest.raises(TypeError):
+        with pytest.raises(InvalidInput):
             app.run_all(concurency=3)  # type: ignore[call-arg]
 
 

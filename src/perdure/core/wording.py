@@ -21,7 +21,7 @@ def clock_in(zone: str, instant: datetime) -> str:
     """What the clock on the wall says there, and which instant that is."""
     if zone == "UTC":
         return rfc3339(instant)
-    from zoneinfo import ZoneInfo  # whoever only defines tasks must not wait for it
+    from zoneinfo import ZoneInfo  # here: whoever only triggers needs no time zones
 
     local = instant.astimezone(ZoneInfo(zone))
     seconds = ":%S" if local.second else ""

@@ -116,7 +116,7 @@ def target_of_entry(entry: TaskEntry, limit: int) -> Target:
 
 def target_of(app: App, name: str) -> Target | None:
     """A task of this app, if it is one."""
-    task = app.tasks.get(name)
+    task = app.served_tasks.get(name)
     if task is None:
         return None
     return Target(

@@ -244,7 +244,7 @@ class Schedules:
         events = decide_create(wish, run_id, actor, now)
         await create(self._app.storage, events, self._app.ids)
         self._app.hints.publish([hints.work(schedule.environment, wish.queue)])
-        task = self._app.tasks.get(wish.task)
+        task = self._app.served_tasks.get(wish.task)
         return RunHandle(self._app, run_id, task.signature if task else None, created=True)
 
     async def backfill(

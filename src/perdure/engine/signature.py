@@ -172,10 +172,11 @@ class Signature:
 
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the payload, for the catalogue; empty if it cannot be described."""
-        try:
-            return msgspec.json.schema(self._arguments, schema_hook=_schema)
-        except Exception:  # noqa: BLE001  # somebody's default value or model: no reason to fail
-            return {}
+        return _described(self._arguments)
+
+    def result_schema(self) -> dict[str, Any]:
+        """JSON Schema of the result; empty if that may be anything."""
+        return {} if self._result_type is Any else _described(self._result_type)
 
     # Reading the function
 
@@ -263,6 +264,13 @@ def _from_plain(wanted: type, value: Any) -> Any:
     if wanted is object:
         return value
     raise ValueError(f"Expected `{wanted.__name__}`, got `{type(value).__name__}`")
+
+
+def _described(kind: Any) -> dict[str, Any]:
+    try:
+        return msgspec.json.schema(kind, schema_hook=_schema)
+    except Exception:  # noqa: BLE001  # somebody's default value or model: no reason to fail
+        return {}
 
 
 def _schema(wanted: type) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from perdure.core.failure import CRASH
 from perdure.core.limits import Gate, LimitScope, needed_gates
-from perdure.core.run import Run
+from perdure.core.run import ActorType, Run
 from perdure.core.settings import Said
 from perdure.core.why.facts import MOST_COUNTED, Facts
 from perdure.core.why.reason import Code, Holder, Reason, at, because, named
@@ -137,7 +137,8 @@ def _holder(run: Run) -> Holder:
 def _so_full(count: int, most: int | None, said: Said[Any] | None) -> str:
     if count or most:
         return f"is full, with {count} of {most}"
-    by = "" if said is None else f", which {named(said.by)} said at {at(said.at)}"
+    is_signed = said is not None and said.by.type is ActorType.OPERATOR
+    by = f", which {named(said.by)} said at {at(said.at)}" if said and is_signed else ""
     return f"lets nobody through: its limit is 0{by}"
 
 
