@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -13,8 +14,15 @@ from perdure.core.events import RunLeaseClaimed
 from perdure.core.lifecycle import TERMINAL, EventType
 from perdure.core.reducer import replay
 from perdure.core.run import ActorType
-from perdure.errors import RunCancelled, RunFailed, RunUnsuccessful, StorageUnavailable
-from perdure.storage.protocol import RecordedEvent
+from perdure.engine.audit import Audit
+from perdure.errors import (
+    RunCancelled,
+    RunFailed,
+    RunNotFound,
+    RunUnsuccessful,
+    StorageUnavailable,
+)
+from perdure.storage.protocol import RecordedEvent, Storage
 
 ENDED = {EventType(f"run.{status.value}") for status in TERMINAL}
 
@@ -80,6 +88,8 @@ class Ledger:
             promise.told = await promise.handle.result()
         except RunUnsuccessful as error:
             promise.told = type(error)
+        except RunNotFound:
+            return  # `check` will say so
         promise.is_told = True
 
     async def settle(self, seconds: float) -> None:
@@ -94,8 +104,9 @@ class Ledger:
         """Every promise against the stored histories."""
         found = Findings()
         for run_id, promise in self.promises.items():
-            history = await self._app.runs.events(run_id)
-            if not history:
+            try:
+                history = await self._app.runs.events(run_id)
+            except RunNotFound:
                 found.lost.append(run_id)
                 continue
             if sum(recorded.type in ENDED for recorded in history) > 1:
@@ -144,3 +155,11 @@ async def insist(trigger: Any, *arguments: Any) -> RunHandle[Any] | None:
     except StorageUnavailable:
         return None
     return handle
+
+
+async def mismatches(storage: Storage, environment: str = "default") -> int:
+    """What `perdure audit` would find, each of it told."""
+    audit = Audit(storage, environment)
+    async for finding in audit.findings():
+        print(f"MISMATCH: {finding.run_id}: {finding.problem}", file=sys.stderr)
+    return audit.totals.mismatches

@@ -27,6 +27,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from gates import Watch, busiest
+from ledger import mismatches
 from perdure.core.commit import Commit
 from perdure.core.decide import decide_attention
 from perdure.core.lifecycle import Status
@@ -66,15 +67,18 @@ class Verdict:
     sampled: Counter[str] = field(default_factory=Counter)
     overshoot: int = 0
     unfinished: int = 0
+    mismatch: int = 0
 
     @property
     def is_clean(self) -> bool:
-        return self.overshoot == 0 and self.unfinished == 0 and self.reached == SIZES
+        troubles = self.overshoot + self.unfinished + self.mismatch
+        return troubles == 0 and self.reached == SIZES
 
     def __str__(self) -> str:
         busiest = "/".join(str(self.reached.get(task, 0)) for task in TASKS)
         return (
-            f"overshoot={self.overshoot} unfinished={self.unfinished} runs={self.runs} "
+            f"overshoot={self.overshoot} unfinished={self.unfinished} mismatch={self.mismatch} "
+            f"runs={self.runs} "
             f"leases={self.leases} kills={self.kills} samples={self.samples} "
             f"busiest={busiest} of {'/'.join(map(str, SIZES.values()))}"
         )
@@ -214,6 +218,7 @@ async def stress(url: str, seconds: float, every: float = 1.5) -> Verdict:
             crowd.dismiss()
         verdict.runs = feeder.runs
         await _judge(storage, verdict)
+        verdict.mismatch = await mismatches(storage)
     return verdict
 
 

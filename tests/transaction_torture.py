@@ -29,6 +29,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
+from ledger import mismatches
 from perdure import App, Context, Retry
 from perdure.engine.clock import SystemClock
 from perdure.engine.defaults import Defaults
@@ -193,14 +194,15 @@ class Verdict:
     torn: int = 0
     lost: int = 0
     double: int = 0
+    mismatch: int = 0
 
     def __str__(self) -> str:
-        counts = f"torn={self.torn} lost={self.lost} double={self.double}"
+        counts = f"torn={self.torn} lost={self.lost} double={self.double} mismatch={self.mismatch}"
         return f"kills={self.kills.total()} runs={self.runs} {counts}"
 
     @property
     def is_clean(self) -> bool:
-        return not (self.torn or self.lost or self.double)
+        return not (self.torn or self.lost or self.double or self.mismatch)
 
 
 class Campaign:
@@ -230,6 +232,7 @@ class Campaign:
         os.waitpid(keeper, 0)
         asyncio.run(self._finish())
         self._judge(wanted)
+        self._verdict.mismatch = asyncio.run(self._audit())
         return self._verdict
 
     def _count_open(self) -> int:
@@ -272,6 +275,13 @@ class Campaign:
             for (queue, status), number in counts.items()
             if queue == "default" and status not in ENDED
         )
+
+    async def _audit(self) -> int:
+        storage = open_storage(self._url, SystemClock())
+        try:
+            return await mismatches(storage)
+        finally:
+            await storage.close()
 
     def _look(self) -> None:
         """One snapshot: whoever has one of the three has all of them."""

@@ -179,9 +179,23 @@ async def test_audit_finds_a_run_that_is_not_what_its_history_says(shell: Shell)
     assert answer.code == 1
     assert f"{changed}: counters is" in answer.out
     assert f"{cut}: status is" in answer.out
-    assert forgotten not in answer.out
+    assert f"{forgotten}: the beginning of its history is not there" in answer.out
     assert "default: queue default: 3 runs are counted as succeeded, 2 are found" in answer.out
-    assert answer.out.endswith("runs=2 events=5 mismatch=3\n")
+    assert answer.out.endswith("runs=2 events=5 mismatch=4\n")
+
+
+async def test_audit_misses_a_run_of_which_only_the_history_is_left(shell: Shell) -> None:
+    [lost, *_] = await some_runs(shell.url)
+    with closing(sqlite3.connect(shell.directory / "runs.db")) as connection, connection:
+        connection.execute("DELETE FROM perdure_runs WHERE id = ?", (lost,))
+
+    answer = shell.perdure("audit")
+
+    assert answer.code == 1
+    assert answer.out == (
+        f"{lost}: its history is there, the run itself is not\n"
+        "environment=default runs=2 events=8 mismatch=1\n"
+    )
 
 
 def test_audit_of_nothing_makes_no_file(shell: Shell) -> None:
@@ -208,6 +222,8 @@ def test_config_says_what_holds_and_why(shell: Shell) -> None:
     assert answer.json["poll"] == {"value": 2.0, "source": "[tool.perdure] in pyproject.toml"}
     assert answer.json["max_attempts"] == {"value": 3, "source": "default"}
     assert answer.json["backoff_maximum"] == {"value": 3600.0, "source": "default"}
+    assert answer.json["misfire"] == {"value": "run_once", "source": "default"}
+    assert answer.json["overlap"] == {"value": "forbid", "source": "default"}
     assert [line.split() for line in table.out.splitlines() if line.startswith("lease_ttl")] == [
         ["lease_ttl", "7.5", "PERDURE_LEASE_TTL"]
     ]
@@ -247,6 +263,11 @@ def test_no_mistake_shows_the_password_of_a_url(shell: Shell, command: str, sche
         ("backoff_jitter = true", "backoff_jitter must be a number, not True"),
         ("queue = 3", "queue must be a text"),
         ("= 3", "cannot be read"),
+        ("misfire = 'never'", "misfire must be one of skip, run_once, catch_up, not 'never'"),
+        ("misfire_grace = 0.5", "misfire_grace must be from 1 s to"),
+        ("overlap = 'forbids'", "not 'forbids'; did you mean forbid?"),
+        ("max_concurrency = 20000", "max_concurrency must be a whole number from 1 to 10000"),
+        ("http_allow = 'nowhere'", "http_allow "),
     ],
 )
 def test_bad_settings_are_named(toml: str, advice: str, shell: Shell) -> None:

@@ -133,6 +133,7 @@ def holder(**fields: Any) -> Run:
 KEYED = {"concurrency_key": KEY}
 PAUSED = said(OF_QUEUE, pause=Pause(OPERATOR, T0, "provider is down."))
 WISH = Wishes(concurrency=Said(1, OPERATOR, T0), rate=Said(HOURLY, OPERATOR, T0))
+NOBODY = Wishes(concurrency=Said(0, OPERATOR, T0))
 CRASHED: list[Event] = [created(), lease_claimed(), started(), retry_scheduled(failure=CRASH)]
 ABANDONED: list[Event] = [
     created(),
@@ -341,7 +342,12 @@ CASES: list[tuple[str, Facts, dict[Code, str]]] = [
     (
         "full for ever",
         in_status(Status.SCHEDULED, **full(OF_QUEUE, 0, 0)),
-        {Code.SCHEDULED: "due at", Code.QUEUE_FULL: "with 0 of 0."},
+        {Code.SCHEDULED: "due at", Code.QUEUE_FULL: "lets nobody through: its limit is 0"},
+    ),
+    (
+        "full for ever, and who said so",
+        queued(**full(OF_QUEUE, 0, 0), **said(OF_QUEUE, operator=NOBODY)),
+        {Code.QUEUE_FULL: "limit is 0, which operator grace said at 2026-03-01 12:00:00 UTC."},
     ),
     (
         "queue's rate",

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 from uuid import UUID
 
 import msgspec
@@ -29,6 +29,12 @@ class Odd(Enum):
 
 class Colour(Enum):
     RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Paint:
+    colour: Colour
 
 
 @dataclass
@@ -220,7 +226,12 @@ def test_a_context_may_be_optional_and_anywhere() -> None:
         (Aliased, {"no": "x"}, "x.no", "valid integer"),
         (list[Aliased], [{"no": 1}, {}], "x[1].no", "Field required"),
         (Path, 5, "x", "Expected `Path`, got `int`: 5"),
-        (Colour, "green", "x", "Invalid enum value 'green'"),
+        (Colour, "green", "x", "Invalid enum value 'green'; there are: 'red', 'blue'"),
+        (Literal["a", 2], "b", "x", "Invalid enum value 'b'; there are: 2, 'a'"),
+        (list[Colour | None], ["red", "green"], "x[1]", "there are: 'red', 'blue'"),
+        (tuple[int, Colour], [1, "green"], "x[1]", "there are: 'red', 'blue'"),
+        (dict[str, Colour], {"a": "green"}, "x[...]", "there are: 'red', 'blue'"),
+        (Paint, {"colour": "green"}, "x.colour", "there are: 'red', 'blue'"),
     ],
     ids=as_id,
 )

@@ -109,7 +109,7 @@ def test_functions_of_every_other_kind_are_tasks(app: App) -> None:
     ("settings", "problem"),
     [
         ({"retries": 3}, "retries: is no setting of a task; did you mean retry?"),
-        ({"bogus": 3}, "bogus: is no setting of a task; there are: name, queue"),
+        ({"bogus": 3}, "bogus: is no setting of a task; there are: name, aliases, queue"),
         ({"retry": 5}, "retry: must be a Retry, e.g. Retry(max_attempts=5), not 5"),
         ({"timeout": 0}, "timeout: must be longer than nothing, not 0"),
         ({"timeout": float("nan")}, "timeout: must be a number of seconds"),

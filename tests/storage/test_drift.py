@@ -9,6 +9,7 @@ from perdure.core.decide import decide_release
 from perdure.core.failure import FailureKind, make_failure
 from perdure.core.limits import LimitScope
 from perdure.core.run import OnExhausted, Policy, Run, Source
+from perdure.storage.drifting import NO_BEGINNING, NO_RUN
 from perdure.storage.protocol import Storage
 from raw import execute
 from storage_kit import (
@@ -33,6 +34,7 @@ TAMPERED = [
     "environment = 'another'",
     "priority = 7",
     "status = 'failed'",
+    "sequence = 7",
     "gate = 'reserved'",
     "concurrency_key = 'another'",
     "holds_slot = {true}",
@@ -149,3 +151,38 @@ async def test_a_key_that_another_run_owns_is_told_of_the_run_that_should(
             f"its occurrence key {run.occurrence_key!r} is {other.id}'s",
         ]
     }
+
+
+async def test_nobody_is_astray_where_nothing_was_lost(storage: Storage) -> None:
+    await _rich(storage)
+    await stored(storage, success(await claim_one(storage)))
+
+    assert await storage.strays("default", limit=10) == {}
+
+
+async def test_a_history_without_its_run_is_a_stray(storage: Storage, storage_url: str) -> None:
+    run, other = await create(storage), await create(storage, environment="another")
+    execute(storage_url, "DELETE FROM perdure_runs")
+
+    assert await storage.strays("default", limit=10) == {run.id: NO_RUN}
+    assert await storage.strays("another", limit=10) == {other.id: NO_RUN}
+
+
+async def test_a_history_that_nobody_can_read_is_everybodys_stray(
+    storage: Storage, storage_url: str
+) -> None:
+    run = await create(storage)
+    execute(storage_url, "DELETE FROM perdure_runs", "UPDATE perdure_history SET events = '{'")
+
+    assert await storage.strays("another", limit=10) == {run.id: NO_RUN}
+
+
+async def test_a_run_without_the_beginning_of_its_history_is_a_stray(
+    storage: Storage, storage_url: str
+) -> None:
+    run = await create(storage)
+    await claim_one(storage)
+    execute(storage_url, "DELETE FROM perdure_history WHERE first_sequence = 1")
+
+    assert await storage.strays("default", limit=10) == {run.id: NO_BEGINNING}
+    assert await storage.strays("another", limit=10) == {}

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from perdure import App
+from perdure import App, Context
 from perdure.core.lifecycle import Status
 from perdure.engine.clock import SystemClock
 from perdure.engine.defaults import Defaults
 from perdure.errors import PerdureError
 from perdure.storage import open_storage
+from perdure.storage.postgres.storage import PostgresStorage
 from perdure.storage.protocol import Renewal
+from raw import execute
 from storage_kit import check_all, claim, claim_one, create, new_run, reload, success, token_of
 from transaction_pooler import TransactionPooler
 
@@ -32,7 +34,7 @@ async def pooler(postgres_storage_url: str) -> AsyncIterator[TransactionPooler]:
 
 
 async def test_a_run_lives_its_life_on_changing_connections(pooler: TransactionPooler) -> None:
-    storage = open_storage(pooler.url, SystemClock(), prepare=False, hints=False)
+    storage = open_storage(pooler.url, SystemClock(), hints=False)
     await create(storage, "x")
     run = await claim_one(storage)
 
@@ -47,7 +49,7 @@ async def test_a_run_lives_its_life_on_changing_connections(pooler: TransactionP
 
 
 async def test_many_clients_share_few_connections(pooler: TransactionPooler) -> None:
-    storage = open_storage(pooler.url, SystemClock(), prepare=False, hints=False)
+    storage = open_storage(pooler.url, SystemClock(), hints=False)
 
     await asyncio.gather(*(storage.commit([new_run(n) for n in range(5)]) for _ in range(20)))
     claims = await asyncio.gather(*(claim(storage, 10) for _ in range(20)))
@@ -61,7 +63,7 @@ async def test_many_clients_share_few_connections(pooler: TransactionPooler) -> 
 async def test_a_worker_executes_a_hundred_runs(
     pooler: TransactionPooler, options: dict[str, Any]
 ) -> None:
-    app = App(pooler.url, defaults=QUICK, prepare=False, **options)
+    app = App(pooler.url, defaults=QUICK, **options)
     double = _doubling(app)
 
     async with app.run_all():
@@ -76,7 +78,7 @@ async def test_a_worker_executes_a_hundred_runs(
 async def test_with_a_direct_way_to_listen_hints_arrive(
     pooler: TransactionPooler, postgres_storage_url: str
 ) -> None:
-    around: dict[str, Any] = {"prepare": False, "listen_url": postgres_storage_url}
+    around: dict[str, Any] = {"listen_url": postgres_storage_url}
     asking = App(pooler.url, defaults=PATIENT, **around)
     working = App(pooler.url, defaults=PATIENT, **around)
     double = _doubling(asking)
@@ -87,6 +89,49 @@ async def test_with_a_direct_way_to_listen_hints_arrive(
         run = await double.trigger(21)
 
         assert await run.result(20) == 42
+
+
+async def test_effects_and_success_commit_together_on_changing_connections(
+    pooler: TransactionPooler, postgres_storage_url: str
+) -> None:
+    """Often enough for their statements to be prepared, if they were."""
+    app = App(pooler.url, defaults=QUICK)
+
+    @app.task
+    async def keep(ctx: Context, n: int) -> None:
+        async with ctx.transaction() as connection:
+            await connection.execute("INSERT INTO kept VALUES (%s)", (n,))
+
+    @app.task
+    def keep_in_a_thread(ctx: Context, n: int) -> None:
+        with ctx.transaction() as connection:
+            connection.execute("INSERT INTO kept VALUES (%s)", (n,))
+
+    execute(postgres_storage_url, "CREATE TABLE kept (n integer)")
+    async with app.run_all():
+        runs = [await task.trigger(n) for n in range(20) for task in (keep, keep_in_a_thread)]
+        await asyncio.gather(*(run.result(30) for run in runs))
+
+    [[found]] = execute(postgres_storage_url, "SELECT count(*), count(DISTINCT n) FROM kept")
+    assert found == (40, 20)
+
+
+async def test_statements_are_prepared_where_nobody_stands_between(
+    postgres_storage_url: str, pooler: TransactionPooler
+) -> None:
+    assert await _prepares(postgres_storage_url) == 3
+    assert await _prepares(postgres_storage_url, prepare=False) is None
+    assert await _prepares(pooler.url) is None
+    assert await _prepares(pooler.url, prepare=True) == 3
+
+
+async def _prepares(url: str, **options: Any) -> int | None:
+    storage = PostgresStorage(url, SystemClock(), hints=False, **options)
+    try:
+        async with storage._connection() as connection:
+            return connection.prepare_threshold
+    finally:
+        await storage.close()
 
 
 async def test_the_pooler_of_these_tests_does_lose_prepared_statements(

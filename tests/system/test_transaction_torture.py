@@ -26,4 +26,4 @@ def test_effect_child_and_success_are_together_or_not_at_all(adapter: str) -> No
     )
 
     assert told.returncode == 0, told.stdout + told.stderr
-    assert re.search(r"kills=20 runs=\d00 torn=0 lost=0 double=0", told.stdout)
+    assert re.search(r"kills=20 runs=\d00 torn=0 lost=0 double=0 mismatch=0", told.stdout)

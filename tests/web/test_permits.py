@@ -34,7 +34,7 @@ ROUTE_SCOPES = {route.name: route.scope for route in ROUTES}
 
 TWINS = {
     **dict.fromkeys(("get", "ended", "progress", "drift"), "get_run"),
-    **dict.fromkeys(("find", "count", "unended", "leases"), "list_runs"),
+    **dict.fromkeys(("find", "count", "strays", "unended", "leases"), "list_runs"),
     "events": "list_events",
     "logs": "list_logs",
     **dict.fromkeys(("gates", "standing", "parking", "holders", "parked", "ahead"), "explain_run"),
@@ -74,7 +74,7 @@ def questions(leased: Run, dead: Run, hook_id: str) -> dict[str, dict[str, Any]]
         "counts": here, "backlog": here, "limits": here, "webhooks": here,
         "parking": here | page, "neglect": here | page, "list_schedules": here | page,
         "throughput": here | {"since": span["first"], "step": "PT1H"},
-        "pace": here | {"since": span["first"]}, "held": here,
+        "pace": here | {"since": span["first"]}, "held": here, "strays": here | page,
         "latest_ended": here | page | {"statuses": ["failed"], "since": span["first"]},
         "leases": {"worker_id": "worker-1"},
         "standing": here | {"gates": [gate]},

@@ -153,7 +153,8 @@ class App(Declarations):
         )
         twin.original, twin.sync = self.original, self.sync
         twin.metrics = Metrics(twin, like=self.metrics)
-        twin.tasks, twin.hub, twin.queue_settings = self.tasks, self.hub, self.queue_settings
+        twin.tasks, twin.aliases = self.tasks, self.aliases
+        twin.hub, twin.queue_settings = self.hub, self.queue_settings
         twin.stated_schedules = self.stated_schedules
         return twin
 

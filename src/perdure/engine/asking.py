@@ -17,7 +17,13 @@ from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import decide_create
 from perdure.core.run import Actor
 from perdure.core.values import encode_value
-from perdure.engine.catalogue import KnownTask, TaskEntry, check_payload, known_tasks
+from perdure.engine.catalogue import (
+    KnownTask,
+    TaskEntry,
+    by_name,
+    check_payload,
+    known_tasks,
+)
 from perdure.engine.client import CommitBatcher, Made, handle_of, new_run, work_of
 from perdure.engine.options import TaskSettings, TriggerOptions
 from perdure.errors import PerdureError, TaskNotFound
@@ -112,4 +118,4 @@ class Asking:
         if names <= self._entries.keys() and now - self._read_at < FRESH:
             return
         found = await known_tasks(self._app.storage, self._app.environment)
-        self._entries, self._read_at = {entry.name: entry for entry in found}, now
+        self._entries, self._read_at = by_name(found), now

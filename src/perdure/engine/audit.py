@@ -22,6 +22,8 @@ PAGE = 200
 AT_ONCE = 8
 MOST_MOVES = 20
 """A run that moves on so often between two reads is judged by the next audit."""
+MOST_STRAYS = 1000
+"""So many are named, at most."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -69,9 +71,14 @@ class Audit:
             for finding in await self._examine(runs):
                 yield finding
             self._tell(self.totals.runs)
-        for finding in await self._miscounted():
+        for finding in [*await self._astray(), *await self._miscounted()]:
             self.totals.mismatches += 1
             yield finding
+
+    async def _astray(self) -> list[Finding]:
+        """Who is not found with the others, because one half of it is missing."""
+        strays = await self._storage.strays(self._filter.environment, limit=MOST_STRAYS)
+        return [Finding(run_id, problem) for run_id, problem in sorted(strays.items())]
 
     async def _miscounted(self) -> list[Finding]:
         """Runs that are counted but not found, e.g. without a history, or under another status.

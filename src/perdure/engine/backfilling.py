@@ -163,7 +163,7 @@ def _commit(
 def _handle(app: App, wish: NewRun, outcome: Outcome) -> RunHandle[Any]:
     if not isinstance(outcome, Committed | Existing):
         raise outcome
-    task = app.tasks.get(wish.task)
+    task = app.served_tasks.get(wish.task)
     signature = task.signature if task else None
     is_new = isinstance(outcome, Committed)
     return RunHandle(app, outcome.run_id, signature, created=is_new)

@@ -58,8 +58,10 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate | None = None
     rate_per_key: Rate | None = None
     target: Target | None = None
+    aliases: tuple[str, ...] = ()
     by_manifest: bool = False
     payload_schema: dict[str, Any] | None = None
+    result_schema: dict[str, Any] | None = None
 
 
 class KnownTask(msgspec.Struct):
@@ -101,8 +103,9 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def entry_of(task: Task[..., Any]) -> TaskEntry:
+    schemas = task.signature.schema(), task.signature.result_schema()
     settings = msgspec.structs.asdict(task.settings)
-    return TaskEntry(payload_schema=task.signature.schema(), **settings)
+    return TaskEntry(payload_schema=schemas[0], result_schema=schemas[1], **settings)
 
 
 def settings_of(entry: TaskEntry) -> TaskSettings:
@@ -148,11 +151,17 @@ async def known_tasks(storage: Storage, environment: str) -> list[TaskEntry]:
 
 
 async def find_task(storage: Storage, environment: str, name: str) -> TaskEntry:
-    """Raises TaskNotFound."""
-    for entry in await known_tasks(storage, environment):
-        if entry.name == name:
-            return entry
-    raise TaskNotFound(name)
+    """Also by a name it had before. Raises TaskNotFound."""
+    found = by_name(await known_tasks(storage, environment)).get(name)
+    if found is None:
+        raise TaskNotFound(name)
+    return found
+
+
+def by_name(entries: Sequence[TaskEntry]) -> dict[str, TaskEntry]:
+    """By every name; what is called so now comes before what was called so once."""
+    former = {alias: entry for entry in entries for alias in entry.aliases}
+    return former | {entry.name: entry for entry in entries}
 
 
 async def trigger_known(
@@ -231,7 +240,7 @@ class Registration:
             concurrency=concurrency,
             running=running,
             queues=queues,
-            tasks=tuple(self._app.tasks) if tasks is None else tasks,
+            tasks=tuple(self._app.served_tasks) if tasks is None else tasks,
             stopping=stopping,
             stopped=stopped,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -53,10 +53,7 @@ class Configuration(msgspec.Struct, frozen=True):
     """What holds, and why."""
 
     settings: tuple[Setting, ...]
-
-    @property
-    def defaults(self) -> Defaults:
-        return Defaults(**{setting.name: setting.value for setting in self.settings})
+    defaults: Defaults
 
 
 def configured(environ: Mapping[str, str] | None = None, file: Path = PYPROJECT) -> Configuration:
@@ -64,9 +61,17 @@ def configured(environ: Mapping[str, str] | None = None, file: Path = PYPROJECT)
     variables = os.environ if environ is None else environ
     _say_misspelt(name for name in variables if name.startswith(VARIABLE))
     stated = _table(file)
-    return Configuration(
-        tuple(_setting(name, variables, stated, file) for name in Defaults.__struct_fields__)
-    )
+    names = Defaults.__struct_fields__
+    settings = tuple(_setting(name, variables, stated, file) for name in names)
+    return Configuration(settings, _together(settings))
+
+
+def _together(settings: Sequence[Setting]) -> Defaults:
+    try:
+        return Defaults(**{setting.name: setting.value for setting in settings})
+    except InvalidInput as error:
+        source = {setting.name: setting.source for setting in settings}[error.field]
+        raise InvalidInput(source, f"{error.field} {error.problem}") from error
 
 
 def _say_misspelt(given: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import ChainMap
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
@@ -44,6 +45,7 @@ class Declarations:
     def __init__(self, defaults: Defaults) -> None:
         self.defaults = defaults
         self.tasks: dict[str, Task[..., Any]] = {}
+        self.aliases: dict[str, Task[..., Any]] = {}
         self.queue_settings: dict[str, Values] = {}
         self.stated_schedules: dict[str, Stated] = {}
 
@@ -69,9 +71,9 @@ class Declarations:
     def task(self, function: Any = _NOTHING, /, **settings: Unpack[TaskKeywords]) -> Any:
         """Make a function a task: `@app.task`, or `@app.task(queue="mail", retry=Retry(5))`.
 
-        `name`, `queue`, `retry`, `timeout`, `priority`, `ttl`, `lease_ttl`, `on_lease_expired`,
-        `executor`, `version`, `concurrency`, `concurrency_per_key`, `rate`, `rate_per_key`,
-        `record_heartbeats`.
+        `name`, `aliases`, `queue`, `retry`, `timeout`, `priority`, `ttl`, `lease_ttl`,
+        `on_lease_expired`, `executor`, `version`, `concurrency`, `concurrency_per_key`, `rate`,
+        `rate_per_key`, `record_heartbeats`.
         """
         only_known(settings, _KEYWORDS, "setting of a task")
         if function is _NOTHING:
@@ -86,10 +88,19 @@ class Declarations:
         return self._add(Task(self._app, function, made, Signature(function, Context)))
 
     def _add(self, task: Task[..., Any]) -> Task[..., Any]:
-        if task.name in self.tasks:
-            raise InvalidTask("name", f"there is a task {task.name!r} already; give it another")
+        aliases = [name for name in task.settings.aliases if name != task.name]
+        for field, names in (("name", [task.name]), ("aliases", aliases)):
+            for name in names:
+                if name in self.served_tasks:
+                    raise InvalidTask(field, f"there is a task {name!r} already; give it another")
         self.tasks[task.name] = task
+        self.aliases |= dict.fromkeys(aliases, task)
         return task
+
+    @property
+    def served_tasks(self) -> Mapping[str, Task[..., Any]]:
+        """By every name that a run may have: a task that was renamed has runs under its old one."""
+        return ChainMap(self.tasks, self.aliases) if self.aliases else self.tasks
 
     def http_task(
         self,

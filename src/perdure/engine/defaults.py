@@ -32,6 +32,11 @@ class Defaults(ExplainedStruct, frozen=True, kw_only=True):
     drain_deadline: timedelta = timedelta(seconds=30)
     maintenance_tick: timedelta = timedelta(seconds=1)
     maintenance_batch: int = 500
+    misfire: str = "run_once"
+    misfire_grace: timedelta = timedelta(seconds=60)
+    catch_up_limit: int = 100
+    overlap: str = "forbid"
+    max_concurrency: int = 1
     target_timeout: timedelta = timedelta(seconds=300)
     target_secrets: str = ""
     http_allow: str = ""
@@ -52,12 +57,26 @@ class Defaults(ExplainedStruct, frozen=True, kw_only=True):
             from perdure.engine.executors.addresses import allowed_networks
 
             allowed_networks(self.http_allow)
+        if any(getattr(self, name) != usual for name, usual in _OF_SCHEDULES.items()):
+            from perdure.engine.schedule_options import check_usual
+
+            check_usual(self.of_schedules)
+
+    @property
+    def of_schedules(self) -> dict[str, Any]:
+        """What holds for a schedule that does not say otherwise."""
+        return {name: getattr(self, name) for name in _OF_SCHEDULES}
 
     @property
     def renewal_interval(self) -> timedelta:
         return self.lease_ttl / self.renewals_per_ttl
 
 
+_OF_SCHEDULES = {
+    name: usual
+    for name, usual in zip(Defaults.__struct_fields__, Defaults.__struct_defaults__, strict=True)
+    if name in ("misfire", "misfire_grace", "catch_up_limit", "overlap", "max_concurrency")
+}
 LONGER_THAN_NOTHING = frozenset({"lease_ttl", "poll", "maintenance_tick", "idempotency_ttl"})
 BOUNDS = {"backoff_factor": (1.0, 1000.0), "backoff_jitter": (0.0, 1.0)}
 

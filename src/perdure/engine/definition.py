@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from perdure.core.decide.create import check_priority
@@ -15,7 +15,7 @@ from perdure.core.values import check_label
 from perdure.engine.defaults import Defaults
 from perdure.engine.door import Duration, choice, count, some_time
 from perdure.engine.options import Executor, Retry, TaskSettings, make_policy
-from perdure.errors import InvalidTask
+from perdure.errors import InvalidInput, InvalidTask
 
 if TYPE_CHECKING:
     from perdure.engine.context import Context
@@ -144,6 +144,7 @@ def task_settings(
     defaults: Defaults,
     *,
     name: str | None = None,
+    aliases: Sequence[str] = (),
     queue: str | None = None,
     retry: Retry | None = None,
     timeout: Duration | None = None,
@@ -176,12 +177,17 @@ def task_settings(
         priority=priority,
         ttl=None if ttl is None else some_time(ttl, "ttl"),
         version=None if version is None else count(version, "version", least=0),
-        **_checked(concurrency, concurrency_per_key, rate, rate_per_key),
+        **_checked(aliases, concurrency, concurrency_per_key, rate, rate_per_key),
     )
 
 
-def _checked(most: Any, most_per_key: Any, rate: Any, rate_per_key: Any) -> dict[str, Any]:
+def _checked(
+    aliases: Any, most: Any, most_per_key: Any, rate: Any, rate_per_key: Any
+) -> dict[str, Any]:
+    if not isinstance(aliases, list | tuple):
+        raise InvalidInput("aliases", f"must be a list of names, not {aliases!r:.80}")
     return {
+        "aliases": tuple(check_label(alias, "aliases") for alias in aliases),
         "concurrency": check_concurrency(most),
         "concurrency_per_key": check_concurrency(most_per_key, "concurrency_per_key"),
         "rate": make_rate(rate),

@@ -99,7 +99,7 @@ class RunHandle(Generic[R]):
 
     def _known_signature(self, run: Run) -> Signature | None:
         """A run known by its id only may be one of a task that this app knows."""
-        task = self._app.tasks.get(run.task)
+        task = self._app.served_tasks.get(run.task)
         return None if task is None else task.signature
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
+
+from msgspec import inspect
 
 from perdure.core.values import MAX_DEPTH
 from perdure.errors import InvalidPayload
@@ -19,9 +22,9 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _NOWHERE: Any = object()
 
 
-def misfit(task: str, error: Exception, arguments: Any) -> InvalidPayload:
+def misfit(task: str, error: Exception, arguments: Any, kind: Any) -> InvalidPayload:
     """What the decoder said, as the caller of `task` understands it. `arguments`, if there are
-    any, tell which value it was."""
+    any, tell which value it was, and `kind`, what they are to be, which would have fit."""
     match = _WHERE.match(str(error))
     assert match is not None
     problem, path = match["problem"], match["path"] or ""
@@ -33,7 +36,41 @@ def misfit(task: str, error: Exception, arguments: Any) -> InvalidPayload:
         path += f".{named['name']}"
     value = _NOWHERE if named or match["key"] or arguments is None else _value_at(arguments, path)
     shown = "" if value is _NOWHERE or repr(value) in problem else f": {value!r:.80}"
-    return InvalidPayload(task, path.lstrip("."), f"{problem}{shown}")
+    fitting = _fitting(kind, path) if problem.startswith("Invalid enum value") else ()
+    known = f"; there are: {', '.join(map(repr, fitting))}" if fitting else ""
+    return InvalidPayload(task, path.lstrip("."), f"{problem}{shown}{known}")
+
+
+def _fitting(kind: Any, path: str) -> list[Any]:
+    """The words that may stand there; none if that cannot be told."""
+    kinds = [inspect.type_info(kind)]
+    for step in _STEP.finditer(path):
+        kinds = [inner for outer in _each(kinds) for inner in _within(outer, step)]
+    return [word for one in _each(kinds) for word in _words(one)]
+
+
+def _each(kinds: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
+    for kind in kinds:
+        yield from kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+
+
+def _within(kind: Any, step: re.Match[str]) -> Iterator[inspect.Type]:
+    if step["name"]:
+        fields = getattr(kind, "fields", ())
+        yield from (field.type for field in fields if field.encode_name == step["name"])
+    elif isinstance(kind, inspect.TupleType):
+        yield kind.item_types[int(step["index"])]
+    elif isinstance(kind, inspect.DictType):
+        yield kind.value_type
+    elif hasattr(kind, "item_type"):
+        yield kind.item_type
+
+
+def _words(kind: inspect.Type) -> Iterator[Any]:
+    if isinstance(kind, inspect.EnumType):
+        yield from (member.value for member in kind.cls)
+    elif isinstance(kind, inspect.LiteralType):
+        yield from kind.values
 
 
 def _of_model(task: str, path: str, error: Any) -> InvalidPayload:

@@ -281,7 +281,7 @@ class Runs:
             closed = close_dead_letter(run, replayed, actor, now, new_id, reason=reason)
         created = await self._create(events, closed, new_id if chosen_id else None)
         self._app.hints.publish([hints.work(run.environment, run.queue)])
-        task = self._app.tasks.get(run.task)
+        task = self._app.served_tasks.get(run.task)
         return RunHandle(self._app, new_id, task.signature if task else None, created=created)
 
     async def _create(
@@ -300,7 +300,7 @@ class Runs:
 
     def _payload(self, run: Run, payload: Payload | None) -> msgspec.Raw:
         """What the new run gets: the old payload as it is, or another one, checked where we can."""
-        task, limit = self._app.tasks.get(run.task), self._app.defaults.payload_limit
+        limit, task = self._app.defaults.payload_limit, self._app.served_tasks.get(run.task)
         if payload is None:
             if task is not None:
                 task.signature.decode(run.payload_json)

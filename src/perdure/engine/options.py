@@ -136,6 +136,7 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate | None = None
     rate_per_key: Rate | None = None
     target: Target | None = None
+    aliases: tuple[str, ...] = ()
 
 
 class TargetKeywords(TypedDict, total=False):
@@ -160,6 +161,7 @@ class TaskKeywords(TypedDict, total=False):
     """What `@app.task(…)` takes; see `task_settings`, and the guide."""
 
     name: str
+    aliases: Sequence[str]
     queue: str
     retry: Retry
     timeout: Duration | None

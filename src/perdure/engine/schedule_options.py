@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
@@ -19,8 +20,9 @@ from perdure.core.schedule import (
     Once,
     Overlap,
     check_definition,
+    cron,
 )
-from perdure.core.values import encode_value
+from perdure.core.values import NULL, encode_value
 from perdure.engine.catalogue import TaskEntry, check_payload
 from perdure.engine.door import Duration, choice, duration, flag, only_known, some_time
 from perdure.engine.options import Retry, check_retry, make_policy
@@ -63,11 +65,21 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def make_definition(
-    name: str, cadence: Cadence, target: Target, said: Mapping[str, Any]
+    name: str,
+    cadence: Cadence,
+    target: Target,
+    said: Mapping[str, Any],
+    usual: Mapping[str, Any] = MappingProxyType({}),
 ) -> Definition:
-    """A definition of which all is said. Raises InvalidInput."""
+    """A definition of which all is said, or as it is `usual`. Raises InvalidInput."""
     plain = Definition(id=name, task=target.task, cadence=cadence)
-    return changed_definition(plain, target, {"payload": None, **said})
+    return changed_definition(plain, target, {"payload": None, **usual, **said})
+
+
+def check_usual(usual: Mapping[str, Any]) -> None:
+    """Raises InvalidInput if no schedule could be so."""
+    anything = Target("task", Policy(), lambda payload: NULL)
+    make_definition("schedule", cron("@daily"), anything, {}, usual)
 
 
 def changed_definition(
@@ -106,7 +118,7 @@ def target_of_entry(entry: TaskEntry, limit: int) -> Target:
 
 def target_of(app: App, name: str) -> Target | None:
     """A task of this app, if it is one."""
-    task = app.tasks.get(name)
+    task = app.served_tasks.get(name)
     if task is None:
         return None
     return Target(

@@ -222,7 +222,8 @@ class Schedules:
         self, name: str, cadence: Cadence, task: AnyTask, **settings: Unpack[ScheduleKeywords]
     ) -> Definition:
         """A definition, checked; nothing is stored. Raises InvalidInput and TaskNotFound."""
-        return make_definition(name, cadence, await self._target(task), settings)
+        usual = self._app.defaults.of_schedules
+        return make_definition(name, cadence, await self._target(task), settings, usual)
 
     async def apply(
         self, definitions: Sequence[Definition], *, by: By = OPERATOR, dry_run: bool = False
@@ -245,7 +246,7 @@ class Schedules:
         events = decide_create(wish, run_id, actor, now)
         await create(self._app.storage, events, self._app.ids)
         self._app.hints.publish([hints.work(schedule.environment, wish.queue)])
-        task = self._app.tasks.get(wish.task)
+        task = self._app.served_tasks.get(wish.task)
         return RunHandle(self._app, run_id, task.signature if task else None, created=True)
 
     async def backfill(
@@ -309,7 +310,7 @@ def state(
     chosen = task.name if name is None else name
     if chosen in app.stated_schedules:
         raise InvalidInput("name", f"there is a schedule {chosen!r} already; give each its own")
-    definition = make_definition(chosen, cadence, own, settings)
+    definition = make_definition(chosen, cadence, own, settings, app.defaults.of_schedules)
     app.stated_schedules[chosen] = Stated(definition, task.settings.version)
     return task
 

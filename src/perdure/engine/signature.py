@@ -103,7 +103,7 @@ class Signature:
         try:
             return self._decoder.decode(payload)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise misfit(self._name, error, None) from error
+            raise misfit(self._name, error, None, self._arguments) from error
 
     def call(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
         """`function` with these arguments, however it wants them passed."""
@@ -143,7 +143,7 @@ class Signature:
         try:
             msgspec.convert(native, self._arguments, dec_hook=_from_plain, str_keys=self._str_keys)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise misfit(self._name, error, native) from error
+            raise misfit(self._name, error, native, self._arguments) from error
         for name in self._closed:
             if name in native:
                 where = annotation.unknown_key(self._types[name], native[name], name)
@@ -172,10 +172,11 @@ class Signature:
 
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the payload, for the catalogue; empty if it cannot be described."""
-        try:
-            return msgspec.json.schema(self._arguments, schema_hook=_schema)
-        except Exception:  # noqa: BLE001  # somebody's default value or model: no reason to fail
-            return {}
+        return _described(self._arguments)
+
+    def result_schema(self) -> dict[str, Any]:
+        """JSON Schema of the result; empty if that may be anything."""
+        return {} if self._result_type is Any else _described(self._result_type)
 
     # Reading the function
 
@@ -263,6 +264,13 @@ def _from_plain(wanted: type, value: Any) -> Any:
     if wanted is object:
         return value
     raise ValueError(f"Expected `{wanted.__name__}`, got `{type(value).__name__}`")
+
+
+def _described(kind: Any) -> dict[str, Any]:
+    try:
+        return msgspec.json.schema(kind, schema_hook=_schema)
+    except Exception:  # noqa: BLE001  # somebody's default value or model: no reason to fail
+        return {}
 
 
 def _schema(wanted: type) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class WorkerHost:
         self._concurrency = count(concurrency, "concurrency")
         self._queues = queue_names(queues)
         self._targets = target_kinds(targets)
-        self._tasks: Mapping[str, Task[..., Any]] = app.tasks
+        self._tasks: Mapping[str, Task[..., Any]] = app.served_tasks
         self._drain = app.defaults.drain_deadline if drain is None else duration(drain, "drain")
         self._same_loop = same_loop
         self._stopping: Stopping | None = None
@@ -131,7 +131,7 @@ class WorkerHost:
     def _make_handlers(self) -> Handlers:
         defaults = self._app.defaults
         return Handlers(
-            self._app.tasks,
+            self._tasks,
             ladder=Ladder(defaults.cancel_grace, defaults.abandon_after),
             result_limit=defaults.result_limit,
             tracing=self._app.tracing,

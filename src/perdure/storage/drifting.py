@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.codec import decode_events
 from perdure.core.effects import Key, standing_keys
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run
@@ -17,6 +18,10 @@ from perdure.storage.steps import Operation, Row, Step, last_trip, trip
 
 _BESIDE = 4 + len(COLUMNS)
 """What comes after what a run is made of, and its columns: tags, batch, dead letter."""
+_SEQUENCE = 4 + COLUMNS.index("sequence")
+
+NO_RUN = "its history is there, the run itself is not"
+NO_BEGINNING = "the beginning of its history is not there"
 
 
 def find_drift(run_ids: Sequence[str], dialect: Dialect) -> Operation[dict[str, list[str]]]:
@@ -32,9 +37,31 @@ def find_drift(run_ids: Sequence[str], dialect: Dialect) -> Operation[dict[str, 
     problems = {
         run.id: [*_columns(run, row, dialect), *_beside(run, row), *_keys(run, owners)]
         for run, row in runs.values()
-        if at_rest.get(run.id) == run.sequence
+        if at_rest.get(run.id) == row[_SEQUENCE]
     }
     return {run_id: told for run_id, told in problems.items() if told}
+
+
+def find_strays(environment: str, limit: int, dialect: Dialect) -> Operation[dict[str, str]]:
+    """Who has lost the other half. A history without a run says itself where it belongs; of one
+    that cannot be read nobody knows, so everybody is told."""
+    wanted = {"environment": environment, "limit": limit}
+    headless, orphaned = yield last_trip(
+        Step("runs_without_beginning", wanted), Step("histories_without_run", {"limit": limit})
+    )
+    strays = {
+        dialect.run_id(run_id): NO_RUN
+        for run_id, events in orphaned
+        if _environment(events) in (None, environment)
+    }
+    return strays | {dialect.run_id(run_id): NO_BEGINNING for (run_id,) in headless}
+
+
+def _environment(events: str) -> str | None:
+    try:
+        return decode_events(events)[0].environment
+    except UnreadableHistory:
+        return None
 
 
 def _readable(found: Sequence[Row], dialect: Dialect) -> Iterator[tuple[Run, Row]]:

@@ -16,7 +16,7 @@ from perdure.core.run import is_run_id
 from perdure.errors import InvalidInput
 from perdure.storage import rows
 from perdure.storage.committing import close_step
-from perdure.storage.drifting import find_drift
+from perdure.storage.drifting import find_drift, find_strays
 from perdure.storage.oversight import Ended, LetterFilter, LetterPage
 from perdure.storage.protocol import RunFilter
 from perdure.storage.reading import conditions_of
@@ -65,6 +65,9 @@ class SqlOversight:
 
     async def drift(self, run_ids: Sequence[str]) -> dict[str, list[str]]:
         return await self._read(lambda: find_drift(run_ids, self.dialect))
+
+    async def strays(self, environment: str, *, limit: int) -> dict[str, str]:
+        return await self._read(lambda: find_strays(environment, limit, self.dialect))
 
     async def latest_change(self) -> str:
         return await self._read(latest_change)

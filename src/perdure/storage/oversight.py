@@ -88,6 +88,11 @@ class Oversight(Protocol):
         nothing of those that are as they should be."""
         ...
 
+    async def strays(self, environment: str, *, limit: int) -> dict[str, str]:
+        """Histories without their run, and runs without the beginning of their history: by id,
+        what is missing. Looks at all there is."""
+        ...
+
     async def latest_change(self) -> str:
         """A cursor of the change feed after which only what is not yet visible comes."""
         ...

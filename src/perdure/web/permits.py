@@ -30,7 +30,7 @@ _BY_PERMIT: dict[Permit, tuple[str, ...]] = {
     READERS: (
         *("get", "find", "events", "ended", "logs", "progress", "leases", "hear"),
         *("count", "counts", "backlog", "throughput", "pace", "held", "latest_ended", "drift"),
-        *("changes", "latest_change"),
+        *("strays", "changes", "latest_change"),
         *("limits", "standing", "gates", "parking", "holders", "parked", "ahead", "records"),
         *("find_dead_letters", "dead_letter", "vitals", "neglect", "started_at"),
         *("get_schedules", "list_schedules", "unended", "occurrences", "spans"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from perdure.core.failure import CRASH
 from perdure.core.limits import Gate, LimitScope, needed_gates
-from perdure.core.run import Run
+from perdure.core.run import ActorType, Run
 from perdure.core.settings import Said
 from perdure.core.why.facts import MOST_COUNTED, Facts
 from perdure.core.why.reason import Code, Holder, Reason, at, because, named
@@ -71,7 +71,7 @@ def _full(facts: Facts, gate: Gate) -> Reason:
     said = _said(facts, gate, "concurrency")
     return Reason(
         code=_FULL[gate.scope],
-        sentence=f"{_name(gate)} is full, with {count} of {most}"
+        sentence=f"{_name(gate)} {_so_full(count, most, said)}"
         f"{_held_by(holders, count)}{_shared(parked)}.",
         count=count,
         most=most,
@@ -132,6 +132,14 @@ def _holder(run: Run) -> Holder:
         since=run.dispatched_at if lease is None else lease.claimed_at,
         until=run.dispatch_expires_at if lease is None else lease.expires_at,
     )
+
+
+def _so_full(count: int, most: int | None, said: Said[Any] | None) -> str:
+    if count or most:
+        return f"is full, with {count} of {most}"
+    is_signed = said is not None and said.by.type is ActorType.OPERATOR
+    by = f", which {named(said.by)} said at {at(said.at)}" if said and is_signed else ""
+    return f"lets nobody through: its limit is 0{by}"
 
 
 def _held_by(holders: tuple[Run, ...], count: int) -> str:

@@ -51,7 +51,7 @@ class Serving(Service):
         self._allow = only(app.defaults.target_secrets)
         self._entries: dict[str, TaskEntry] = {}
         self._known: dict[str, Task[..., Any]] = {}
-        self.tasks: Mapping[str, Task[..., Any]] = ChainMap(app.tasks, self._known)
+        self.tasks: Mapping[str, Task[..., Any]] = ChainMap(app.tasks, app.aliases, self._known)
 
     async def run_once(self) -> None:
         entries = await known_tasks(self._storage, self._app.environment)

@@ -222,9 +222,8 @@ class _Checked:
 
     def _definition(self, stated: StatedSchedule) -> Definition | None:
         try:
-            made = make_definition(
-                stated.name, stated.cadence, self._target(stated), stated.settings
-            )
+            target, usual = self._target(stated), self._app.defaults.of_schedules
+            made = make_definition(stated.name, stated.cadence, target, stated.settings, usual)
             if not self._has_it_already(made):
                 check_ahead(made.cadence, self._now)
         except InvalidInput as error:
@@ -260,9 +259,9 @@ class _Saying:
 
     def schedule(self, definition: Definition) -> Said:
         own, entry = target_of(self._app, definition.task), self._tasks.get(definition.task)
-        if own is not None:
-            return say_schedule(definition, own.policy)
-        return say_schedule(definition, entry.policy if entry else usual_policy(self._app))
+        known = own or entry
+        policy = usual_policy(self._app) if known is None else known.policy
+        return say_schedule(definition, policy, self._app.defaults.of_schedules)
 
     def task(self, entry: TaskEntry) -> Said:
         return say_task(entry, usual_target_policy(self._app), self._app.defaults.queue)

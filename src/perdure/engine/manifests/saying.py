@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any, assert_never
 
 import msgspec
@@ -34,6 +35,9 @@ _SETTINGS = (
 )
 
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 class Differing(msgspec.Struct, frozen=True):
     """A field, as it is stored and as it is stated; none: it is not there."""
 
@@ -50,15 +54,16 @@ class Differing(msgspec.Struct, frozen=True):
         return f"{self.field}: {_shown(self.old)} → {self.shown}"
 
 
-def say_schedule(definition: Definition, task: Policy) -> Said:
-    """`task`: the rules of its task, which hold where the schedule says nothing."""
+def say_schedule(definition: Definition, task: Policy, usual: Mapping[str, Any] = _NOTHING) -> Said:
+    """`task` and `usual`: the rules of its task, and of schedules, which hold where this one says
+    nothing."""
     payload = decode_value(definition.payload_json)
     return {
         "name": definition.id,
         **say_cadence(definition.cadence),
         "task": definition.task,
         **({"payload": payload} if payload else {}),
-        **_not_default(definition, _SETTINGS),
+        **_not_default(definition, _SETTINGS, usual),
         **say_policy(definition.policy, task),
     }
 
@@ -150,8 +155,10 @@ def _style(text: str) -> str | None:
     return None if is_text else "'"
 
 
-def _not_default(value: msgspec.Struct, fields: tuple[str, ...]) -> Said:
-    defaults = {field.name: field.default for field in msgspec.structs.fields(value)}
+def _not_default(
+    value: msgspec.Struct, fields: tuple[str, ...], usual: Mapping[str, Any] = _NOTHING
+) -> Said:
+    defaults = {field.name: field.default for field in msgspec.structs.fields(value)} | {**usual}
     given = {name: getattr(value, name) for name in fields}
     return {name: _plainly(one) for name, one in given.items() if one != defaults[name]}
 

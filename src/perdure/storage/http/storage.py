@@ -192,8 +192,6 @@ class HttpStorage:
     pace = _asked(Storage.pace)
     held = _asked(Storage.held)
     latest_ended = _asked(Storage.latest_ended)
-    held = _asked(Storage.held)
-    latest_ended = _asked(Storage.latest_ended)
     logs = _asked(Storage.logs)
     progress = _asked(Storage.progress)
     changes = _asked(Storage.changes)
@@ -203,6 +201,7 @@ class HttpStorage:
     vitals = _asked(Storage.vitals)
     neglect = _asked(Storage.neglect)
     drift = _asked(Storage.drift)
+    strays = _asked(Storage.strays)
 
     # Limits and gates
 

@@ -46,4 +46,30 @@ def remembering(refused: list[psycopg.Error]) -> type[PooledConnection]:
     return Remembering
 
 
+WHO_ANSWERS = "SELECT pg_backend_pid()"
+PREPARED_AFTER = 3
+"""So many times a statement is sent as it is."""
+
+
+def threshold(prepare: bool | None) -> int | None:
+    return None if prepare is False else PREPARED_AFTER
+
+
+async def prepare_if_alone(connection: psycopg.AsyncConnection[Any]) -> None:
+    """Behind a pooler in transaction mode the next statement meets another server: one that does
+    not know what was prepared, or, worse, knows something else by that name. A pooler makes up
+    whom it speaks for, and is known by that."""
+    answer = await (await connection.execute(WHO_ANSWERS, prepare=False)).fetchone()
+    _heed(connection, answer)
+
+
+def prepare_if_alone_sync(connection: psycopg.Connection[Any]) -> None:
+    _heed(connection, connection.execute(WHO_ANSWERS, prepare=False).fetchone())
+
+
+def _heed(connection: psycopg.AsyncConnection[Any] | psycopg.Connection[Any], answer: Any) -> None:
+    if answer != (connection.info.backend_pid,):
+        connection.prepare_threshold = None
+
+
 logging.getLogger("psycopg.pool").addFilter(PoolsAreQuiet())

@@ -1039,6 +1039,24 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events,
         LIMIT 1) AS history
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
+-- name: histories_without_run
+-- Row by row: the first that is left of each tells whose it was.
+SELECT history.run_id, history.events
+  FROM perdure_history AS history
+ WHERE NOT EXISTS (SELECT 1 FROM perdure_runs AS runs WHERE runs.id = history.run_id)
+ ORDER BY history.run_id, history.first_sequence
+ LIMIT :limit;
+
+-- name: runs_without_beginning
+SELECT runs.id
+  FROM perdure_runs AS runs
+ WHERE runs.environment = :environment
+   AND NOT EXISTS (SELECT 1
+                     FROM perdure_history AS history
+                    WHERE history.run_id = runs.id AND history.first_sequence = 1)
+ ORDER BY runs.id
+ LIMIT :limit;
+
 -- name: get_ended_runs
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM perdure_runs AS runs

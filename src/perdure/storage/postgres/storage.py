@@ -20,7 +20,7 @@ from perdure.storage.migrate import check_version, load_migrations, pending
 from perdure.storage.postgres.dialect import PostgresDialect, columns
 from perdure.storage.postgres.driver import PARAMETERS, QUERIES, register, translation
 from perdure.storage.postgres.hints import PostgresHints
-from perdure.storage.postgres.pooling import NAME, remembering
+from perdure.storage.postgres.pooling import NAME, prepare_if_alone, remembering, threshold
 from perdure.storage.postgres.transactions import MOST, PostgresTransactions
 from perdure.storage.postgres.vitals import read_vitals
 from perdure.storage.protocol import Clock, HintTransport
@@ -45,9 +45,9 @@ come half a minute late, and leases with them. Ours are bounded by MAX_DELAY."""
 
 
 class PostgresStorage(SqlStorage):
-    """Runs in a database. `prepare=False` for poolers that cannot keep prepared statements;
-    `listen_url` leads around them, to the server itself; `hints=False` does without wake-ups;
-    handlers have up to `transaction_connections` for `ctx.transaction()` besides."""
+    """Runs in a database. Statements are prepared unless a pooler answers; `prepare` says whether
+    they are. `listen_url` leads around poolers, to the server itself; `hints=False` does without
+    wake-ups; handlers have up to `transaction_connections` for `ctx.transaction()` besides."""
 
     loop_bound = True
 
@@ -60,7 +60,7 @@ class PostgresStorage(SqlStorage):
         transaction_connections: int = MOST,
         connect_timeout: timedelta = timedelta(seconds=2),
         retries: int = RETRIES,
-        prepare: bool = True,
+        prepare: bool | None = None,
         listen_url: str | None = None,
         hints: bool = True,
         on_statement: OnStatement | None = None,
@@ -84,11 +84,14 @@ class PostgresStorage(SqlStorage):
             timeout=connect_timeout.total_seconds(),
             reconnect_timeout=RECONNECT.total_seconds(),
             configure=self._configure,
-            kwargs={"autocommit": True, "prepare_threshold": 3 if prepare else None},
+            kwargs={"autocommit": True, "prepare_threshold": threshold(prepare)},
         )
+        self._prepare = prepare
 
     async def _configure(self, connection: Connection) -> None:
         register(connection)
+        if self._prepare is None:
+            await prepare_if_alone(connection)
 
     async def migrate(self) -> int:
         async with self._connection() as connection, connection.transaction():

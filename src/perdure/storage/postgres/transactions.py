@@ -21,7 +21,12 @@ from perdure.storage.borrowed.psycopg import PsycopgAsyncConnection, PsycopgConn
 from perdure.storage.postgres.dialect import PostgresDialect
 from perdure.storage.postgres.driver import translation
 from perdure.storage.postgres.handler_connection import AsyncHandlerConnection, HandlerConnection
-from perdure.storage.postgres.pooling import NAME
+from perdure.storage.postgres.pooling import (
+    NAME,
+    prepare_if_alone,
+    prepare_if_alone_sync,
+    threshold,
+)
 from perdure.storage.postgres.statements import LEAVE_IT
 from perdure.storage.steps import Operation, Rows, Step, Trip, at_once, drive, trip
 from perdure.storage.transacting import AnswerLost
@@ -44,7 +49,7 @@ class PostgresTransactions:
     dialect = PostgresDialect()
 
     def __init__(
-        self, url: str, *, most: int = MOST, prepare: bool = True, say: OnStatement
+        self, url: str, *, most: int = MOST, prepare: bool | None = None, say: OnStatement
     ) -> None:
         self._options: dict[str, Any] = {
             "conninfo": url,
@@ -53,8 +58,9 @@ class PostgresTransactions:
             "timeout": PATIENCE.total_seconds(),
             "open": False,
             "name": NAME,
-            "kwargs": {"autocommit": True, "prepare_threshold": 3 if prepare else None},
+            "kwargs": {"autocommit": True, "prepare_threshold": threshold(prepare)},
         }
+        self._is_to_look = prepare is None
         self._say = say
         self._lock = threading.Lock()
         self._pool: ConnectionPool | None = None
@@ -64,7 +70,9 @@ class PostgresTransactions:
         """On the handlers' loop. How long it may take is up to the handler."""
         if self._async_pool is None:
             self._async_pool = AsyncConnectionPool(
-                connection_class=AsyncHandlerConnection, **self._options
+                connection_class=AsyncHandlerConnection,
+                configure=prepare_if_alone if self._is_to_look else None,
+                **self._options,
             )
             await self._async_pool.open()
         pool = self._async_pool
@@ -84,7 +92,11 @@ class PostgresTransactions:
         """In any thread."""
         with self._lock:
             if self._pool is None:
-                self._pool = ConnectionPool(connection_class=HandlerConnection, **self._options)
+                self._pool = ConnectionPool(
+                    connection_class=HandlerConnection,
+                    configure=prepare_if_alone_sync if self._is_to_look else None,
+                    **self._options,
+                )
                 self._pool.open()
         pool = self._pool
         try:

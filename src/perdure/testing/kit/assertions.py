@@ -211,7 +211,7 @@ class Assertions:
             raise AssertionError("\n".join(lines + [f"  {line}" for line in problems]))
 
     def _typed_result(self, run: Run) -> Any:
-        task = self._world.app.tasks.get(run.task)
+        task = self._world.app.served_tasks.get(run.task)
         if task is None or not isinstance(
             run.result_json, bytes | memoryview | type(run.payload_json)
         ):

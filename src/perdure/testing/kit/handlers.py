@@ -185,7 +185,7 @@ class WatchedTasks(dict[str, Task[..., Any]]):
         self._watched = watched
 
     def __missing__(self, name: str) -> Task[..., Any]:
-        self[name] = self._watched.task(self._app.tasks[name])
+        self[name] = self._watched.task(self._app.served_tasks[name])
         return self[name]
 
 
