@@ -58,7 +58,7 @@ def worker(
     SIGTERM, Ctrl-C or `perdure workers drain` lets runs end until the drain is over, hands over
     the rest, and exits 0. A second one exits at once, with 1. With --json, log lines are JSON.
     """
-    from perdure.cli.logs import hide_by, log_to_stderr
+    from perdure.cli.logs import log_to_stderr
     from perdure.engine.worker_process import WorkerOptions
 
     log_to_stderr(as_json)
@@ -73,9 +73,7 @@ def worker(
         scheduler=scheduler,
         supervised=supervised,
     )
-    app = _app(app_spec, url, environment, options)
-    hide_by(app.redact)
-    _work(app, options)
+    _work(_app(app_spec, url, environment, options), options)
 
 
 def _app(
@@ -95,7 +93,6 @@ def _work(app: App, options: WorkerOptions) -> None:
     from perdure.engine.worker_process import run_worker
 
     hide_by(app.redact)
-
     _collect_seldom()
 
     async def work() -> None:

@@ -108,10 +108,10 @@ def read_target(data: Any, field: str = "target") -> Target:
         raise InvalidInput(f"{field}.kind", f"must be http or shell, not {kind!r:.80}")
     wanted = _KINDS[kind]
     first = wanted.__struct_fields__[0]
-    if first not in data:
-        raise InvalidInput(f"{field}.{first}", f"is missing; a target of kind {kind} needs it")
     try:
         only_known(data, ("kind", *wanted.__struct_fields__), f"field of a target of kind {kind}")
+        if first not in data:
+            raise InvalidInput(first, f"is missing; a target of kind {kind} needs it")
         return wanted(**{name: _read(value) for name, value in data.items() if name != "kind"})
     except InvalidInput as error:
         raise InvalidInput(f"{field}.{error.field}", error.problem) from error
