@@ -39,7 +39,14 @@ from perdure.web.problems import (
     retry_after,
     with_error,
 )
-from perdure.web.reading import read_body, read_query, read_reason, read_sequence
+from perdure.web.reading import (
+    read_body,
+    read_path,
+    read_query,
+    read_reason,
+    read_sequence,
+    routable,
+)
 from perdure.web.route import Call, Caller, Route
 from perdure.web.table import ROUTES
 from perdure.web.throttle import Throttle
@@ -47,6 +54,7 @@ from perdure.web.workplace import Workplaces
 
 RATE = Rate(6000, per=60, burst=1000)
 _REQUEST_ID = re.compile(r"[\w.-]{8,64}")
+_WAY = "/openapi.json tells what there is"
 _UNTOLD = frozenset({"payload", "reason", "files"})
 """Fields of a body that an audit entry does not repeat under its details."""
 
@@ -138,7 +146,7 @@ class Api:
             await send(message)
 
         try:
-            await self._router(scope, receive, send_with_headers)
+            await self._router(routable(scope), receive, send_with_headers)
         except HTTPException as error:
             response = _problem(_unroutable(error, scope), request_id)
             if error.status_code == 405:
@@ -166,7 +174,7 @@ class Api:
 
     async def _call(self, route: Route, request: Request, caller: Caller, request_id: str) -> Call:
         at = await self.workplaces.at(caller.environment)
-        call = Call(self, at, caller, dict(request.path_params), request_id)
+        call = Call(self, at, caller, read_path(request), request_id)
         if route.names_run and route.method != "GET":
             call.expected = read_sequence(request.headers.get("if-match"))
         if route.takes_idempotency_key:
@@ -273,7 +281,7 @@ def _unroutable(error: HTTPException, scope: Scope) -> RequestRefused:
     if error.status_code == 405:
         problem = f"{scope['method']} is not a method of {scope['path']!r:.200}"
         return RequestRefused(Refusal.METHOD_NOT_ALLOWED, problem)
-    return RequestRefused(Refusal.NO_ROUTE, f"there is nothing at {scope['path']!r:.200}")
+    return RequestRefused(Refusal.NO_ROUTE, f"there is nothing at {scope['path']!r:.200}; {_WAY}")
 
 
 async def _sit_out(receive: Receive, send: Send) -> None:

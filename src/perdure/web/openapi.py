@@ -131,7 +131,7 @@ def _path_schema(name: str) -> Schema:
         return {"type": "string", "pattern": "^run_[0-9a-f]{32}$"}
     if name == "operation":
         return {"type": "string", "enum": sorted(OPERATIONS)}
-    return {"type": "string", "minLength": 1, "pattern": "^[^/]+$"}
+    return {"type": "string", "minLength": 1}
 
 
 def _in_query(route: Route, known: dict[Any, Schema]) -> list[Schema]:
