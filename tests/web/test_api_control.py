@@ -158,6 +158,7 @@ async def test_a_worker_is_drained(client: httpx.AsyncClient, shop_app: App) -> 
         404,
         "urn:perdure:problem:worker-not-found",
     )
+    assert again.json()["detail"].endswith("GET /v1/workers names those there are")
 
 
 async def worker_seen(
