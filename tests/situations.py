@@ -132,6 +132,7 @@ async def its_handler_gave_it_back(app: App) -> tuple[str, Expected]:
     run = await app.tasks["patient"].trigger()
     async with app.worker():
         await _until(app, run.id, Status.RELEASED)
+    await a_worker(app)
     released = await run.get()
     return run.id, {Code.RELEASED: {"opens_at": released.run_at}}
 
@@ -374,6 +375,12 @@ async def every_worker_is_full(app: App) -> tuple[str, Expected]:
 async def every_worker_is_stopping(app: App) -> tuple[str, Expected]:
     await a_worker(app, stopping=True)
     return await a_run(app), {Code.WORKERS_STOPPING: {"workers": ("worker-1",)}}
+
+
+@situation
+async def every_worker_has_ended(app: App) -> tuple[str, Expected]:
+    await a_worker(app, stopping=True, stopped=True)
+    return await a_run(app), {Code.NO_WORKER: {"workers": ("worker-1",)}}
 
 
 # It is not its turn, or it is

@@ -12,6 +12,7 @@ from perdure import App, Retry, RunHandle
 from perdure.core.lifecycle import Status
 from perdure.engine.audit_log import AuditLog
 from perdure.errors import RunFailed
+from perdure.web.table import ROUTES
 from terminal import Terminal
 
 
@@ -100,11 +101,41 @@ async def test_all_that_fit_are_cancelled_by_a_durable_run(app: App, shell: Shel
 
 
 async def test_what_is_refused_is_counted_and_why_it_was(app: App, shell: Shell) -> None:
-    await triggered(app, 2)
+    await dead_letters(app, 2)
+    await triggered(app, 1)
+    shell.perdure("dead-letters", "discard", "--all", "--yes")
 
-    done = shell.perdure("runs", "retry", "--task", "double", "--yes")
+    done = shell.perdure("runs", "retry", "--all", "--yes")
 
     assert done.out == "retry: 0 of 2 done, 2 were refused (NotAllowed).\n"
+    assert done.code == 1
+
+
+async def test_each_order_beside_the_database_is_in_the_audit_log(app: App, shell: Shell) -> None:
+    [run], letters = await triggered(app, 1), await dead_letters(app, 3)
+    orders = [
+        ("runs", "pause", run),
+        ("runs", "resume", run),
+        ("runs", "reschedule", run, "--delay", "60"),
+        ("runs", "cancel", run),
+        ("runs", "rerun", run),
+        ("runs", "retry", letters[0]),
+        ("dead-letters", "replay", letters[1]),
+        ("dead-letters", "discard", letters[2]),
+        ("queues", "pause", "numbers", "--reason", "upgrade"),
+        ("queues", "set", "numbers", "--concurrency", "3"),
+        ("queues", "reset", "numbers"),
+        ("queues", "resume", "numbers"),
+    ]
+
+    for order in orders:
+        assert shell.perdure(*order, "--by", "ada").code == 0
+    async with app:
+        entries = [it.entry for it in await AuditLog(app).read()]
+
+    routes = {route.name for route in ROUTES if route.is_audited}
+    assert [(it.target, it.actor.id) for it in entries] == [(it[2], "ada") for it in orders]
+    assert [it.action for it in entries if it.action not in routes] == []
 
 
 async def test_runs_are_paused_and_resumed_by_filter(app: App, shell: Shell) -> None:

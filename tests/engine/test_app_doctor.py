@@ -18,6 +18,7 @@ from perdure import App
 from perdure.core.doctor import Code
 from perdure.core.limits import Gate, LimitScope
 from perdure.engine.defaults import Defaults
+from situations import a_worker
 from storage_kit import claim_one, new_run, set_limit, stored, success
 
 QUICK = Defaults(maintenance_tick=timedelta(milliseconds=10), lease_ttl=timedelta(seconds=1))
@@ -51,6 +52,7 @@ async def test_due_runs_in_a_queue_that_nobody_serves_are_a_problem(opened: App)
     async with opened.worker(queues=["mail"]) as worker:
         await registered(opened, worker.id)
         assert await problems(opened) == set()
+    assert await problems(opened) == {Code.UNSERVED_QUEUES}
 
 
 async def test_runs_that_nobody_forgets_are_a_problem(storage_url: str) -> None:
@@ -65,17 +67,21 @@ async def test_runs_that_nobody_forgets_are_a_problem(storage_url: str) -> None:
     assert await problems(app) == {Code.PRUNING_LATE}
 
 
-async def test_a_worker_that_fell_silent_is_noted(storage_url: str) -> None:
+async def test_a_worker_that_fell_silent_is_noted_and_one_that_ended_is_not(
+    storage_url: str,
+) -> None:
     app = App(storage_url, defaults=QUICK)
-    async with app, app.worker():
-        pass
+    async with app:
+        await a_worker(app, "silent")
+        await a_worker(app, "ended", stopping=True, stopped=True)
     long_ago = {"sqlite": "0", "postgresql": "'2020-01-01'"}[storage_url.partition(":")[0]]
     raw.execute(storage_url, f"UPDATE perdure_records SET seen_at = {long_ago}")
 
     [finding] = [f for f in (await app.doctor()).findings if f.code is Code.SILENT_WORKERS]
 
     assert not finding.is_problem
-    assert "worker_" in finding.sentence
+    assert "silent on" in finding.sentence
+    assert "ended on" not in finding.sentence
 
 
 async def test_a_lease_that_nobody_takes_back_tells_that_maintenance_does_not_run(

@@ -603,7 +603,7 @@ async def test_a_secret_is_sent_and_stands_nowhere_else(
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        (None, "secret API_TOKEN: is not in the worker's environment"),
+        (None, "the secret API_TOKEN is not in this process's environment"),
         ("two\r\nlines", "headers.Authorization: must be printable"),
     ],
 )

@@ -269,7 +269,7 @@ async def test_errors_come_back_as_what_they_were(operator: Operator) -> None:
         await app.webhooks.pause("nobody")
     with pytest.raises(KeyNotFound):
         await keys_of(app).revoke("nobody")
-    with pytest.raises(InvalidInput, match="more than a part of a path"):
+    with pytest.raises(InvalidInput, match="no part of a path"):
         await app.queues.pause("..")
     with pytest.raises(InvalidInput, match="cannot be chosen over HTTP"):
         await app.runs.rerun(run_id, new_id=NOBODY)

@@ -25,6 +25,8 @@ from perdure.engine.redaction import HIDDEN, without_secrets
         "aws_credentials",
         "PGPASSWORD",
         "csrftoken",
+        "passphrase",
+        "SIGNING_KEY",
     ],
 )
 def test_a_field_named_like_a_secret_is_hidden(name: str) -> None:
@@ -45,6 +47,10 @@ def test_a_field_that_only_sounds_like_one_is_kept(name: str) -> None:
         ('{"api_key": "abc def", "n": 1}', f'{{"api_key": {HIDDEN}, "n": 1}}'),
         ("db at postgres://ada:s3cret@host/db", f"db at postgres://ada:{HIDDEN}@host/db"),
         ("Authorization: Bearer abcdef123456", f"Authorization: Bearer {HIDDEN}"),
+        ("GET / Authorization: Token abcdef123456", f"GET / Authorization: {HIDDEN}"),
+        ("Cookie: theme=dark; sid=abcdef\nHost: x", f"Cookie: {HIDDEN}\nHost: x"),
+        ("tried pk_0123456789ab_" + "x" * 49, f"tried pk_0123456789ab_{HIDDEN}"),
+        ("signed with whsec_MfKQ9r8GKYqrTwjUPD8I", f"signed with whsec_{HIDDEN}"),
         ("sent 3 tokens to ada", "sent 3 tokens to ada"),
         ("see https://host:8080/path", "see https://host:8080/path"),
     ],

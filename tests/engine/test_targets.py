@@ -7,7 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.engine.executors.secret import Mask, Secret, SecretNotHad, Secrets, only, secret
+from perdure import Redaction
+from perdure.engine.executors.secret import (
+    Allow,
+    Mask,
+    Secret,
+    SecretNotHad,
+    Secrets,
+    anything,
+    only,
+    secret,
+)
 from perdure.engine.executors.target import (
     HttpTarget,
     ShellTarget,
@@ -112,19 +122,27 @@ def test_a_secret_is_looked_up_by_name_and_may_have_a_prefix() -> None:
 
     assert secrets.value("plain") == "plain"
     assert secrets.value(secret("TOKEN", prefix="Bearer ")) == "Bearer s3cr3t"
-    with pytest.raises(SecretNotHad, match="OTHER: is not in the worker's environment"):
+    with pytest.raises(SecretNotHad, match="OTHER is not in this process's environment"):
         secrets.value(secret("OTHER"))
 
 
 def test_only_listed_secrets_are_given_to_what_came_from_elsewhere() -> None:
     environ = {"STRIPE_KEY": "k", "SMTP_USER": "u", "DATABASE_URL": "d"}
-    secrets = Secrets(environ, only("STRIPE_KEY, SMTP_*"))
+    secrets = Secrets(environ, only("STRIPE_KEY, SMTP_*", "target_secrets"))
 
     assert (secrets.value(secret("STRIPE_KEY")), secrets.value(secret("SMTP_USER"))) == ("k", "u")
     with pytest.raises(SecretNotHad, match="target_secrets"):
         secrets.value(secret("DATABASE_URL"))
     with pytest.raises(SecretNotHad):
-        Secrets(environ, only("")).value(secret("STRIPE_KEY"))
+        Secrets(environ, only("", "target_secrets")).value(secret("STRIPE_KEY"))
+
+
+@pytest.mark.parametrize("allow", [anything, only("", "webhook_secrets")])
+def test_what_is_missing_is_told_in_words_that_pass_for_no_secret(allow: Allow) -> None:
+    with pytest.raises(SecretNotHad) as refused:
+        Secrets({}, allow).value(secret("STRIPE_SECRET"))
+
+    assert Redaction().text(str(refused.value)) == str(refused.value)
 
 
 def test_a_mask_hides_a_value_however_it_is_spelled() -> None:

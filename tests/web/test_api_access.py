@@ -24,7 +24,7 @@ from raw import dump
 from situations import a_worker
 from web_kit import ADA, ALL, calling, client_of, dead_letter, make_key, shop
 
-PUBLIC = {"/healthz", "/readyz", "/openapi.json"}
+PUBLIC = {"/", "/healthz", "/readyz", "/openapi.json"}
 MORNING = "2024-01-01T09:00:00Z"
 QUERIES = {
     "explain_schedule": {"at": MORNING},

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.metadata import version
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -12,6 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from perdure import App
 from perdure.errors import StorageUnavailable
 from perdure.web.api import Api
+from perdure.web.table import ROUTES
+from situations import a_worker
 from web_kit import dead_letter
 
 
@@ -112,6 +116,34 @@ async def test_tasks_and_workers_are_told(client: httpx.AsyncClient, shop_app: A
     assert (double["queue"], double["policy"]["max_attempts"]) == ("numbers", 3)
 
 
+async def test_a_worker_that_has_ended_is_not_live(
+    client: httpx.AsyncClient, shop_app: App
+) -> None:
+    await a_worker(shop_app, "ended", concurrency=50, stopping=True, stopped=True)
+
+    workers = (await client.get("/v1/stats")).json()["workers"]
+
+    assert workers["places"] < 50  # the server's own sees to bulk orders, and has a few
+
+
+async def test_names_may_hold_any_character(client: httpx.AsyncClient) -> None:
+    for name in ("team/mail", "a%2Fb", "x/y/pause", "100 %?#", "ümläut"):
+        path = f"/v1/queues/{quote(name, safe='')}"
+        paused = await client.post(f"{path}/pause", json={"reason": "upgrade"})
+
+        assert (paused.status_code, paused.json()["name"]) == (200, name)
+        assert (await client.get(path)).json()["paused"]["reason"] == "upgrade"
+
+
+async def test_whoever_comes_by_is_told_where_to_go(client: httpx.AsyncClient) -> None:
+    index = (await client.get("/")).json()
+    lost = await client.get("/v1")
+
+    assert index.pop("perdure") == version("perdure")
+    assert set(index.values()) < {route.path for route in ROUTES if route.method == "GET"}
+    assert (lost.status_code, "/openapi.json" in lost.json()["detail"]) == (404, True)
+
+
 async def test_a_worker_is_drained(client: httpx.AsyncClient, shop_app: App) -> None:
     async with shop_app.worker(concurrency=3) as worker:
         await worker_seen(client, worker.id, stopped=False)
@@ -126,6 +158,7 @@ async def test_a_worker_is_drained(client: httpx.AsyncClient, shop_app: App) -> 
         404,
         "urn:perdure:problem:worker-not-found",
     )
+    assert again.json()["detail"].endswith("GET /v1/workers names those there are")
 
 
 async def worker_seen(

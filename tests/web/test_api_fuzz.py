@@ -27,10 +27,13 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
+from perdure import every, secret
 from perdure.core.run import is_run_id
+from perdure.engine.keys import Keys
 from perdure.web.openapi import describe
 from perdure.web.table import ROUTES
-from web_kit import ALL, Server, dead_letter, make_key, serving, shop
+from situations import a_worker
+from web_kit import ADA, ALL, Server, dead_letter, make_key, serving, shop
 
 EXAMPLES = int(os.environ.get("PERDURE_FUZZ_EXAMPLES", "8"))
 ENDLESS = "/v1/stream"
@@ -48,29 +51,47 @@ load_all_checks()
 schema = schemathesis.openapi.from_dict(describe(ROUTES)).exclude(path=ENDLESS)
 
 
+Names = dict[str, list[str]]
+"""What there is, by the parameter of a path that would name it."""
+
+
 class Target:
     """A server with something in it, and a key for everything."""
 
-    def __init__(self, server: Server, key: str, run_ids: list[str]) -> None:
+    def __init__(self, server: Server, key: str, names: Names) -> None:
         self.address = server.address
         self.headers = {"authorization": f"Bearer {key}"}
-        self.run_ids = cycle(run_ids)
+        self._names = {parameter: cycle(there) for parameter, there in names.items()}
+
+    def name(self, case: Any) -> None:
+        """Something there is, where a path says something that could be: no chance meets it. What
+        could be no name at all is left as it is."""
+        given = case.path_parameters or {}
+        for parameter in given.keys() & self._names.keys():
+            if given[parameter].isascii() if parameter != "run_id" else is_run_id(given[parameter]):
+                given[parameter] = next(self._names[parameter])
 
 
-async def _furnish(url: str) -> tuple[str, list[str]]:
+async def _furnish(url: str) -> tuple[str, Names]:
     async with shop(url) as app:
         runs = [(await app.tasks["double"].trigger(number)).id for number in range(4)]
         runs += [await dead_letter(app) for _ in range(2)]
-        return await make_key(app, *ALL), runs
+        await app.schedules.create("nightly", every(60), "double", payload={"number": 1})
+        await app.webhooks.create("told", "http://192.0.2.1/", signing_secret=secret("WEBHOOK_X"))
+        await a_worker(app, "worker_1")
+        other = await Keys(app).create("other", ["read"], by=ADA)
+        names = {"run_id": runs, "task": ["double"], "queue": ["numbers"], "worker": ["worker_1"]}
+        names |= {"schedule": ["nightly"], "webhook": ["told"], "key_id": [other.key.id]}
+        return await make_key(app, *ALL), names
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     directory: Path = tmp_path_factory.mktemp("fuzz")
     url = os.environ.get("PERDURE_FUZZ_URL") or f"sqlite:///{directory / 'runs.db'}"
-    key, run_ids = asyncio.run(_furnish(url))
+    key, names = asyncio.run(_furnish(url))
     with serving(url, directory, "--rate", "none") as server:
-        yield Target(server, key, run_ids)
+        yield Target(server, key, names)
 
 
 @schema.parametrize()
@@ -81,8 +102,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     suppress_health_check=list(HealthCheck),
 )
 def test_whatever_is_asked_the_answer_is_as_documented(case: Any, target: Target) -> None:
-    if is_run_id((case.path_parameters or {}).get("run_id", "")):  # no chance meets a real one
-        case.path_parameters["run_id"] = next(target.run_ids)
+    target.name(case)
     answer = case.call(base_url=target.address, headers=target.headers)
 
     case.validate_response(answer, checks=CHECKS)

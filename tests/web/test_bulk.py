@@ -102,14 +102,44 @@ async def test_dead_letters_are_replayed_and_discarded_by_filter(
 async def test_what_cannot_be_done_to_some_is_told_and_the_others_are_done(
     client: httpx.AsyncClient, shop_app: App
 ) -> None:
+    await shop_app.dead_letters.discard(await dead_letter(shop_app))
     await dead_letter(shop_app)
-    await shop_app.tasks["double"].trigger(1)
-    body = {"action": "cancel", "filter": {"created_after": "2020-01-01T00:00:00Z"}}
+    body = {"action": "retry", "filter": {"created_after": "2020-01-01T00:00:00Z"}}
 
     order = await ordered(client, "/v1/runs:bulk", body)
     report = await ended(shop_app, order["run_id"])
 
     assert report == {"seen": 2, "done": 1, "refused": {"NotAllowed": 1}}
+
+
+@pytest.mark.parametrize("action", sorted(bulk.ABOUT))
+async def test_only_runs_that_an_order_can_be_about_fit(
+    client: httpx.AsyncClient, shop_app: App, action: Action
+) -> None:
+    """One that has died, one that was cancelled, one that waits, and one that is paused."""
+    await dead_letter(shop_app)
+    await shop_app.runs.cancel(await shop_app.tasks["double"].trigger(1))
+    await shop_app.tasks["double"].trigger(1)
+    await shop_app.runs.pause(await shop_app.tasks["double"].trigger(1))
+    fitting = {"cancel": 2, "pause": 1, "resume": 1, "retry": 1, "rerun": 2}[action]
+
+    order = await ordered(client, "/v1/runs:bulk", {"action": action, "filter": {}})
+    report = await ended(shop_app, order["run_id"])
+
+    assert order["matched"] == fitting
+    assert report == {"seen": fitting, "done": fitting, "refused": {}}
+
+
+async def test_old_orders_are_not_given_again_with_everything_else(
+    client: httpx.AsyncClient, shop_app: App
+) -> None:
+    everything = {"action": "cancel", "filter": {}}
+    await ended(shop_app, (await ordered(client, "/v1/runs:bulk", everything))["run_id"])
+    again = {"action": "rerun", "filter": {}}
+    named = {"action": "rerun", "filter": {"task": "perdure.bulk"}}
+
+    assert (await client.post("/v1/runs:bulk", json=again)).json()["matched"] == 0
+    assert (await client.post("/v1/runs:bulk", json=named)).json()["matched"] == 1
 
 
 async def test_who_may_trigger_cannot_give_orders_that_way(client: httpx.AsyncClient) -> None:

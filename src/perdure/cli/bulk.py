@@ -12,7 +12,7 @@ import click
 from perdure.cli import completing
 from perdure.cli.filtering import letter_filters, run_filters, words_of
 from perdure.cli.operating import audited, operator
-from perdure.cli.output import CommandFailed, answer
+from perdure.cli.output import FAILED, CommandFailed, answer
 from perdure.cli.progress import progress
 from perdure.cli.watching import looks
 
@@ -101,6 +101,8 @@ async def order(
         run_id, report = await _carried_out(app, wanted, matched, reached)
     data = {"matched": matched, "run_id": run_id, **_plain(report)}
     answer(as_json, data, _told(action, report))
+    if report.refused:
+        click.get_current_context().exit(FAILED)
 
 
 def _plain(value: Any) -> Any:

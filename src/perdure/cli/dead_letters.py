@@ -8,6 +8,7 @@ import click
 
 from perdure.cli.bulk import Many, one_or_many_letters, order
 from perdure.cli.operating import (
+    audited,
     by_option,
     made_run,
     on_database,
@@ -67,6 +68,7 @@ async def replay(
         return
     arguments = payload_of(payload)
     made = await app.dead_letters.replay(run_id, reason, by=operator(by), payload=arguments)
+    await audited(app, by, "replay_dead_letter", run_id, reason)
     made_run(as_json, made, f"replays {run_id}")
 
 
@@ -85,4 +87,5 @@ async def discard(
         await order(app, as_json, "discard", which, reason, by)
         return
     await app.dead_letters.discard(run_id, reason, by=operator(by))
+    await audited(app, by, "discard_dead_letter", run_id, reason)
     answer(as_json, {"discarded": run_id}, f"The dead letter of {run_id} is discarded.")

@@ -81,6 +81,7 @@ def _explanation(error: Exception) -> CommandFailed | None:
 _SHELL = {
     "app.schedules.list()": "`perdure schedules list`",
     "app.webhooks.list()": "`perdure webhooks list`",
+    "app.workers.list()": "`perdure workers list`",
     "update it: enabled=True": "see `perdure schedules enable`",
 }
 

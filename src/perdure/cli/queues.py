@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli import completing
-from perdure.cli.operating import by_option, on_database, operator, shown
+from perdure.cli.operating import audited, by_option, on_database, operator, shown
 from perdure.cli.output import CommandFailed, answer
 from perdure.cli.table import pairs, table
 
@@ -54,15 +54,20 @@ async def show(app: App, as_json: bool, name: str) -> None:
 @on_database
 async def pause(app: App, as_json: bool, name: str, reason: str, by: str | None) -> None:
     """No run of it is claimed until it is resumed; attempts that run go on."""
-    _said(app, as_json, await app.queues.pause(name, reason, by=_actor(by)))
+    after = await app.queues.pause(name, reason, by=_actor(by))
+    await audited(app, by, "pause_queue", name, reason)
+    _said(app, as_json, after)
 
 
 @queues.command()
 @queue_argument
+@by_option
 @on_database
-async def resume(app: App, as_json: bool, name: str) -> None:
+async def resume(app: App, as_json: bool, name: str, by: str | None) -> None:
     """Let its runs go on, at once."""
-    _said(app, as_json, await app.queues.resume(name))
+    after = await app.queues.resume(name)
+    await audited(app, by, "resume_queue", name)
+    _said(app, as_json, after)
 
 
 @queues.command("set")
@@ -91,15 +96,20 @@ async def set_queue(
         given["fair"] = fair
     if not given:
         raise click.UsageError("Say what: --concurrency, --rate, --fair or --no-fair.")
-    _said(app, as_json, await app.queues.set(name, by=_actor(by), **given))
+    after = await app.queues.set(name, by=_actor(by), **given)
+    await audited(app, by, "set_queue", name, **given)
+    _said(app, as_json, after)
 
 
 @queues.command()
 @queue_argument
+@by_option
 @on_database
-async def reset(app: App, as_json: bool, name: str) -> None:
+async def reset(app: App, as_json: bool, name: str, by: str | None) -> None:
     """Give it back to code. A paused queue stays paused."""
-    _said(app, as_json, await app.queues.reset(name))
+    after = await app.queues.reset(name)
+    await audited(app, by, "reset_queue", name)
+    _said(app, as_json, after)
 
 
 def _number(text: str) -> int:

@@ -10,6 +10,7 @@ import click
 from perdure.cli.bulk import Many, one_or_many_runs, order
 from perdure.cli.instants import instant_of
 from perdure.cli.operating import (
+    audited,
     by_option,
     made_run,
     on_database,
@@ -40,7 +41,9 @@ async def cancel(
     if run_id is None:
         await order(app, as_json, "cancel", which, reason, by)
     else:
-        await said(app, as_json, await app.runs.cancel(run_id, reason, by=operator(by)))
+        after = await app.runs.cancel(run_id, reason, by=operator(by))
+        await audited(app, by, "cancel_run", run_id, reason)
+        await said(app, as_json, after)
 
 
 @click.command()
@@ -56,7 +59,9 @@ async def pause(
     if run_id is None:
         await order(app, as_json, "pause", which, reason, by)
     else:
-        await said(app, as_json, await app.runs.pause(run_id, reason, by=operator(by)))
+        after = await app.runs.pause(run_id, reason, by=operator(by))
+        await audited(app, by, "pause_run", run_id, reason)
+        await said(app, as_json, after)
 
 
 @click.command()
@@ -69,7 +74,9 @@ async def resume(app: App, as_json: bool, run_id: str | None, by: str | None, **
     if run_id is None:
         await order(app, as_json, "resume", which, None, by)
     else:
-        await said(app, as_json, await app.runs.resume(run_id, by=operator(by)))
+        after = await app.runs.resume(run_id, by=operator(by))
+        await audited(app, by, "resume_run", run_id)
+        await said(app, as_json, after)
 
 
 @click.command()
@@ -93,6 +100,7 @@ async def retry(
         await order(app, as_json, "retry", which, reason, by)
         return
     made = await app.runs.retry(run_id, reason, by=operator(by), payload=payload_of(payload))
+    await audited(app, by, "retry_run", run_id, reason)
     made_run(as_json, made, f"retries {run_id}")
 
 
@@ -117,6 +125,7 @@ async def rerun(
         await order(app, as_json, "rerun", which, reason, by)
         return
     made = await app.runs.rerun(run_id, reason, by=operator(by), payload=payload_of(payload))
+    await audited(app, by, "rerun_run", run_id, reason)
     made_run(as_json, made, f"reruns {run_id}")
 
 
@@ -153,6 +162,7 @@ async def reschedule(
     after = await app.runs.reschedule(
         run_id, by=operator(by), run_at=due, priority=priority, queue=queue, reason=reason
     )
+    await audited(app, by, "reschedule_run", run_id, reason)
     await said(app, as_json, after)
 
 

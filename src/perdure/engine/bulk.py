@@ -3,7 +3,8 @@
 A bulk run goes through what fits its filter, newest first, as far as it existed when it was
 ordered. If its worker dies, the next attempt begins again from the newest: what is done either
 fits no more, or asking twice changes nothing; new runs get ids that follow from the order and the
-old run, so that each is made once.
+old run, so that each is made once. Orders themselves are meant only where their task is named:
+whoever reruns everything does not mean to give all old orders again.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 import msgspec
 from msgspec.structs import replace
 
+from perdure.core.alias import StatusFilter
+from perdure.core.lifecycle import ACTIVE, LEASED, TERMINAL, Status
 from perdure.core.run import Actor
 from perdure.engine.context import Context
 from perdure.engine.door import reason_of
@@ -27,6 +30,7 @@ from perdure.engine.filters import make_filter
 from perdure.engine.ids import make_run_id
 from perdure.engine.options import Retry
 from perdure.errors import InvalidInput, PerdureError, StorageError
+from perdure.storage.protocol import RunFilter
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -75,6 +79,14 @@ class Action(StrEnum):
 
 
 OF_LETTERS = frozenset({Action.REPLAY, Action.DISCARD})
+ABOUT: dict[Action, frozenset[Status]] = {
+    Action.CANCEL: ACTIVE - {Status.CANCELLATION_REQUESTED},
+    Action.PAUSE: ACTIVE - LEASED - {Status.WAITING, Status.PAUSED},
+    Action.RESUME: frozenset({Status.PAUSED}),
+    Action.RETRY: frozenset({Status.FAILED, Status.DEAD_LETTERED}),
+    Action.RERUN: TERMINAL,
+}
+"""Runs in other statuses do not fit, whatever else does: the order would change nothing."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,9 +118,9 @@ def refuse_reserved(task: str) -> None:
 async def count_fitting(app: App, action: Action, words: Mapping[str, Any]) -> int:
     """How many an order would be about, up to `MOST`."""
     if action not in OF_LETTERS:
-        others: Any = {name: value for name, value in words.items() if name != "status"}
-        wanted = make_filter(app.environment, words.get("status"), others)
-        return await app.storage.count(wanted, most=MOST)
+        wanted = _wanted(app, action, words)
+        own = 0 if wanted.task else await app.storage.count(replace(wanted, task=TASK), most=MOST)
+        return await app.storage.count(wanted, most=MOST) - own
     found, cursor = 0, None
     while found < MOST:
         page = await app.dead_letters.page(limit=1000, cursor=cursor, **words)
@@ -116,6 +128,15 @@ async def count_fitting(app: App, action: Action, words: Mapping[str, Any]) -> i
         if cursor is None:
             break
     return found
+
+
+def _wanted(app: App, action: Action, words: Mapping[str, Any]) -> RunFilter:
+    """Runs that the order can be about."""
+    others: Any = {name: value for name, value in words.items() if name != "status"}
+    wanted = make_filter(app.environment, words.get("status"), others)
+    given = wanted.status or StatusFilter(tuple(Status))
+    possible = tuple(status for status in given.statuses if status in ABOUT[action])
+    return replace(wanted, status=StatusFilter(possible, given.kinds))
 
 
 def define_bulk(app: App) -> None:
@@ -219,5 +240,7 @@ class BulkOrder:
             letters = await self._app.dead_letters.page(limit=PAGE, cursor=cursor, **words)
             known = [it.run_id for it in letters.letters if it.opened_at <= before]
             return known, letters.cursor
-        page = await self._app.runs.list(limit=PAGE, cursor=cursor, **words)
-        return [run.id for run in page.runs if run.created_at <= before], page.cursor
+        wanted = _wanted(self._app, self._order.action, words)
+        page = await self._app.storage.find(wanted, limit=PAGE, cursor=cursor)
+        runs = [run for run in page.runs if run.created_at <= before]
+        return [run.id for run in runs if wanted.task or run.task != TASK], page.cursor

@@ -101,6 +101,11 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     drain: Drain | None = None
     seen_at: datetime | None = None
 
+    def is_live(self, since: datetime) -> bool:
+        """A worker speaks with every renewal: one silent for a whole lease is as gone as one that
+        said so."""
+        return not self.stopped and self.seen_at is not None and self.seen_at > since
+
 
 def entry_of(task: Task[..., Any]) -> TaskEntry:
     schemas = task.signature.schema(), task.signature.result_schema()

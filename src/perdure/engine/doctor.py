@@ -63,7 +63,8 @@ async def _facts(app: App, storage: Storage) -> Facts:
     now = await storage.now()
     local = before + (app.clock.now() - before) / 2
     workers = await known_workers(storage, app.environment)
-    live = [worker for worker in workers if _is_live(worker, now - app.defaults.lease_ttl)]
+    live = [worker for worker in workers if worker.is_live(now - app.defaults.lease_ttl)]
+    silent = [worker for worker in workers if worker not in live and not worker.stopped]
     return Facts(
         now=now,
         vitals=await storage.vitals(),
@@ -71,14 +72,10 @@ async def _facts(app: App, storage: Storage) -> Facts:
         clock_ahead=timedelta(0) if storage.local_clock is not None else local - now,
         neglect=await storage.neglect(app.environment, limit=MOST_COUNTED),
         stuck=await _stuck_gates(app, storage),
-        silent=tuple(f"{it.id} on {it.host}" for it in workers if it not in live),
+        silent=tuple(f"{it.id} on {it.host}" for it in silent),
         unserved=await _unserved(app, storage, live),
         webhooks=await _webhooks(app, storage, now),
     )
-
-
-def _is_live(worker: WorkerEntry, since: datetime) -> bool:
-    return worker.seen_at is not None and worker.seen_at > since
 
 
 async def _unserved(app: App, storage: Storage, live: list[WorkerEntry]) -> tuple[str, ...]:

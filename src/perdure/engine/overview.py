@@ -112,7 +112,7 @@ def state_of(worker: WorkerEntry, since: datetime) -> str:
     """In a word; `since` when it must have been heard of."""
     if worker.stopped:
         return "stopped"
-    if worker.seen_at is None or worker.seen_at <= since:
+    if not worker.is_live(since):
         return "silent"
     return "draining" if worker.stopping else "working"
 

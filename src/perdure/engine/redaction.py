@@ -16,10 +16,12 @@ SECRETS = (
     "authorization",
     "cookie",
     "credentials",
+    "passphrase",
     "passwd",
     "password",
     "passwords",
     "private_key",
+    "signing_key",
     "secret",
     "secrets",
     "token",
@@ -27,6 +29,11 @@ SECRETS = (
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 # Every repetition is bounded, so that a text of a megabyte takes no minute.
 _URL = re.compile(r"\b([a-z][a-z0-9+.]{0,20}://[^\s/:@]{0,200}:)[^\s/@]{1,500}@", re.IGNORECASE)
+_HEADER = re.compile(
+    r"""\b((?:authorization|cookie)\s{0,4}:\s{0,4})(?!["'\s]|(?:bearer|basic)\b)[^\r\n"'{}]{1,4000}""",
+    re.IGNORECASE,
+)
+_OURS = re.compile(r"\b(pk_[0-9a-f]{12}_|whsec_)[0-9A-Za-z+/=]{8,500}")
 _SCHEME = re.compile(r"\b(bearer|basic)\s{1,4}[\w.~+/=-]{8,}", re.IGNORECASE)
 
 
@@ -61,7 +68,9 @@ class Redaction:
         return self.text(message), self.value(fields)
 
     def text(self, text: str) -> str:
+        text = _HEADER.sub(rf"\1{HIDDEN}", text)
         text = _SCHEME.sub(rf"\1 {HIDDEN}", text)
+        text = _OURS.sub(rf"\1{HIDDEN}", text)
         text = self._assignment.sub(self._hide, text)
         text = _URL.sub(rf"\1{HIDDEN}@", text)
         for pattern in self._patterns:

@@ -89,10 +89,9 @@ async def _ahead(storage: Storage, facts: Facts) -> int | None:
 
 
 def _seen(worker: WorkerEntry, since: datetime) -> SeenWorker:
-    """A worker speaks with every renewal: one that was silent for a whole lease is gone."""
     return SeenWorker(
         id=worker.id,
-        is_live=worker.seen_at is not None and worker.seen_at > since,
+        is_live=worker.is_live(since),
         is_stopping=worker.stopping,
         running=worker.running,
         concurrency=worker.concurrency,

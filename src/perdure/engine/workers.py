@@ -79,7 +79,7 @@ class Workers:
             problem = f"{entry.id} belongs to the server of process {entry.process_id}; stop that"
             raise InvalidInput("worker_id", problem)
         since = await self._app.storage.now() - self._app.defaults.lease_ttl
-        if entry.stopped or entry.seen_at is None or entry.seen_at <= since:
+        if not entry.is_live(since):
             raise WorkerNotFound(entry.id)
 
     async def _put(self, known: Record, entry: WorkerEntry) -> bool:

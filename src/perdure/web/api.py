@@ -11,7 +11,6 @@ import re
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Self
-from urllib.parse import unquote
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -40,7 +39,14 @@ from perdure.web.problems import (
     retry_after,
     with_error,
 )
-from perdure.web.reading import read_body, read_query, read_reason, read_sequence
+from perdure.web.reading import (
+    read_body,
+    read_path,
+    read_query,
+    read_reason,
+    read_sequence,
+    routable,
+)
 from perdure.web.route import Call, Caller, Route
 from perdure.web.table import ROUTES
 from perdure.web.throttle import Throttle
@@ -48,8 +54,7 @@ from perdure.web.workplace import Workplaces
 
 RATE = Rate(6000, per=60, burst=1000)
 _REQUEST_ID = re.compile(r"[\w.-]{8,64}")
-_SLASH = "\x1f"
-"""Stands for a slash within a name while routes are looked for; no name has it."""
+_WAY = "/openapi.json tells what there is"
 _UNTOLD = frozenset({"payload", "reason", "files"})
 """Fields of a body that an audit entry does not repeat under its details."""
 
@@ -133,7 +138,6 @@ class Api:
         request_id = given if _REQUEST_ID.fullmatch(given) else self._like.ids.token()
         scope["perdure.request_id"] = request_id
         scope["app"] = self  # without it the router would answer by itself where there is no route
-        scope["path"] = _segmented(scope)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -142,7 +146,7 @@ class Api:
             await send(message)
 
         try:
-            await self._router(scope, receive, send_with_headers)
+            await self._router(routable(scope), receive, send_with_headers)
         except HTTPException as error:
             response = _problem(_unroutable(error, scope), request_id)
             if error.status_code == 405:
@@ -170,8 +174,7 @@ class Api:
 
     async def _call(self, route: Route, request: Request, caller: Caller, request_id: str) -> Call:
         at = await self.workplaces.at(caller.environment)
-        names = {key: _whole(value) for key, value in request.path_params.items()}
-        call = Call(self, at, caller, names, request_id)
+        call = Call(self, at, caller, read_path(request), request_id)
         if route.names_run and route.method != "GET":
             call.expected = read_sequence(request.headers.get("if-match"))
         if route.takes_idempotency_key:
@@ -274,23 +277,11 @@ def _problem(error: Exception, request_id: str, is_raised_again: bool = False) -
     return Response(msgspec.json.encode(problem), problem.status, headers, CONTENT_TYPE)
 
 
-def _segmented(scope: Scope) -> str:
-    """The path; a slash that is part of a name (`%2F`) ends no segment of it."""
-    raw: bytes = scope.get("raw_path") or b""
-    if b"%2f" not in raw.lower():
-        return str(scope["path"])
-    return "/".join(unquote(part).replace("/", _SLASH) for part in raw.decode("latin-1").split("/"))
-
-
-def _whole(text: str) -> str:
-    return text.replace(_SLASH, "/")
-
-
 def _unroutable(error: HTTPException, scope: Scope) -> RequestRefused:
     if error.status_code == 405:
-        problem = f"{scope['method']} is not a method of {_whole(scope['path'])!r:.200}"
+        problem = f"{scope['method']} is not a method of {scope['path']!r:.200}"
         return RequestRefused(Refusal.METHOD_NOT_ALLOWED, problem)
-    return RequestRefused(Refusal.NO_ROUTE, f"there is nothing at {_whole(scope['path'])!r:.200}")
+    return RequestRefused(Refusal.NO_ROUTE, f"there is nothing at {scope['path']!r:.200}; {_WAY}")
 
 
 async def _sit_out(receive: Receive, send: Send) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from perdure.storage.operations import OPERATIONS
+from perdure.web.instants import mark_instants
 from perdure.web.problems import CONTENT_TYPE, REFUSALS, Problem, Refusal, status_of
 from perdure.web.route import ANY_KEY, Route
 from perdure.web.wishes import LONGEST_REASON
@@ -42,6 +43,7 @@ def describe(routes: Sequence[Route]) -> Schema:
     types = list(dict.fromkeys(_types(routes)))
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE)
     known = dict(zip(types, schemas, strict=True))
+    mark_instants(types, schemas, components)
     paths: dict[str, Schema] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, known)
@@ -131,7 +133,7 @@ def _path_schema(name: str) -> Schema:
         return {"type": "string", "pattern": "^run_[0-9a-f]{32}$"}
     if name == "operation":
         return {"type": "string", "enum": sorted(OPERATIONS)}
-    return {"type": "string", "minLength": 1, "pattern": "^[^/]+$"}
+    return {"type": "string", "minLength": 1}
 
 
 def _in_query(route: Route, known: dict[Any, Schema]) -> list[Schema]:

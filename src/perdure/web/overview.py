@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 
 import msgspec
 from starlette.responses import Response
@@ -56,6 +57,23 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime
     step_seconds: float
     ended: list[Ended]
+
+
+class Index(msgspec.Struct, frozen=True, kw_only=True):
+    """What answers here, and what to ask it next."""
+
+    perdure: str = version("perdure")
+    every_route: str = "/openapi.json"
+    runs: str = "/v1/runs"
+    dead_letters: str = "/v1/dead-letters"
+    schedules: str = "/v1/schedules"
+    queues: str = "/v1/queues"
+    workers: str = "/v1/workers"
+    stats: str = "/v1/stats"
+    stream: str = "/v1/stream"
+    metrics: str = "/metrics"
+    is_alive: str = "/healthz"
+    is_ready: str = "/readyz"
 
 
 class Health(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -133,12 +151,16 @@ def _queue(name: str, counts: dict[tuple[str, Status], int], backlog: Backlog) -
 
 
 def _workers(workers: Sequence[WorkerEntry], since: datetime) -> WorkerStats:
-    live = [it for it in workers if it.seen_at is not None and it.seen_at > since]
+    live = [it for it in workers if it.is_live(since)]
     places, running = sum(it.concurrency for it in live), sum(it.running for it in live)
     return WorkerStats(len(live), places, running)
 
 
 # For machines
+
+
+async def get_index(call: Call) -> Index:
+    return Index()
 
 
 async def healthz(call: Call) -> Health:

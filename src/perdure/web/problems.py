@@ -93,6 +93,7 @@ STATUSES: dict[type[e.PerdureError], int] = {
 """The nearest base class counts; what has none here is a 500."""
 
 RETRY_AFTER = 1.0
+_CALL = re.compile(r"\bapp\.(schedules|webhooks|workers)\.list\(\)")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -131,7 +132,12 @@ def problem_of(error: Exception, request_id: str) -> Problem:
     if isinstance(error, e.InvalidInput):
         fields = (FieldProblem(error.field, error.problem),)
     slug, status = slug_of(type(error)), status_of(type(error))
-    return _problem(slug, status, str(error), request_id, fields)
+    return _problem(slug, status, _over_http(str(error)), request_id, fields)
+
+
+def _over_http(message: str) -> str:
+    """Advice for whoever calls from afar and not from an app's code."""
+    return _CALL.sub(r"GET /v1/\1", message)
 
 
 def retry_after(error: Exception) -> float | None:

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import Scope
 
 from perdure.errors import InvalidInput
 from perdure.web.problems import Refusal, RequestRefused
@@ -22,6 +23,24 @@ _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*
 _NAMED = re.compile(r"field `(?P<name>[^`]*)`")
 _ETAG = re.compile(r'"([0-9]{1,9})"')
 _JSON = re.compile(r"application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
+
+_SLASH = "\udc2f"
+"""A slash within a name. Decoding never makes a lone surrogate, so nothing else looks like it."""
+
+
+def routable(scope: Scope) -> Scope:
+    """With a path whose names are whole: a server decodes `%2F` before a router could see that it
+    is no end of a name."""
+    raw, path = scope.get("raw_path") or b"", scope["path"]
+    if b"%2f" not in raw.lower() or unquote(raw.decode("ascii", "replace")) != path:
+        return scope
+    names = [unquote(name).replace("/", _SLASH) for name in raw.decode().split("/")]
+    return {**scope, "path": "/".join(names)}
+
+
+def read_path(request: Request) -> dict[str, str]:
+    """The names that stand in it."""
+    return {name: text.replace(_SLASH, "/") for name, text in request.path_params.items()}
 
 
 def read_query(route: Route, request: Request) -> Any:

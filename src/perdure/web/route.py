@@ -103,7 +103,7 @@ class Route(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def group(self) -> str:
-        return self.path.removeprefix("/v1").strip("/").split("/")[0].split(":")[0]
+        return self.path.removeprefix("/v1").strip("/").split("/")[0].split(":")[0] or "index"
 
     @property
     def parameters(self) -> tuple[str, ...]:

@@ -158,6 +158,7 @@ WORKERS = (
 MACHINES = (
     Route("GET", "/metrics", _READ, overview.get_metrics, "Prometheus metrics of this process",
           media_type="text/plain"),
+    Route("GET", "/", None, overview.get_index, "Where to go on from here"),
     Route("GET", "/healthz", None, overview.healthz, "200 while the server lives"),
     Route("GET", "/readyz", None, overview.readyz, "503 while its storage is not usable",
           also=(503,)),

@@ -24,6 +24,7 @@ T = TypeVar("T")
 
 Limit = Annotated[int, Meta(ge=1, le=MOST_ON_A_PAGE, description="How many at most.")]
 Cursor = Annotated[str, Meta(description="Goes on after the page that told it.")]
+Instant = Annotated[datetime, Meta(tz=True)]
 Seconds = Annotated[float, Meta(ge=0, description="Seconds.")]
 LONGEST_REASON = 2000
 Reason = Annotated[str, Meta(max_length=LONGEST_REASON, description="Kept with what happened.")]
@@ -56,8 +57,8 @@ class RunWords(Asked, frozen=True, kw_only=True):
     batch_id: str | None = None
     schedule_id: str | None = None
     parent_id: str | None = None
-    created_after: datetime | None = None
-    created_before: datetime | None = None
+    created_after: Instant | None = None
+    created_before: Instant | None = None
     failure_kind: str | None = None
     fingerprint: str | None = None
     text: Annotated[str, Meta(description="Somewhere in task, id or outcome.")] | None = None
@@ -121,7 +122,7 @@ class TriggerBody(Asked, frozen=True, kw_only=True):
     payload: Payload | UnsetType = UNSET
     queue: Label | None = None
     priority: Priority | None = None
-    run_at: datetime | None = None
+    run_at: Instant | None = None
     delay: Seconds | None = None
     ttl: Seconds | None = None
     timeout: Seconds | None = None
@@ -203,7 +204,7 @@ class AgainBody(Asked, frozen=True, kw_only=True):
 
 
 class RescheduleBody(Asked, frozen=True, kw_only=True):
-    run_at: datetime | None = None
+    run_at: Instant | None = None
     priority: Priority | None = None
     queue: Label | None = None
     reason: Reason | None = None

@@ -22,8 +22,8 @@ SHORTEST_MASKED = 4
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
-Allow = Callable[[str], bool]
-"""Whether a secret of this name may be used here."""
+Allow = Callable[[str], str | None]
+"""Why a secret of this name must not be used here; none: it may."""
 
 
 class Secret(msgspec.Struct, frozen=True, rename={"name": "secret"}, omit_defaults=True):
@@ -55,18 +55,24 @@ class SecretNotHad(Exception):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"secret {self.name}: {self.problem}"
+        # No colon after the name: that would look like a secret itself, and be redacted.
+        return f"the secret {self.name} {self.problem}"
 
 
-def anything(name: str) -> bool:
+def anything(name: str) -> None:
     """For targets that stand in the worker's own code, which could read them anyway."""
-    return True
 
 
-def only(patterns: str) -> Allow:
-    """For targets from elsewhere: what an operator has listed, e.g. `"STRIPE_KEY, SMTP_*"`."""
+def only(patterns: str, setting: str) -> Allow:
+    """For targets from elsewhere: what an operator has listed under a setting, e.g.
+    `"STRIPE_KEY, SMTP_*"`."""
     wanted = [pattern.strip() for pattern in patterns.split(",") if pattern.strip()]
-    return lambda name: any(fnmatchcase(name, pattern) for pattern in wanted)
+    problem = f"is not listed in {setting}, where whoever runs this says what may be sent"
+
+    def refusal(name: str) -> str | None:
+        return None if any(fnmatchcase(name, pattern) for pattern in wanted) else problem
+
+    return refusal
 
 
 class Secrets:
@@ -81,12 +87,12 @@ class Secrets:
         """Plain text as it is, a secret's value with its prefix. Raises SecretNotHad."""
         if isinstance(given, str):
             return given
-        if not self._allow(given.name):
-            problem = "this worker gives it to no task of the catalogue; list it in target_secrets"
-            raise SecretNotHad(given.name, problem)
+        refusal = self._allow(given.name)
+        if refusal is not None:
+            raise SecretNotHad(given.name, refusal)
         value = self._environ.get(given.name)
         if not value:
-            problem = "is not in the worker's environment; set it there and start the worker anew"
+            problem = "is not in this process's environment; set it there and start it anew"
             raise SecretNotHad(given.name, problem)
         self._seen.append(value)
         return given.prefix + value

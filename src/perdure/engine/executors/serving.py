@@ -48,7 +48,7 @@ class Serving(Service):
         self._app = app
         self._storage = storage
         self._kinds = kinds
-        self._allow = only(app.defaults.target_secrets)
+        self._allow = only(app.defaults.target_secrets, "target_secrets")
         self._entries: dict[str, TaskEntry] = {}
         self._known: dict[str, Task[..., Any]] = {}
         self.tasks: Mapping[str, Task[..., Any]] = ChainMap(app.tasks, app.aliases, self._known)

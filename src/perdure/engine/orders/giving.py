@@ -77,5 +77,5 @@ def _part(text: str) -> str:
     """A name within a path. Raises InvalidInput for what no path can hold."""
     if text in (".", ".."):
         advice = "a server cannot be asked about it; order it beside the database"
-        raise InvalidInput("name", f"{text!r:.80} would be more than a part of a path: {advice}")
+        raise InvalidInput("name", f"{text!r:.80} would be no part of a path: {advice}")
     return quote(text, safe=":")

@@ -55,7 +55,7 @@ class Poster:
             clock=app.clock,
             result_limit=defaults.result_limit,
             allowed=allowed_networks(defaults.http_allow),
-            allow_secret=only(defaults.webhook_secrets),
+            allow_secret=only(defaults.webhook_secrets, "webhook_secrets"),
             redact=app.redact,
         )
 
