@@ -16,11 +16,11 @@ from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import Claim, decide_claim, decide_dispatch
 from perdure.core.limits import Admission, Standing, admit, gates_of
 from perdure.core.run import Run
-from perdure.errors import PerdureError, StorageError, UnreadableHistory
+from perdure.errors import PerdureError, StorageError, StorageUnavailable, UnreadableHistory
 from perdure.storage import rows
-from perdure.storage.committing import judge_batch, writes_of
+from perdure.storage.committing import advance_unseen, gates_opened, judge_batch, writes_of
 from perdure.storage.gating import UNREADABLE, lock_standing, token_writes
-from perdure.storage.protocol import Claimed, ClaimRequest, Outcome
+from perdure.storage.protocol import Claimed, ClaimRequest, Committed, Outcome
 from perdure.storage.reading import moment_of
 from perdure.storage.reservation import ReserveRequest
 from perdure.storage.rows import Dialect
@@ -114,11 +114,17 @@ class Clock(msgspec.Struct, frozen=True):
 class Look(msgspec.Struct, frozen=True, kw_only=True):
     """How to look. `at_least`: at so many runs, even where there is room for fewer, to get past
     those whose keys have none. `is_limited`: limits are to be expected; where they are not, none
-    is touched. `is_eager`: whoever waits for a key's rate was let in already."""
+    is touched. `is_eager`: whoever waits for a key's rate was let in already. `is_careful`: before
+    outcomes are written, too."""
 
     at_least: int = 0
     is_limited: bool = False
     is_eager: bool = False
+    is_careful: bool = False
+
+
+class Overtaken(Exception):
+    """What was written without a look may not be so. Once more, carefully."""
 
 
 def hand_over(
@@ -130,20 +136,54 @@ def hand_over(
     parked what it found behind full limits, must do so in another one.
     """
     if not batch:
-        return (yield from _hand_over(wish, (), look, dialect))
-    outcomes, writes = yield from judge_batch(batch, dialect)
-    yield Trip((*writes.steps, Step("savepoint")))
+        due = yield from _due(wish, look, dialect)
+        return (yield from _give(wish, (), look, due, dialect))
+    seen = yield from _advance_and_look(wish, batch, look, dialect)
+    if seen is None:
+        outcomes, writes = yield from judge_batch(batch, dialect)
+        yield Trip((*writes.steps, Step("savepoint")))
+    else:
+        outcomes = [Committed(item.run.id, item.run.sequence) for item in batch]
     try:
-        return (yield from _hand_over(wish, tuple(outcomes), look, dialect))
+        due = (yield from _due(wish, look, dialect)) if seen is None else seen
+        return (yield from _give(wish, tuple(outcomes), look, due, dialect))
     except (StorageError, OverflowError):
         _, [[now]] = yield Trip((Step("rollback_to_savepoint"), Step("read_time")), last=True)
         return Round(Claimed(outcomes=tuple(outcomes), now=moment_of(now, dialect)))
 
 
-def _hand_over(
-    wish: Wish, outcomes: tuple[Outcome, ...], look: Look, dialect: Dialect
+def _advance_and_look(
+    wish: Wish, batch: Sequence[Commit], look: Look, dialect: Dialect
+) -> Operation[tuple[Rows, Clock] | None]:
+    """Outcomes and the search for due runs in one trip: nearly always nobody else has written to
+    the runs that end. Raises Overtaken if somebody has, or if it is refused: whoever catches that
+    rolls back, and looks before it writes."""
+    writes = None if look.is_limited or look.is_careful else advance_unseen(batch, dialect)
+    if writes is None:
+        return None
+    steps = (*writes.steps, Step("savepoint"), *_questions(wish, look, dialect))
+    try:
+        moved, *_, [[any_parked]], _, due, clock = yield Trip(steps)
+    except StorageUnavailable:
+        raise
+    except StorageError as error:
+        raise Overtaken from error
+    if len(moved) < len(batch):
+        raise Overtaken
+    gates = gates_opened(batch) if any_parked else []
+    if gates:
+        yield trip(*gates)
+    return due, _clock_of(clock, look, dialect)
+
+
+def _give(
+    wish: Wish,
+    outcomes: tuple[Outcome, ...],
+    look: Look,
+    seen: tuple[Rows, Clock],
+    dialect: Dialect,
 ) -> Operation[Round]:
-    due, clock = yield from _due(wish, look, dialect)
+    due, clock = seen
     if clock.is_limited and not look.is_limited:
         due, clock = yield from _due(wish, replace(look, is_limited=True), dialect)
     if not look.is_eager and clock.waking_at is not None and clock.waking_at <= clock.now:
@@ -204,13 +244,15 @@ def _scope(wish: Wish) -> dict[str, Any]:
 def _due(wish: Wish, look: Look, dialect: Dialect) -> Operation[tuple[Rows, Clock]]:
     """Due runs, and what else there is to heed. Where nothing is limited, that is asked for and
     nothing else; where something turns out to be, it is worth another look."""
-    search = _search(wish, look, dialect)
-    if look.is_limited:
-        due, [row] = yield trip(search, Step("limited_clock", _scope(wish)))
-        return due, _clock_of(row, dialect)
+    due, clock = yield trip(*_questions(wish, look, dialect))
+    return due, _clock_of(clock, look, dialect)
+
+
+def _questions(wish: Wish, look: Look, dialect: Dialect) -> tuple[Step, Step]:
     environment = {"environment": wish.request.environment}
-    due, [(now, limited)] = yield trip(search, Step("claim_clock", environment))
-    return due, Clock(moment_of(now, dialect), bool(limited))
+    scope = _scope(wish)
+    clock = Step("limited_clock", scope) if look.is_limited else Step("claim_clock", environment)
+    return _search(wish, look, dialect), clock
 
 
 def _search(wish: Wish, look: Look, dialect: Dialect) -> Step:
@@ -227,8 +269,11 @@ def _wanted(wish: Wish, look: Look) -> int:
     return max(wish.places, look.at_least)
 
 
-def _clock_of(row: tuple[Any, ...], dialect: Dialect) -> Clock:
-    now, is_limited, fair, waking_at = row
+def _clock_of(answer: Rows, look: Look, dialect: Dialect) -> Clock:
+    if not look.is_limited:
+        [(now, is_limited)] = answer
+        return Clock(moment_of(now, dialect), bool(is_limited))
+    [(now, is_limited, fair, waking_at)] = answer
     names = () if fair is None else msgspec.json.decode(fair, type=tuple[str, ...])
     return Clock(moment_of(now, dialect), bool(is_limited), names, dialect.moment(waking_at))
 

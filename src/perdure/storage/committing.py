@@ -98,6 +98,20 @@ def _advances(item: Commit) -> bool:
     return effects is NO_EFFECTS or not (effects.keys_taken or effects.dead_letter_closed)
 
 
+def advance_unseen(batch: Sequence[Commit], dialect: Dialect) -> Trip | None:
+    """Everything that `batch` makes true if nobody else has written to its runs, its first answer
+    being who moved, its last whether any run is parked; None if that takes a look first."""
+    if not _only_advances(batch):
+        return None
+    ordered = sorted(batch, key=lambda item: item.run.id)
+    return trip(advances(ordered, dialect), *_records(ordered, [], dialect), Step("any_parked"))
+
+
+def gates_opened(batch: Sequence[Commit]) -> list[Statement]:
+    """For whoever may be parked."""
+    return [Step("open_gate", gate) for gate in _opened(batch)]
+
+
 def _advance(batch: Sequence[Commit], dialect: Dialect) -> Operation[tuple[list[Outcome], Trip]]:
     """Move all runs that are where their step begins. The others have moved on: nobody needs to
     lock those to be told so."""
@@ -157,7 +171,7 @@ def _records(
             Many("insert_dead_letters", [rows.dead_letter_fields(row, dialect) for row in letters]),
             Many("insert_outbox", [row for i in rich for row in rows.outbox_fields(i, dialect)]),
         ]
-    return steps + [Step("open_gate", gate) for gate in _opened(opening)]
+    return steps + gates_opened(opening)
 
 
 def _find(batch: Sequence[Commit], dialect: Dialect, settling: bool) -> Operation[Found]:

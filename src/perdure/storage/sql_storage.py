@@ -23,7 +23,7 @@ from perdure.core.schedule.step import ScheduleStep
 from perdure.core.settings import Limit
 from perdure.errors import StorageError, StorageRefused
 from perdure.storage import explaining, gating, reading, scheduling, settings, telling, upkeep
-from perdure.storage.claiming import Claiming, Look, Reserving, Round, Wish, hand_over
+from perdure.storage.claiming import Claiming, Look, Overtaken, Reserving, Round, Wish, hand_over
 from perdure.storage.committing import commit_batch
 from perdure.storage.orders import OrderTransport
 from perdure.storage.overseeing import SqlOversight
@@ -156,7 +156,11 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
         environment = frozenset([wish.request.environment])
         expected = environment <= self._limited
         look = Look(at_least=at_least, is_limited=expected, is_eager=is_eager)
-        done = await self._write_once(lambda: hand_over(wish, outcomes, look, self.dialect))
+        try:
+            done = await self._write_once(lambda: hand_over(wish, outcomes, look, self.dialect))
+        except Overtaken:
+            careful = replace(look, is_careful=True)
+            done = await self._write_once(lambda: hand_over(wish, outcomes, careful, self.dialect))
         if done.is_limited != expected:
             self._limited ^= environment
         return done
