@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from command import Answer, Shell
@@ -39,6 +40,12 @@ class Office:
         key = self.keys.get(scopes) or asyncio.run(self._make(scopes))
         self.keys[scopes] = key
         return self.shell.perdure(*arguments, PERDURE_URL=self.address, PERDURE_API_KEY=key)
+
+    def get(self, path: str) -> Any:
+        """What the API itself answers a reader."""
+        self.afar("runs", "list")
+        bearer = {"authorization": f"Bearer {self.keys['read',]}"}
+        return httpx.get(self.address + path, headers=bearer).json()
 
     def both(self, *arguments: str) -> tuple[Answer, Answer]:
         """From afar as a reader, and beside the database, at the same time."""
@@ -144,6 +151,31 @@ def test_a_reader_is_told_what_the_database_would_tell(office: Office, command: 
     assert told(afar) == told(beside)
     assert told(afar) != []
     assert SECRET not in afar.out + beside.out
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("runs show DEAD", "/v1/runs/DEAD"),
+        ("runs events DEAD", "/v1/runs/DEAD/events"),
+        ("runs attempts DEAD", "/v1/runs/DEAD/attempts"),
+        ("why WAITING", "/v1/runs/WAITING/why"),
+    ],
+)
+def test_json_is_what_the_api_answers(office: Office, command: str, path: str) -> None:
+    words = [office.ids.get(word, word) for word in command.split()]
+    where = "/".join(office.ids.get(part, part) for part in path.split("/"))
+
+    answered = office.get(where)
+
+    assert told(office.beside(*words, "--json")) == lasting(answered.get("items", answered))
+
+
+def test_a_line_of_json_is_a_line_the_api_answers(office: Office) -> None:
+    lines = office.beside("runs", "logs", office.ids["SAID"], "--json").out.splitlines()
+
+    answered = office.get(f"/v1/runs/{office.ids['SAID']}/logs")["items"]
+    assert [json.loads(line) for line in lines] == answered
 
 
 def test_a_table_is_the_same_too(office: Office) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from perdure.core.run import Run
     from perdure.engine.app import App
     from perdure.engine.handle import RunHandle
+    from perdure.web.views import View
 
 Command = Callable[..., Coroutine[Any, Any, None]]
 T = TypeVar("T")
@@ -96,15 +97,18 @@ def shown(app: App, value: T) -> T:
     return Showing(app.redact).shown(value)
 
 
-def run_data(run: Run) -> dict[str, Any]:
-    """A run as JSON: payload and result as values."""
+def view_of(app: App) -> View:
+    """Runs and what belongs to them, as the API tells them: `--json` says the same."""
+    from perdure.web.views import View
+
+    return View(app.redact)
+
+
+def as_data(view: Any) -> Any:
+    """A view, or several, as JSON has it."""
     import msgspec
 
-    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(run))
-    data["payload"] = data.pop("payload_json")
-    if "result_json" in data:
-        data["result"] = data.pop("result_json")
-    return data
+    return msgspec.json.decode(msgspec.json.encode(view))
 
 
 def why(run: Run) -> str:
@@ -116,7 +120,7 @@ def why(run: Run) -> str:
 
 async def said(app: App, as_json: bool, after: Run) -> None:
     """The run after an order."""
-    data = run_data(shown(app, after))
+    data = as_data(view_of(app).run(after))
     click.echo(json.dumps(data) if as_json else f"{after.id} is {after.status}.")
 
 

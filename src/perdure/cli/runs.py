@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.filtering import run_filters, words_of
-from perdure.cli.operating import on_database, run_argument, run_data, shown, why
+from perdure.cli.operating import as_data, on_database, run_argument, shown, view_of, why
 from perdure.cli.output import FAILED, CommandFailed, answer
 from perdure.cli.run_orders import cancel, pause, rerun, reschedule, resume, retry
 from perdure.cli.table import pairs, table
@@ -45,7 +45,8 @@ async def list_runs(
     ]
     text = table(("RUN", "TASK", "STATUS", "QUEUE", "ATTEMPTS", "CREATED", "WHY"), rows)
     more = f"\nThere are more: --cursor {page.cursor}" if page.cursor else ""
-    data = {"runs": [run_data(run) for run in page.runs], "cursor": page.cursor}
+    runs = map(view_of(app).run, page.runs)
+    data = {"runs": as_data(list(runs)) if as_json else [], "cursor": page.cursor}
     answer(as_json, data, text + more if rows else "There are none.")
 
 
@@ -55,7 +56,7 @@ async def list_runs(
 async def show(app: App, as_json: bool, run_id: str) -> None:
     """Everything about one run."""
     run = shown(app, await app.runs.get(run_id))
-    answer(as_json, run_data(run), _story(run))
+    answer(as_json, as_data(view_of(app).run(run)), _story(run))
 
 
 @click.command("why")
@@ -63,13 +64,11 @@ async def show(app: App, as_json: bool, run_id: str) -> None:
 @on_database
 async def why_run(app: App, as_json: bool, run_id: str) -> None:
     """Why a run does not run, or how it ended."""
-    import msgspec
-
     found = shown(app, await app.runs.why(run_id))
     head = f"{found.run_id} is {found.status or 'unreadable'}."
     origin = [f"  It is there by {found.origin}."] if found.origin else []
     lines = [f"  {reason.sentence}" for reason in found.reasons]
-    answer(as_json, msgspec.to_builtins(found), "\n".join([head, *origin, *lines]))
+    answer(as_json, as_data(view_of(app).why(found)), "\n".join([head, *origin, *lines]))
 
 
 def _story(run: Run) -> str:
@@ -100,7 +99,7 @@ async def events(app: App, as_json: bool, run_id: str) -> None:
     found = shown(app, await app.runs.events(run_id))
     rows = [_event(recorded) for recorded in found]
     text = table(("#", "AT", "EVENT", "BY", "WHAT"), rows)
-    answer(as_json, [_event_data(recorded) for recorded in found], text)
+    answer(as_json, as_data([view_of(app).event(recorded) for recorded in found]), text)
 
 
 def _failure(failure: Failure | None) -> str | None:
@@ -122,27 +121,19 @@ def _origin(recorded: RecordedEvent) -> str | None:
     return None if source is None else told_origin(source, recorded.actor)
 
 
-def _event_data(recorded: RecordedEvent) -> dict[str, Any]:
-    import msgspec
-
-    body: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(recorded.event))
-    return {"sequence": recorded.sequence, **body}
-
-
 @runs.command()
 @run_argument
 @on_database
 async def attempts(app: App, as_json: bool, run_id: str) -> None:
     """Every try at it."""
-    import msgspec
-
     found = shown(app, await app.runs.attempts(run_id))
     rows = [
         (*(a.number, a.status, a.worker_id, a.started_at, a.finished_at), _failure(a.failure))
         for a in found
     ]
     text = table(("#", "STATUS", "WORKER", "STARTED", "FINISHED", "FAILURE"), rows)
-    answer(as_json, msgspec.to_builtins(found), text if rows else "None has begun.")
+    data = as_data([view_of(app).attempt(attempt) for attempt in found])
+    answer(as_json, data, text if rows else "None has begun.")
 
 
 @runs.command()
@@ -153,7 +144,7 @@ async def watch(app: App, as_json: bool, run_id: str) -> None:
     async for happened in _as_they_happen(app, run_id):
         recorded = shown(app, happened)
         line = "  ".join(plainly(value) for value in _event(recorded))
-        answer(as_json, _event_data(recorded), line)
+        answer(as_json, as_data(view_of(app).event(recorded)), line)
     if (await app.runs.get(run_id)).status != "succeeded":
         click.get_current_context().exit(FAILED)
 
@@ -179,7 +170,7 @@ async def logs(app: App, as_json: bool, run_id: str, follow: bool, after: str | 
     await app.runs.get(run_id)
     lines = app.runs.follow(run_id, after=after) if follow else _lines(app, run_id, after)
     async for line in lines:
-        answer(as_json, _line_data(line), _line(line))
+        answer(as_json, as_data(view_of(app).line(line)), _line(line))
 
 
 async def _lines(app: App, run_id: str, after: str | None) -> AsyncIterator[LogLine]:
@@ -196,12 +187,6 @@ def _line(line: LogLine) -> str:
     fields = " ".join(f"{name}={value}" for name, value in (line.fields or {}).items())
     said = f"{plainly(line.at)}  {line.attempt}  {level:<7}  {line.message}"
     return f"{said}  {fields}" if fields else said
-
-
-def _line_data(line: LogLine) -> dict[str, Any]:
-    import msgspec
-
-    return {"cursor": line.cursor, **msgspec.to_builtins(line)}
 
 
 @runs.command()
