@@ -120,7 +120,7 @@ async def count_fitting(app: App, action: Action, words: Mapping[str, Any]) -> i
     if action not in OF_LETTERS:
         wanted = _wanted(app, action, words)
         own = 0 if wanted.task else await app.storage.count(replace(wanted, task=TASK), most=MOST)
-        return await app.storage.count(wanted, most=MOST) - own
+        return await app.storage.count(wanted, most=MOST + own) - own
     found, cursor = 0, None
     while found < MOST:
         page = await app.dead_letters.page(limit=1000, cursor=cursor, **words)
