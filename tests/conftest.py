@@ -8,6 +8,7 @@ pytest_plugins = [
     "fix_app",
     "fix_postgres",
     "fix_processes",
+    "fix_shell",
     "fix_storage",
     "fix_web",
     "perdure.testing.plugin",

@@ -19,11 +19,6 @@ from perdure.core.lifecycle import Status
 from storage_kit import claim_one, new_run, stored
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
-
-
 def cpu_seconds(command: list[str]) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, capture_output=True)

@@ -286,6 +286,9 @@ def test_schedules_live_from_afar(office: Office) -> None:
     paused = order("pause", "hourly", "--reason", "not now")
     assert paused.json in office.beside(*shown).json
     assert order("resume", "hourly").json in office.beside(*shown).json
+    disabled = order("disable", "hourly", "--reason", "summer")
+    assert disabled.json in office.beside(*shown).json
+    assert order("enable", "hourly", "--reason", "autumn").json in office.beside(*shown).json
     assert order("trigger", "hourly", "--reason", "now").json["outcome"] == "created"
     filled = order("backfill", "hourly", "--from", "2024-01-01T00:00", "--to", "2024-01-01T05:00",
                    "--reason", "missed")  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,6 @@ from perdure.core.lifecycle import Status
 from perdure.engine.audit_log import AuditLog
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
 
 
 class Plant:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +12,6 @@ from command import Shell
 from perdure import App, Retry
 from perdure.core.lifecycle import Status
 from perdure.errors import RunFailed
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
 
 
 @pytest_asyncio.fixture

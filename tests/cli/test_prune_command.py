@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import pytest_asyncio
 
@@ -12,11 +10,6 @@ from perdure import App, Fail, Retry
 from perdure.engine.audit_log import AuditLog
 from perdure.errors import RunFailed
 from terminal import Terminal
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
 
 
 @pytest_asyncio.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -14,11 +13,6 @@ from perdure import App, Context, Retry
 from perdure.core.lifecycle import Status
 
 SECRET = "hunter2-in-the-clear"
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
 
 
 @pytest_asyncio.fixture

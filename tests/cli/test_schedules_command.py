@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import timedelta
-from pathlib import Path
 
-import pytest
 import pytest_asyncio
 
 from command import Answer, Shell
@@ -29,11 +27,6 @@ name: backup
 cron: 0 3 * * *
 target: {kind: shell, argv: [pg_dump, shop]}
 """
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
 
 
 @pytest_asyncio.fixture

@@ -6,7 +6,6 @@ import io
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +25,6 @@ from terminal import Terminal
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 ADA = Actor(ActorType.OPERATOR, "ada")
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
 
 
 @pytest_asyncio.fixture

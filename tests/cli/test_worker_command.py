@@ -19,11 +19,6 @@ from perdure import App, Task
 pytestmark = pytest.mark.system
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
-
-
 class Client:
     """The tasks of `shop.py`, seen from another process."""
 

@@ -17,11 +17,6 @@ from perdure import App
 pytestmark = pytest.mark.system
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
-
-
 async def test_a_worker_of_the_catalogue_needs_no_app_and_its_death_ends_its_commands(
     shell: Shell, tmp_path: Path
 ) -> None:

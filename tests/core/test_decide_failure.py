@@ -21,12 +21,12 @@ from builders import (
 )
 from perdure.core import events as e
 from perdure.core.decide import Claim, decide_claim, decide_failure, decide_release, decide_return
-from perdure.core.decide.lease import Evidence, check_evidence
+from perdure.core.decide.lease import Evidence
 from perdure.core.failure import Failure, FailureKind
 from perdure.core.lifecycle import Status
 from perdure.core.retry import Backoff
 from perdure.core.run import OnExhausted, Policy, Run
-from perdure.errors import InvalidValue, NotAllowed
+from perdure.errors import NotAllowed
 
 NOW = Backoff(initial=timedelta(0))
 FATAL = a_failure("no such user", retryable=False)
@@ -228,15 +228,3 @@ def test_however_long_the_wait_the_retry_stays_an_instant() -> None:
 
     assert isinstance(event, e.RunRetryScheduled)
     assert event.retry_at == T0 + timedelta(days=3650)
-
-
-@pytest.mark.parametrize("field", ["execution_trace", "output"])
-def test_evidence_must_be_json(field: str) -> None:
-    with pytest.raises(InvalidValue, match=field):
-        check_evidence(Evidence(**{field: {"ms": float("nan")}}))
-
-
-def test_evidence_that_can_be_kept_is_kept_as_it_is() -> None:
-    evidence = Evidence(execution_trace={"ms": 3}, output={"lines": []})
-
-    assert check_evidence(evidence) is evidence

@@ -30,7 +30,8 @@ Command = Callable[..., Coroutine[Any, Any, None]]
 T = TypeVar("T")
 
 run_argument = click.argument("run_id", metavar="RUN", shell_complete=completing.runs)
-reason_option = click.option("--reason", help="Kept in the run's history.")
+reason_option = click.option("--reason", help="Why; it stays readable.")
+needed_reason = click.option("--reason", required=True, help="Why; it stays readable.")
 by_option = click.option("--by", help="Who asks; by default the user of this shell.")
 payload_option = click.option("--payload", help="Other arguments, as a JSON object.")
 tag_option = click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE")

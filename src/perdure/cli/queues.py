@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli import completing
-from perdure.cli.operating import audited, by_option, on_database, operator, shown
+from perdure.cli.operating import audited, by_option, needed_reason, on_database, operator, shown
 from perdure.cli.output import CommandFailed, answer
 from perdure.cli.table import pairs, table
 
@@ -49,7 +49,7 @@ async def show(app: App, as_json: bool, name: str) -> None:
 
 @queues.command()
 @queue_argument
-@click.option("--reason", required=True, help="Why; it stays readable.")
+@needed_reason
 @by_option
 @on_database
 async def pause(app: App, as_json: bool, name: str, reason: str, by: str | None) -> None:

@@ -11,7 +11,16 @@ import click
 from perdure.cli import completing
 from perdure.cli.instants import end_of, instant_of, on_the_wall, zone_of
 from perdure.cli.manifests import apply, export, schema
-from perdure.cli.operating import audited, by_option, made_run, on_database, operator, shown
+from perdure.cli.operating import (
+    audited,
+    by_option,
+    made_run,
+    needed_reason,
+    on_database,
+    operator,
+    reason_option,
+    shown,
+)
 from perdure.cli.output import Misused, answer
 from perdure.cli.progress import progress
 from perdure.cli.schedule_story import (
@@ -31,8 +40,6 @@ if TYPE_CHECKING:
     from perdure.engine.app import App
 
 name_argument = click.argument("name", shell_complete=completing.schedules)
-needed_reason = click.option("--reason", required=True, help="Why; it stays readable.")
-reason_option = click.option("--reason", help="Why; it stays readable.")
 
 
 @click.group()

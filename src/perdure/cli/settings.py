@@ -29,15 +29,10 @@ def config(as_json: bool) -> None:
 
 def _shown(value: Any) -> Any:
     """Durations as seconds, passwords not at all."""
+    from perdure.storage import shown_url
+
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, str) and "@" in value:
-        return without_password(value)
+        return shown_url(value)
     return value
-
-
-def without_password(url: str) -> str:
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(url)
-    return url.replace(f":{parts.password}@", ":***@") if parts.password else url

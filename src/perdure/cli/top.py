@@ -57,9 +57,9 @@ def _view(app: App) -> View:
         if (error.name or "").split(".")[0] != "rich":
             raise
         raise CannotStart("top draws with rich: pip install 'perdure[cli]', or --json") from error
-    from perdure.cli.settings import without_password
+    from perdure.storage import shown_url
 
-    return View(without_password(app.url))
+    return View(shown_url(app.url))
 
 
 async def _until_quit(app: App, view: View, live: Live) -> None:

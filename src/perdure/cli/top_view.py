@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from perdure.core.lifecycle import Status
+from perdure.core.lifecycle import FAILURES, Status
 from perdure.engine.overview import FailureView, Overview, QueueView, WorkerView
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -100,7 +100,7 @@ def _seconds(width: int) -> int:
 
 def _pace(seen: Overview, seconds: int) -> RenderableType:
     ended = sum(it.count for it in seen.ended)
-    bad = seen.ended_so(Status.FAILED, Status.DEAD_LETTERED)
+    bad = seen.ended_so(*FAILURES)
     good = seen.ended_so(Status.SUCCEEDED)
     live = [it for it in seen.workers if it.state in ("working", "draining")]
     busy, places = sum(it.running for it in live), sum(it.concurrency for it in live)

@@ -93,24 +93,11 @@ def _work(app: App, options: WorkerOptions) -> None:
     from perdure.engine.worker_process import run_worker
 
     hide_by(app.redact)
-    _tune_interpreter()
 
     async def work() -> None:
         click.get_current_context().exit(await run_worker(app, options))
 
     run(work())
-
-
-def _tune_interpreter() -> None:
-    """What is loaded by now stays, and a run leaves hardly anything in circles: at Python's own
-    settings a busy worker would spend a tenth of its time looking for garbage. And whoever waits
-    for the interpreter lock, to renew leases or to go on with SQLite, waits a millisecond, not
-    five."""
-    import gc
-
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
-    sys.setswitchinterval(0.001)
 
 
 def _supervise(processes: int, drain: float | None) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perdure.cli import completing
-from perdure.cli.operating import audited, by_option, on_database, operator, shown
+from perdure.cli.operating import audited, by_option, on_database, operator, reason_option, shown
 from perdure.cli.output import FAILED, answer
 from perdure.cli.table import table
 from perdure.cli.watching import looks
@@ -47,7 +47,7 @@ async def list_workers(app: App, as_json: bool) -> None:
 
 @workers.command()
 @click.argument("worker_id", metavar="WORKER", shell_complete=completing.workers)
-@click.option("--reason", help="Why; it stays readable.")
+@reason_option
 @click.option(
     "--wait", is_flag=True, help="Until it has ended; exits 1 if it falls silent instead."
 )

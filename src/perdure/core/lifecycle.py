@@ -45,6 +45,7 @@ TERMINAL = frozenset(
     }
 )
 ACTIVE = frozenset(Status) - TERMINAL
+FAILURES = frozenset({Status.FAILED, Status.DEAD_LETTERED})
 LEASED = frozenset({Status.CLAIMED, Status.RUNNING, Status.CANCELLATION_REQUESTED})
 
 MEANING: dict[Status, str] = {

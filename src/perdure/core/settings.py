@@ -50,7 +50,6 @@ class Wishes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fair: Said[bool] | None = None
 
 
-FIELDS = Wishes.__struct_fields__
 NO_WISHES = Wishes()
 
 

@@ -22,7 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.alias import StatusFilter
-from perdure.core.lifecycle import ACTIVE, LEASED, TERMINAL, Status
+from perdure.core.lifecycle import ACTIVE, FAILURES, LEASED, TERMINAL, Status
 from perdure.core.run import Actor
 from perdure.engine.context import Context
 from perdure.engine.door import reason_of
@@ -83,7 +83,7 @@ ABOUT: dict[Action, frozenset[Status]] = {
     Action.CANCEL: ACTIVE - {Status.CANCELLATION_REQUESTED},
     Action.PAUSE: ACTIVE - LEASED - {Status.WAITING, Status.PAUSED},
     Action.RESUME: frozenset({Status.PAUSED}),
-    Action.RETRY: frozenset({Status.FAILED, Status.DEAD_LETTERED}),
+    Action.RETRY: FAILURES,
     Action.RERUN: TERMINAL,
 }
 """Runs in other statuses do not fit, whatever else does: the order would change nothing."""
@@ -120,7 +120,7 @@ async def count_fitting(app: App, action: Action, words: Mapping[str, Any]) -> i
     if action not in OF_LETTERS:
         wanted = _wanted(app, action, words)
         own = 0 if wanted.task else await app.storage.count(replace(wanted, task=TASK), most=MOST)
-        return await app.storage.count(wanted, most=MOST) - own
+        return await app.storage.count(wanted, most=MOST + own) - own
     found, cursor = 0, None
     while found < MOST:
         page = await app.dead_letters.page(limit=1000, cursor=cursor, **words)

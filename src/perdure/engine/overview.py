@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.core.lifecycle import Status
+from perdure.core.lifecycle import FAILURES, Status
 from perdure.core.rates import Rate
 from perdure.core.run import Run
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.limits import QueueState
-from perdure.engine.pruning import FAILURES
 from perdure.engine.redaction import without_secrets
 from perdure.storage.oversight import Ended
 from perdure.storage.protocol import Backlog
@@ -164,7 +163,7 @@ def _worker(entry: WorkerEntry, since: datetime, held: Mapping[str, int]) -> Wor
 
 async def _failures(app: App, now: datetime) -> tuple[FailureView, ...]:
     storage, since = app.storage, now - RECENTLY
-    ids = await storage.latest_ended(app.environment, FAILURES, since, limit=MOST_FAILURES)
+    ids = await storage.latest_ended(app.environment, sorted(FAILURES), since, limit=MOST_FAILURES)
     runs = await storage.get(ids)
     return tuple(_failure(runs[run_id], app) for run_id in ids if run_id in runs)
 

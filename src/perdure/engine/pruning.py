@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.core.lifecycle import TERMINAL, Status
+from perdure.core.lifecycle import FAILURES, TERMINAL, Status
 from perdure.engine.defaults import Defaults
 from perdure.engine.door import Duration, choice, duration
 from perdure.errors import InvalidInput
@@ -16,7 +16,6 @@ from perdure.errors import InvalidInput
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
-FAILURES = (Status.FAILED, Status.DEAD_LETTERED)
 MOST = 1_000_000
 """More than so many are not counted."""
 

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import os
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -31,9 +32,12 @@ if TYPE_CHECKING:
 LINGER = timedelta(seconds=1)
 """How long a process may stay for threads that do not end, once its leases are handed over."""
 
-
 MANY = 20_000
 """How many new values there may be before garbage is looked for among them."""
+SELDOM = 20
+"""How often among those, before it is looked for among older ones."""
+SWITCH_AFTER = 0.001
+"""Seconds that a thread may keep the interpreter lock while others want it."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +80,7 @@ async def run_worker(
         )
         await stack.enter_async_context(host)
         exit_.watch(host)
-        _spare_the_collector()
+        _tune_interpreter()
         table.WORKER_READY.say(worker_id=host.id, pid=os.getpid())
         await exit_.wanted.wait()
         table.WORKER_STOPS.say(worker_id=host.id, pid=os.getpid())
@@ -84,14 +88,17 @@ async def run_worker(
     return exit_.code
 
 
-def _spare_the_collector() -> None:
+def _tune_interpreter() -> None:
     """What is here by now is needed to the end, and one claim makes thousands of values that are
-    no garbage yet: the collector would look through all of them again and again."""
+    no garbage yet: the collector would look through all of them again and again. And whoever waits
+    for the interpreter lock, to renew leases or to go on with SQLite, waits a millisecond, not
+    five."""
     gc.collect()
     gc.freeze()
     young, *older = gc.get_threshold()
     if young:  # else somebody has turned it off
-        gc.set_threshold(max(young, MANY), *older)
+        gc.set_threshold(max(young, MANY), *(max(it, SELDOM) for it in older))
+    sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_AFTER))
 
 
 class _Exit:

@@ -84,7 +84,7 @@ def check_url(url: str | os.PathLike[str]) -> str:
 
 def shown_url(url: str) -> str:
     """For messages: who may read them need not know the password."""
-    return re.sub(r"//[^/]*@", "//***@", url)
+    return re.sub(r"(//[^/:]*):[^/]*@", r"\1:***@", url)
 
 
 def options_of(url: str) -> tuple[str, ...]:

@@ -292,8 +292,8 @@ class Storage(Questions, ScheduleStorage, WebhookStorage, Oversight, Protocol):
         ...
 
     async def attention(self, limit: int) -> list[Run]:
-        """Runs that maintenance must look at, longest due first; leases that turn out to be
-        alive are put off to their expiry instead."""
+        """Runs that maintenance must look at, longest due first: those whose lease has expired,
+        and those that nobody holds and whose time has come."""
         ...
 
     async def open_gates(self, limit: int) -> int:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from perdure.core.decide.fact import Events
 from perdure.core.events import Delivery, Event, RunCreated, RunDeliveryRequested
 from perdure.core.failure import clean_reason
-from perdure.core.lifecycle import Status
+from perdure.core.lifecycle import FAILURES
 from perdure.core.retry import LONGEST, check_backoff
 from perdure.core.run import (
     DEFAULT_ENVIRONMENT,
@@ -156,7 +156,7 @@ def decide_retry(
     dispatch: bool = False,
 ) -> Events:
     """A new try at a run that failed or was dead-lettered, linked to it."""
-    if run.status not in (Status.FAILED, Status.DEAD_LETTERED):
+    if run.status not in FAILURES:
         advice = "only failed and dead-lettered runs are retried; rerun any other ended run"
         raise NotAllowed(run.id, "retry", run.status, advice)
     new = _again(run, run_id, SourceType.MANUAL_RETRY, reason, payload_json)

@@ -18,7 +18,7 @@ from perdure.core.failure import Failure, FailureKind, make_failure
 from perdure.core.lifecycle import Status
 from perdure.core.retry import LONGEST, retry_delay
 from perdure.core.run import SYSTEM, Actor, ActorType, Awaiting, Lease, OnExhausted, Run
-from perdure.core.values import check_label, encode_value, in_utc
+from perdure.core.values import check_label, in_utc
 from perdure.errors import LeaseLost, NotAllowed
 
 RETURNED_TOO_OFTEN = "returned_too_often"
@@ -37,22 +37,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What an executor saw of an attempt; carried by the event that ends it. What comes from
-    outside must be checked first."""
+    """What an executor saw of an attempt; carried by the event that ends it."""
 
     execution_trace: dict[str, Any] | None = None
     output: dict[str, Any] | None = None
 
 
 NO_EVIDENCE = Evidence()
-
-
-def check_evidence(evidence: Evidence) -> Evidence:
-    """Raises InvalidValue or PayloadTooLarge if it cannot be kept."""
-    for field in ("execution_trace", "output"):
-        if getattr(evidence, field) is not None:
-            encode_value(getattr(evidence, field), field=field)
-    return evidence
 
 
 def decide_claim(run: Run, claim: Claim, now: datetime) -> Events:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from perdure.core.rates import Rate
 from perdure.core.run import Run
-from perdure.core.schedule import Schedule
+from perdure.core.schedule import Cadence, Schedule
 from perdure.engine.backfilling import Backfilled
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.door import OPERATOR, By, Duration, duration, run_id_of
@@ -24,6 +24,7 @@ from perdure.engine.keys import OVERLAP, ApiKey, Keys, NewKey
 from perdure.engine.limits import AnyTask, Limits, Queues, QueueState, RateLike, TaskLimits
 from perdure.engine.operators import AnyRun, DeadLetters, Payload, Runs
 from perdure.engine.orders.giving import Giving, given
+from perdure.engine.schedule_options import ScheduleKeywords
 from perdure.engine.schedules import Schedules
 from perdure.engine.scheduling import stored_schedule
 from perdure.engine.workers import Workers
@@ -207,11 +208,28 @@ class RemoteLimits(Limits):
 
 
 class RemoteSchedules(Schedules):
-    """To define schedules from afar, apply a manifest."""
+    """To define schedules from afar, apply a manifest. What `create`, `replace` and `update` write
+    is the caller's word, but for whether one is enabled: that is an order."""
 
     def __init__(self, app: App, transport: OrderTransport) -> None:
         super().__init__(app)
         self._giving = Giving(app, transport)
+
+    async def update(
+        self,
+        name: str,
+        *,
+        by: By = OPERATOR,
+        cadence: Cadence | None = None,
+        task: AnyTask | None = None,
+        reason: str | None = None,
+        **settings: Unpack[ScheduleKeywords],
+    ) -> Schedule:
+        if cadence is None and task is None and settings.keys() == {"enabled"}:
+            return await self._ordered("PATCH", name, enabled=settings["enabled"], reason=reason)
+        return await super().update(
+            name, by=by, cadence=cadence, task=task, reason=reason, **settings
+        )
 
     async def pause(self, name: str, reason: str | None = None, *, by: By = OPERATOR) -> Schedule:
         return await self._ordered("POST", name, "pause", reason=reason)

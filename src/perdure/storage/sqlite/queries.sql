@@ -60,8 +60,9 @@ VALUES (:id, :environment, :queue, :task, :priority, :status, :sequence, :claima
  WHERE column1 IS NOT NULL;
 
 -- name: update_runs
--- Only where the run still is what the step was made for; whose it is comes back. The expiry of a
--- lease that stays only ever grows: a renewal leaves no event and must not be undone.
+-- Only where the run still is what the step was made for; how many those are tells whether all
+-- were. The expiry of a lease that stays only ever grows: a renewal leaves no event and must not be
+-- undone.
 WITH new (id, environment, expected, held_token, queue, priority, status, sequence, claimable_at,
           attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
           finished_at, failure_kind, fingerprint, state) AS (

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from perdure.cli.progress import Reached
 from perdure.core.commit import prepare_commit
 from perdure.core.decide import decide_cancel
 from perdure.core.run import Actor, ActorType
@@ -23,6 +22,9 @@ STEPS = 4
 SAMPLES = 200
 AT_A_TIME = 1000
 BENCH = Actor(ActorType.OPERATOR, "bench")
+
+Reached = Callable[[int], None]
+"""Called with how many of the steps are done by now."""
 
 
 class Spread(msgspec.Struct, frozen=True):

@@ -1,0 +1,62 @@
+"""Which runs an order about many is about, and how they are counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from builders import T0, a_run
+from perdure import App
+from perdure.core.decide import (
+    decide_cancel,
+    decide_pause,
+    decide_rerun,
+    decide_resume,
+    decide_retry,
+)
+from perdure.core.decide.fact import Events
+from perdure.core.lifecycle import Status
+from perdure.core.run import Actor, ActorType, Run
+from perdure.engine import bulk
+from perdure.engine.bulk import ABOUT, Action, Order, carrier, count_fitting, place_order
+from perdure.errors import NotAllowed
+
+ADA = Actor(ActorType.OPERATOR, "ada")
+NEW = "run_01890000000070008000000000000000"
+
+DECIDE: dict[Action, Callable[[Run], Events]] = {
+    Action.CANCEL: lambda run: decide_cancel(run, ADA, T0),
+    Action.PAUSE: lambda run: decide_pause(run, ADA, T0),
+    Action.RESUME: lambda run: decide_resume(run, ADA, T0),
+    Action.RETRY: lambda run: decide_retry(run, NEW, ADA, T0),
+    Action.RERUN: lambda run: decide_rerun(run, NEW, ADA, T0),
+}
+
+
+def changes_something(action: Action, status: Status) -> bool:
+    try:
+        return bool(DECIDE[action](a_run(status)))
+    except NotAllowed:
+        return False
+
+
+@pytest.mark.parametrize("action", sorted(ABOUT))
+def test_an_order_is_about_the_runs_that_it_would_change(action: Action) -> None:
+    assert ABOUT[action] == {status for status in Status if changes_something(action, status)}
+
+
+async def test_old_orders_do_not_hide_that_there_are_too_many(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.task
+    async def nothing() -> None: ...
+
+    monkeypatch.setattr(bulk, "MOST", 3)
+    async with app, carrier(app) as carrying:
+        for _ in range(5):
+            await nothing.trigger()
+        order = Order(action=Action.CANCEL, words={}, before=app.time(), by=ADA)
+        await (await place_order(carrying, order)).result(20)
+
+        assert await count_fitting(app, Action.RERUN, {}) == 3
