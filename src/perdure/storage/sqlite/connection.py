@@ -20,8 +20,8 @@ OnStatement = Callable[[str], None]
 
 QUERIES: dict[str, Query] = load_queries("perdure.storage.sqlite")
 
-PACKED = {name for name, query in QUERIES.items() if " AS packed" in query.text}
-"""They answer with one text, for the same reason as in `Connection._bulk`."""
+PACKED = frozenset({"claim_candidates"})
+"""What answers with one text for all rows, for the same reason as in `Connection._bulk`."""
 
 WAL_TRIES = 100
 TOGETHER = 512
