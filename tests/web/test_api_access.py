@@ -144,8 +144,9 @@ async def test_every_route_takes_its_scope_and_no_other(world: World) -> None:
 
 
 async def test_a_key_without_scopes_opens_nothing(world: World) -> None:
-    made = await Keys(world.app).create("empty", ["read"], by=ADA)
-    world.api.keyring._known[made.key.id] = replace(made.key, scopes=())
+    keys = Keys(world.app)
+    made = await keys.create("empty", ["read"], by=ADA)
+    await keys._change(made.key.id, lambda key: replace(key, scopes=()))
 
     assert [name(route) for route in SCOPED if not await world.refuses(route, made.text)] == []
 

@@ -123,7 +123,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     is_careful: bool = False
 
 
-class Overtaken(Exception):
+class Overtaken(StorageError):
     """What was written without a look may not be so. Once more, carefully."""
 
 
