@@ -211,18 +211,20 @@ DELETE FROM perdure_outbox
 -- Jumps from lane to lane (a lane is one queue, with or without
 -- keys, one task and priority), so that neither runs in the
 -- future nor tasks this worker does not know cost more than one jump. Of each due lane the
--- first few are ranked, queues taking turns. An hour is 3,600,000,000 microseconds.
+-- first few are ranked, queues taking turns; one that is alone needs none, and numbering its runs
+-- costs as much as finding them. An hour is 3,600,000,000 microseconds.
 -- All in one text: JSON holds neither of the two separators.
 -- The jump seeks past the last instant of a lane, since SQLite begins to read at the values of a
--- row comparison, not after them; and without `+` it would seek by the queue alone.
+-- row comparison, not after them; and without `+` it would seek by the queue alone. Rows go by
+-- rowid from one part to the next: by id, each would be looked up twice.
 WITH RECURSIVE lane (head) AS (
-    SELECT (SELECT id
+    SELECT (SELECT rowid
               FROM perdure_runs AS runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
              ORDER BY queue, keyed, task, priority, claimable_at
              LIMIT 1)
     UNION ALL
-    SELECT (SELECT next.id
+    SELECT (SELECT next.rowid
               FROM perdure_runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
@@ -231,35 +233,45 @@ WITH RECURSIVE lane (head) AS (
              ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
-      JOIN perdure_runs AS runs ON runs.id = lane.head
+      JOIN perdure_runs AS runs ON runs.rowid = lane.head
 ), due AS MATERIALIZED (
     SELECT runs.queue, runs.keyed, runs.task, runs.priority
       FROM lane
-      JOIN perdure_runs AS runs ON runs.id = lane.head
+      JOIN perdure_runs AS runs ON runs.rowid = lane.head
      WHERE runs.claimable_at <= now()
        AND runs.task IN (SELECT value FROM json_each(:tasks))
        AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
-), ranked AS MATERIALIZED (
-    SELECT runs.id, runs.claimable_at - runs.priority * 3600000000 AS claim_rank,
-           row_number() OVER (PARTITION BY due.queue
-                              ORDER BY runs.claimable_at - runs.priority * 3600000000, runs.id)
-           AS turn
+), first AS NOT MATERIALIZED (
+    SELECT runs.rowid AS run, runs.id, due.queue,
+           runs.claimable_at - runs.priority * 3600000000 AS claim_rank
       FROM due
-      JOIN perdure_runs AS runs ON runs.id IN (
-           SELECT first.id
+      JOIN perdure_runs AS runs ON runs.rowid IN (
+           SELECT first.rowid
              FROM perdure_runs AS first
             WHERE first.environment = :environment AND first.gate IS NULL
               AND first.queue = due.queue AND first.keyed = due.keyed AND first.task = due.task
               AND first.priority = due.priority AND first.claimable_at <= now()
             ORDER BY first.claimable_at, first.id
             LIMIT (SELECT min(:wanted, max(5000, 4 * :wanted) / count(*) + 1) FROM due))
-     ORDER BY turn, claim_rank
+), numbered AS (
+    SELECT run, id, claim_rank, 1 AS turn
+      FROM first
+     WHERE (SELECT count(DISTINCT queue) FROM due) = 1
+    UNION ALL
+    SELECT run, id, claim_rank,
+           row_number() OVER (PARTITION BY queue ORDER BY claim_rank, id) AS turn
+      FROM first
+     WHERE (SELECT count(DISTINCT queue) FROM due) > 1
+), ranked AS MATERIALIZED (
+    SELECT run, id, claim_rank
+      FROM numbered
+     ORDER BY turn, claim_rank, id
      LIMIT :wanted
 )
 SELECT group_concat(packed, char(30))
   FROM (SELECT runs.id || char(31) || runs.state || char(31) || history.events AS packed
           FROM ranked
-          JOIN perdure_runs AS runs ON runs.id = ranked.id
+          JOIN perdure_runs AS runs ON runs.rowid = ranked.run
           JOIN perdure_history AS history
             ON history.run_id = runs.id AND history.first_sequence = 1
          ORDER BY ranked.claim_rank, ranked.id);
