@@ -10,9 +10,8 @@ from perdure.errors import StorageError, StorageRefused, StorageUnavailable
 from perdure.storage.sql import load_queries, positional
 from perdure.storage.sql_storage import AlreadyStored
 
-_LOADED = load_queries("perdure.storage.postgres")
-QUERIES = {name: positional(query.text, "%(name)s") for name, query in _LOADED.items()}
-PARAMETERS = {name: query.parameters for name, query in _LOADED.items()}
+QUERIES = load_queries("perdure.storage.postgres")
+TEXTS = {name: positional(query.text, "%(name)s").encode() for name, query in QUERIES.items()}
 
 # The transaction was rolled back, or never began: doing it all again is right.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57P")

@@ -18,7 +18,7 @@ from perdure.core.doctor import Vitals
 from perdure.errors import StorageUnavailable
 from perdure.storage.migrate import check_version, load_migrations, pending
 from perdure.storage.postgres.dialect import PostgresDialect, columns
-from perdure.storage.postgres.driver import PARAMETERS, QUERIES, register, translation
+from perdure.storage.postgres.driver import QUERIES, TEXTS, register, translation
 from perdure.storage.postgres.hints import PostgresHints
 from perdure.storage.postgres.pooling import NAME, prepare_if_alone, remembering, threshold
 from perdure.storage.postgres.transactions import MOST, PostgresTransactions
@@ -236,24 +236,27 @@ class _Transaction:
         if self._on_statement is not None:
             self._on_statement(step.query)
         text, parameters = _spelt(step)
-        return await connection.execute(text.encode(), parameters)
+        return await connection.execute(text, parameters)
 
 
 def _are_simple(steps: tuple[Statement, ...]) -> bool:
     return len(steps) == 1 or all(step.query.startswith("insert_") for step in steps)
 
 
-def _spelt(step: Statement) -> tuple[str, dict[str, Any]]:
-    text = QUERIES[step.query]
+def _spelt(step: Statement) -> tuple[bytes, dict[str, Any]]:
+    text = TEXTS[step.query]
     if isinstance(step, Bulk):
-        return text, columns(PARAMETERS[step.query], step.rows)
+        return text, columns(QUERIES[step.query], step.rows)
     if isinstance(step, Many):
         return text, {"rows": msgspec.json.encode(step.rows).decode()}
-    if "{conditions}" in text:
-        pieces = [QUERIES[name] for name in step.conditions] or ["TRUE"]
-        text = text.replace("{conditions}", " AND ".join(pieces))
+    if b"{conditions}" in text:
+        pieces = [TEXTS[name] for name in step.conditions] or [b"TRUE"]
+        text = text.replace(b"{conditions}", b" AND ".join(pieces))
     return text, step.parameters
 
 
 async def _rows(cursor: Cursor) -> Rows:
-    return await cursor.fetchall() if cursor.description is not None else []
+    """What came back; of an update that says nothing, one row for each that it moved."""
+    if cursor.description is not None:
+        return await cursor.fetchall()
+    return [()] * cursor.rowcount
