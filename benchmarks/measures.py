@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from benchmarks.contenders import Contender
+from benchmarks.contenders import CEILING, Contender
 from benchmarks.race import Cost, Entrant
 from benchmarks.results import percentile
 from benchmarks.stores import POSTGRES
@@ -83,6 +83,10 @@ def end_to_end(entrant: Entrant, scale: Scale) -> Values:
     return {"end_to_end": entrant.end_to_end(scale.of(entrant.contender.drain))}
 
 
+def life(entrant: Entrant, scale: Scale) -> Values:
+    return {"life": entrant.lives(scale.of(entrant.contender.drain))}
+
+
 def latency(entrant: Entrant, scale: Scale) -> Values:
     """At default settings where the contender is ours; peers keep their quickest."""
     default = {"BENCH_CONCURRENCY": ""} if entrant.contender.is_ours else None
@@ -136,6 +140,7 @@ MEASURES = {
         Measure("drain", drain),
         Measure("drain2", drain2),
         Measure("end_to_end", end_to_end),
+        Measure("life", life, lambda contender: contender.name == CEILING),
         Measure("latency", latency, values=("start_p50", "start_p99")),
         Measure("result", result, lambda contender: contender.is_ours),
         Measure("cost", cost),

@@ -93,6 +93,11 @@ class Entrant:
         with self._statistics(), self.end_to_end_laps() as lap:
             return lap(count)
 
+    def lives(self, count: int) -> float:
+        """Whole lives a second, by one thread of one process; the ceiling only."""
+        self.reset()
+        return self._asked_per_second(self._run("lives", str(count)))
+
     @contextmanager
     def end_to_end_laps(self) -> Iterator[Callable[[int], float]]:
         """The same again and again, while the worker stays."""

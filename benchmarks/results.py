@@ -27,6 +27,7 @@ VALUES = {
     "drain": Value("Drain, one worker process", RATE),
     "drain2": Value("Drain, two worker processes", RATE),
     "end_to_end": Value("End to end: a producer and a worker together", RATE),
+    "life": Value("Asked for, claimed and finished in turns, one thread", RATE),
     "start_p50": Value("Asked → started in another process, p50", MILLISECONDS),
     "start_p99": Value("Asked → started in another process, p99", MILLISECONDS),
     "result_p50": Value("Asked → durable result back, p50", MILLISECONDS),

@@ -19,6 +19,7 @@ PARTIAL = {
     "perdure_runs_claimable",
     "perdure_runs_attention",
     "perdure_runs_leased",
+    "perdure_runs_key_leased",
     "perdure_runs_slots",
     "perdure_runs_gated",
     "perdure_runs_by_key",

@@ -16,6 +16,7 @@ sys.path.append(str(ROOT))
 
 from benchmarks import page  # noqa: E402  # not installed, so its place must be named first
 from benchmarks.contenders import (  # noqa: E402
+    CEILING,
     CELERY,
     CONTENDERS,
     PERDURE_POSTGRES,
@@ -24,7 +25,7 @@ from benchmarks.contenders import (  # noqa: E402
     PGQUEUER,
 )
 from benchmarks.measures import MEASURES  # noqa: E402
-from benchmarks.results import Results, percentile, shown  # noqa: E402
+from benchmarks.results import VALUES, Results, percentile, shown  # noqa: E402
 from benchmarks.targets import asked, judged  # noqa: E402
 
 
@@ -91,6 +92,22 @@ def test_a_quick_run_grows_a_database_and_pins_it(tmp_path: Path) -> None:
     assert len(results.pressure[PERDURE_SQLITE]["pinned"]) >= 3
     assert results.retention["sqlite"]["kept"][0] > 0
     assert results.imports["import perdure"][0] > 0
+
+
+def test_the_ceiling_is_measured_both_ways(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+
+    done = benchmark(
+        "benchmarks", "--quick", "--adapter", "sqlite", "--only", "drain,life", "--json", str(file)
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    results = Results.read(file)
+    assert list(results.samples["life"]) == [CEILING]
+    text = page.make(results)["benchmarks.md"]
+    for value in ("life", "drain"):
+        rate = shown(results.median(value, CEILING) or 0, "jobs/s")
+        assert f"| {VALUES[value].title} | {rate} |" in text
 
 
 def test_a_peer_that_cannot_be_had_is_left_out_with_the_reason(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def wish() -> Wish:
     match sys.argv[1:]:
         case ["enqueue", how, count]:
             return Wish("enqueue", how, int(count))
-        case ["latency" | "results" as word, count]:
+        case ["latency" | "results" | "lives" as word, count]:
             return Wish(word, "single", int(count))
         case [word]:
             return Wish(word, "", 0)

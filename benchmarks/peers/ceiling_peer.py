@@ -1,7 +1,8 @@
 """The ceiling on SQLite: hand-written SQL, one thread, batches of 500, WAL, `synchronous=FULL`,
 and five events a job kept as rows, beside the job itself. No leases, no retries, no limits, no
 wake-ups and no engine: what is left of the machine once the same facts are durable. It polls every
-10 ms.
+10 ms. Its drain only claims and finishes; a whole life is also being asked for, all by one thread:
+a batch is added, claimed and finished, each in a transaction of its own, then comes the next.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from benchmarks.peers.body import PADDING, URL, job, produce, wish
+from benchmarks.peers.body import PADDING, URL, calls, job, produce, report, wish
 
 BATCH = 500
 POLL = 0.01
@@ -83,6 +84,15 @@ def work_once(connection: sqlite3.Connection) -> bool:
     return bool(jobs)
 
 
+def live(connection: sqlite3.Connection, count: int) -> None:
+    """Whole lives, batch after batch."""
+    began = time.monotonic()
+    for sent in calls(count):
+        add(connection, sent)
+        work_once(connection)
+    report(count, began)
+
+
 def main() -> None:
     connection = connect()
     match wish().word:
@@ -91,6 +101,8 @@ def main() -> None:
         case "worker":
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
             work(connection)
+        case "lives":
+            live(connection, wish().number)
         case _:
             produce(lambda sent: add(connection, [sent]), lambda sent: add(connection, sent))
 

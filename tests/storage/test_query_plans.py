@@ -71,12 +71,13 @@ HOT = {
     "read_gates": {"perdure_runs_gated"},
     "count_holders": {
         "perdure_runs_leased",
+        "perdure_runs_key_leased",
         "perdure_runs_reserved",
         "perdure_runs_slots",
     },
     "holders_of_queue": {"perdure_runs_leased"},
     "holders_of_task": {"perdure_runs_leased", "perdure_runs_reserved"},
-    "holders_of_key": {"perdure_runs_leased", "perdure_runs_reserved"},
+    "holders_of_key": {"perdure_runs_key_leased", "perdure_runs_reserved"},
     "holders_of_schedule": {"perdure_runs_slots"},
     "count_parked": {"perdure_runs_gated"},
     "count_ahead": {"perdure_runs_claimable"},
@@ -128,6 +129,7 @@ HOT = {
     "read_audit_head": {"perdure_audit_pkey"},
 }
 SQLITE_NAMES = {
+    "perdure_runs_key_leased": "perdure_runs_leased",
     "perdure_runs_pkey": "sqlite_autoindex_perdure_runs_1",
     "perdure_history_pkey": "sqlite_autoindex_perdure_history_1",
     "perdure_keys_pkey": "keys USING PRIMARY KEY",

@@ -128,9 +128,11 @@ def test_a_row_of_values_is_repeated(sample: dict[str, Query]) -> None:
 
 
 def test_columns_are_arrays_and_documents_stand_side_by_side() -> None:
+    text = "unnest(:name::text[], :number::integer[], :note::text[], :flag::boolean[], :state)"
+    query = Query("sample", text, ("name", "number", "note", "flag", "state"))
     rows = [("first", 1, None, True, "{}"), ("second", 2, "x", False, "[1]")]
 
-    assert columns(("name", "number", "note", "flag", "state"), rows) == {
+    assert columns(query, rows) == {
         "name": '{"first","second"}',
         "number": "{1,2}",
         "note": '{null,"x"}',
@@ -139,11 +141,18 @@ def test_columns_are_arrays_and_documents_stand_side_by_side() -> None:
     }
 
 
+def test_what_a_query_does_not_take_as_an_array_is_sent_once() -> None:
+    query = Query("sample", "a = ANY (:a::text[]) AND b = :b::text", ("a", "b"))
+
+    assert columns(query, [("x", "same"), ("y", "same")]) == {"a": '{"x","y"}', "b": "same"}
+
+
 def test_an_array_takes_any_text(postgres_url: str) -> None:
     texts = ('a "quoted" name', "back\\slash", "two\nlines", "null", "{,}", "ä€🎉", " ", "", None)
 
     with psycopg.connect(postgres_url) as connection:
-        sent = columns(("texts",), [(text,) for text in texts])
+        query = Query("sample", "SELECT :texts::text[]", ("texts",))
+        sent = columns(query, [(text,) for text in texts])
         [[got]] = connection.execute("SELECT %(texts)s::text[]", sent).fetchall()
 
     assert tuple(got) == texts

@@ -29,11 +29,31 @@ _ENDINGS = (RunSucceeded, RunFailed, RunDeadLettered, RunCancelled, RunExpired, 
 
 def advances(items: Sequence[Commit], dialect: Dialect) -> Bulk:
     """One statement for all: whoever locks several runs does so in order of id."""
-    if all(map(_starts, items)):
+    if items and _start_together(items):
         return Bulk("start_runs", [_started(item, dialect) for item in items])
-    if all(map(_ends, items)):
+    if items and _end_together(items):
         return Bulk("end_runs", [_ended(item, dialect) for item in items])
+    return updates(items, dialect)
+
+
+def updates(items: Sequence[Commit], dialect: Dialect) -> Bulk:
+    """The same, by the statement that can do it all, and tells who was moved."""
     return Bulk("update_runs", [_known(item, dialect) for item in items])
+
+
+def _start_together(items: Sequence[Commit]) -> bool:
+    """Whether one worker begins them all, with leases of one length: that is sent once."""
+    run, held = items[0].run, items[0].lease_token
+    if run.lease is None:
+        return False
+    worker_id, ends, environment = run.lease.worker_id, run.lease.expires_at, run.environment
+    for item in items:
+        lease = item.run.lease
+        if lease is None or lease.expires_at != ends or lease.worker_id != worker_id:
+            return False
+        if item.run.environment != environment or item.lease_token != held:
+            return False
+    return all(map(_starts, items))
 
 
 def _starts(item: Commit) -> bool:
@@ -41,6 +61,11 @@ def _starts(item: Commit) -> bool:
     if len(events) != 2 or type(events[1]) is not RunStarted:
         return False
     return type(events[0]) is RunLeaseClaimed
+
+
+def _end_together(items: Sequence[Commit]) -> bool:
+    environment = items[0].run.environment
+    return all(_ends(item) and item.run.environment == environment for item in items)
 
 
 def _ends(item: Commit) -> bool:
@@ -52,17 +77,17 @@ def _started(item: Commit, dialect: Dialect) -> Row:
     run, lease = item.run, item.run.lease
     assert lease is not None
     return (
-        dialect.key(run.id),
-        run.environment,
-        item.expected_sequence,
-        item.lease_token,
         run.status._value_,  # not `.value`, which is a call
-        run.sequence,
-        lease.token,
         lease.worker_id,
         dialect.instant(lease.expires_at),
+        dialect.key(run.id),
+        item.expected_sequence,
+        run.sequence,
+        lease.token,
         run.holds_schedule_slot,
         encode_state(run),
+        run.environment,
+        item.lease_token,
     )
 
 
@@ -71,7 +96,6 @@ def _ended(item: Commit, dialect: Dialect) -> Row:
     run, failure = item.run, item.run.failure
     return (
         dialect.key(run.id),
-        run.environment,
         item.expected_sequence,
         item.lease_token,
         run.status._value_,
@@ -80,6 +104,7 @@ def _ended(item: Commit, dialect: Dialect) -> Row:
         None if failure is None else failure.kind.value,
         None if failure is None else failure.fingerprint,
         encode_state(run),
+        run.environment,
     )
 
 

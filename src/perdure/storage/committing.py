@@ -16,7 +16,7 @@ from perdure.core.commit import Commit
 from perdure.core.effects import NO_EFFECTS, DeadLetterClosed, Key, payload_hash
 from perdure.errors import InvariantViolation, SequenceConflict
 from perdure.storage import rows
-from perdure.storage.advancing import advances
+from perdure.storage.advancing import advances, updates
 from perdure.storage.protocol import Committed, Existing, Outcome
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Bulk, Many, Operation, Rows, Statement, Step, Trip, trip
@@ -100,7 +100,7 @@ def _advances(item: Commit) -> bool:
 
 def advance_unseen(batch: Sequence[Commit], dialect: Dialect) -> Trip | None:
     """Everything that `batch` makes true if nobody else has written to its runs, its first answer
-    being who moved, its last whether any run is parked; None if that takes a look first."""
+    being how many moved, its last whether any run is parked; None if that takes a look first."""
     if not _only_advances(batch):
         return None
     ordered = sorted(batch, key=lambda item: item.run.id)
@@ -116,7 +116,7 @@ def _advance(batch: Sequence[Commit], dialect: Dialect) -> Operation[tuple[list[
     """Move all runs that are where their step begins. The others have moved on: nobody needs to
     lock those to be told so."""
     ordered = sorted(batch, key=lambda item: item.run.id)
-    moved, [[any_parked]] = yield trip(advances(ordered, dialect), Step("any_parked"))
+    moved, [[any_parked]] = yield trip(updates(ordered, dialect), Step("any_parked"))
     winners, verdicts = batch, {}
     if len(moved) < len(batch):
         won = {dialect.run_id(row[0]) for row in moved}

@@ -38,7 +38,7 @@ class Many(msgspec.Struct, frozen=True):
 class Bulk(msgspec.Struct, frozen=True):
     """One named statement for all of `rows`, each of which has the statement's parameters in their
     order. For what every run goes through: no names are repeated. An update
-    answers with the ids of those it moved."""
+    answers with a row for each run that it moved; `update_runs` tells their ids."""
 
     query: str
     rows: Sequence[Row]

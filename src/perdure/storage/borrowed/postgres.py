@@ -48,7 +48,7 @@ class PostgresBorrowed(Borrowed):
 
     def statement(self, step: Statement) -> Spelt:
         if isinstance(step, Bulk):
-            parameters: dict[str, Any] = columns(_queries()[step.query].parameters, step.rows)
+            parameters: dict[str, Any] = columns(_queries()[step.query], step.rows)
         elif isinstance(step, Many):
             parameters = {"rows": msgspec.json.encode(step.rows).decode()}
         else:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import msgspec
 
+from perdure.storage.sql import Query
 from perdure.storage.steps import Row
 
 CHANNEL = "perdure"
@@ -21,6 +23,7 @@ DOCUMENTS = {"state", "events"}
 BETWEEN_DOCUMENTS = "\x1e"
 """The record separator: JSON text has no such character, and no need of quotes around it."""
 
+_ARRAY = re.compile(r":(\w+)::\w+\[\]")
 _CURSOR = re.compile(r"\d{1,19}\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.\d{1,9}")
 
 
@@ -45,12 +48,23 @@ class PostgresDialect:
         return "run_" + stored.replace("-", "")
 
 
-def columns(names: Sequence[str], rows: Sequence[Row]) -> dict[str, str]:
-    """Rows as one text a column, which the server takes apart faster than anything by rows."""
+def columns(query: Query, rows: Sequence[Row]) -> dict[str, Any]:
+    """Rows as one text a column, which the server takes apart faster than anything by rows. What
+    the query does not take as an array is the same for all rows, and sent once."""
+    arrays = _arrays(query)
     return {
-        name: BETWEEN_DOCUMENTS.join(column) if name in DOCUMENTS else _array(column)
-        for name, column in zip(names, zip(*rows, strict=True), strict=True)
+        name: BETWEEN_DOCUMENTS.join(column)
+        if name in DOCUMENTS
+        else _array(column)
+        if name in arrays
+        else column[0]
+        for name, column in zip(query.parameters, zip(*rows, strict=True), strict=True)
     }
+
+
+@cache
+def _arrays(query: Query) -> frozenset[str]:
+    return frozenset(_ARRAY.findall(query.text))
 
 
 def _array(column: Row) -> str:

@@ -1,4 +1,4 @@
-"""psycopg: our queries as it wants them spelt, what it makes of rows, its errors in our words."""
+"""psycopg: what it makes of rows, and its errors in our words. Beside it, our queries."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ from psycopg import errors
 from psycopg.types.string import TextLoader
 
 from perdure.errors import StorageError, StorageRefused, StorageUnavailable
-from perdure.storage.sql import load_queries, positional
+from perdure.storage.sql import load_queries
 from perdure.storage.sql_storage import AlreadyStored
 
-_LOADED = load_queries("perdure.storage.postgres")
-QUERIES = {name: positional(query.text, "%(name)s") for name, query in _LOADED.items()}
-PARAMETERS = {name: query.parameters for name, query in _LOADED.items()}
+QUERIES = load_queries("perdure.storage.postgres")
 
 # The transaction was rolled back, or never began: doing it all again is right.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57P")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from functools import cached_property
 from typing import Any
 
 import psycopg
+
+from perdure.storage.postgres.pipeline import Pipeline
 
 NAME = "perdure"
 """Of every pool of ours."""
@@ -26,6 +29,10 @@ def _is_ours(value: object) -> bool:
 
 class PooledConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
     """One of a pool of ours."""
+
+    @cached_property
+    def trips(self) -> Pipeline:
+        return Pipeline(self)
 
 
 def remembering(refused: list[psycopg.Error]) -> type[PooledConnection]:

@@ -114,22 +114,18 @@ UPDATE perdure_runs AS runs
 RETURNING runs.id;
 
 -- name: start_runs
--- `update_runs` for runs that a worker has begun: what that cannot change is not touched.
+-- `update_runs` for runs that a worker has begun together: what that cannot change is not touched,
+-- and what is the same for all of them is sent once. How many there were is answer enough.
 UPDATE perdure_runs AS runs
-   SET status = new.status, sequence = new.sequence, claimable_at = NULL,
-       attention_at = NULL, lease_token = new.lease_token,
-       lease_worker = new.lease_worker, lease_expires_at = new.lease_expires_at,
-       holds_slot = new.holds_slot, gate = NULL, failure_kind = NULL, fingerprint = NULL,
-       state = new.state
-  FROM unnest(:id::uuid[], :environment::text[], :expected::integer[], :held_token::text[],
-              :status::text[], :sequence::integer[], :lease_token::text[], :lease_worker::text[],
-              :lease_expires_at::timestamptz[], :holds_slot::boolean[],
-              string_to_array(:state, chr(30)))
-       AS new (id, environment, expected, held_token, status, sequence, lease_token,
-               lease_worker, lease_expires_at, holds_slot, state)
- WHERE runs.id = new.id AND runs.environment = new.environment AND runs.sequence = new.expected
-   AND runs.lease_token IS NOT DISTINCT FROM new.held_token
-RETURNING runs.id;
+   SET status = :status::text, sequence = new.sequence, claimable_at = NULL,
+       attention_at = NULL, lease_token = new.lease_token, lease_worker = :lease_worker::text,
+       lease_expires_at = :lease_expires_at::timestamptz, holds_slot = new.holds_slot,
+       gate = NULL, failure_kind = NULL, fingerprint = NULL, state = new.state
+  FROM unnest(:id::uuid[], :expected::integer[], :sequence::integer[], :lease_token::text[],
+              :holds_slot::boolean[], string_to_array(:state, chr(30)))
+       AS new (id, expected, sequence, lease_token, holds_slot, state)
+ WHERE runs.id = new.id AND runs.environment = :environment::text
+   AND runs.sequence = new.expected AND runs.lease_token IS NOT DISTINCT FROM :held_token::text;
 
 -- name: end_runs
 -- `update_runs` for runs that have ended: they hold nothing any more.
@@ -138,14 +134,13 @@ UPDATE perdure_runs AS runs
        lease_token = NULL, lease_worker = NULL, lease_expires_at = NULL, holds_slot = FALSE,
        gate = NULL, finished_at = new.finished_at, failure_kind = new.failure_kind,
        fingerprint = new.fingerprint, state = new.state
-  FROM unnest(:id::uuid[], :environment::text[], :expected::integer[], :held_token::text[],
-              :status::text[], :sequence::integer[], :finished_at::timestamptz[],
-              :failure_kind::text[], :fingerprint::text[], string_to_array(:state, chr(30)))
-       AS new (id, environment, expected, held_token, status, sequence, finished_at,
-               failure_kind, fingerprint, state)
- WHERE runs.id = new.id AND runs.environment = new.environment AND runs.sequence = new.expected
-   AND runs.lease_token IS NOT DISTINCT FROM new.held_token
-RETURNING runs.id;
+  FROM unnest(:id::uuid[], :expected::integer[], :held_token::text[], :status::text[],
+              :sequence::integer[], :finished_at::timestamptz[], :failure_kind::text[],
+              :fingerprint::text[], string_to_array(:state, chr(30)))
+       AS new (id, expected, held_token, status, sequence, finished_at, failure_kind,
+               fingerprint, state)
+ WHERE runs.id = new.id AND runs.environment = :environment::text
+   AND runs.sequence = new.expected AND runs.lease_token IS NOT DISTINCT FROM new.held_token;
 
 -- name: any_parked
 -- Whether any run is parked at all, so that what knows no limits does not look for gates to open.
@@ -272,7 +267,8 @@ DELETE FROM perdure_outbox
 -- Jumps from lane to lane (a lane is one queue, with or without
 -- keys, one task and priority), so that neither runs in the
 -- future nor tasks this worker does not know cost more than one jump. Of each due lane the
--- first few are ranked, queues taking turns; then as many as each lane won are locked.
+-- first few are ranked, queues taking turns; then as many as each lane won are locked. Where one
+-- lane is due there is nothing to rank.
 WITH RECURSIVE lane AS (
     (SELECT queue, keyed, task, priority, claimable_at
        FROM perdure_runs
@@ -315,12 +311,17 @@ WITH RECURSIVE lane AS (
             LIMIT least(:wanted::bigint,
                         greatest(5000, 4 * :wanted::bigint) / due.lanes + 1)
            ) AS first
+     WHERE due.lanes > 1
      ORDER BY turn, claim_rank
      LIMIT :wanted
 ), won AS MATERIALIZED (
     SELECT queue, keyed, task, priority, count(*) AS places
       FROM ranked
      GROUP BY queue, keyed, task, priority
+     UNION ALL
+    SELECT queue, keyed, task, priority, :wanted::bigint
+      FROM due
+     WHERE lanes = 1
 ), locked AS MATERIALIZED (
     SELECT mine.*
       FROM won
@@ -952,20 +953,21 @@ SELECT limits.scope, limits.name, limits.max_leases, limits.paused, limits.rate_
  WHERE limits.environment = :environment;
 
 -- name: lock_leases
--- SKIP LOCKED: whoever is writing the row now may be ending the lease; ask again later.
+-- SKIP LOCKED: whoever is writing the row now may be ending the lease; ask again later. By `=` alone
+-- the planner would take the index of all leases for one of their ids.
 SELECT runs.id
   FROM perdure_runs AS runs
   JOIN jsonb_to_recordset(:wanted::jsonb) AS wanted (id uuid, token text)
-    ON wanted.id = runs.id AND wanted.token = runs.lease_token
+    ON wanted.id = runs.id AND runs.lease_token IS NOT DISTINCT FROM wanted.token
    FOR UPDATE OF runs SKIP LOCKED;
 
 -- name: renew_leases
--- No sequence, no event, no indexed column: a HOT update.
+-- No sequence, no event, no indexed column: a HOT update. Compared as in `lock_leases`.
 UPDATE perdure_runs AS runs
    SET lease_expires_at = greatest(runs.lease_expires_at,
                                    clock_timestamp() + wanted.ttl * interval '1 microsecond')
   FROM jsonb_to_recordset(:rows::jsonb) AS wanted (id uuid, token text, ttl bigint)
- WHERE runs.id = wanted.id AND runs.lease_token = wanted.token;
+ WHERE runs.id = wanted.id AND runs.lease_token IS NOT DISTINCT FROM wanted.token;
 
 -- name: read_leases
 SELECT runs.id, runs.lease_token, runs.lease_expires_at, runs.status

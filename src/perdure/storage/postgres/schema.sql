@@ -189,7 +189,8 @@ CREATE INDEX perdure_runs_by_key ON perdure_runs USING btree (environment, queue
 CREATE INDEX perdure_runs_claimable ON perdure_runs USING btree (environment, queue, keyed, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL));
 CREATE INDEX perdure_runs_finished ON perdure_runs USING btree (status, finished_at) WHERE (finished_at IS NOT NULL);
 CREATE INDEX perdure_runs_gated ON perdure_runs USING btree (environment, gate, queue, task, priority, claimable_at, id) WHERE (gate IS NOT NULL);
-CREATE INDEX perdure_runs_leased ON perdure_runs USING btree (environment, task, concurrency_key, queue) WHERE (lease_token IS NOT NULL);
+CREATE INDEX perdure_runs_key_leased ON perdure_runs USING btree (environment, task, concurrency_key) WHERE ((lease_token IS NOT NULL) AND (concurrency_key IS NOT NULL));
+CREATE INDEX perdure_runs_leased ON perdure_runs USING btree (environment, task, id) WHERE (lease_token IS NOT NULL);
 CREATE INDEX perdure_runs_nominal ON perdure_runs USING btree (environment, schedule_id, nominal_at, id) WHERE (nominal_at IS NOT NULL);
 CREATE INDEX perdure_runs_parent ON perdure_runs USING btree (parent_id) WHERE (parent_id IS NOT NULL);
 CREATE INDEX perdure_runs_reserved ON perdure_runs USING btree (environment, task, concurrency_key) WHERE (gate = 'reserved'::text);

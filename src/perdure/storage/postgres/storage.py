@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 import psycopg
@@ -18,9 +18,16 @@ from perdure.core.doctor import Vitals
 from perdure.errors import StorageUnavailable
 from perdure.storage.migrate import check_version, load_migrations, pending
 from perdure.storage.postgres.dialect import PostgresDialect, columns
-from perdure.storage.postgres.driver import PARAMETERS, QUERIES, register, translation
+from perdure.storage.postgres.driver import QUERIES, register, translation
 from perdure.storage.postgres.hints import PostgresHints
-from perdure.storage.postgres.pooling import NAME, prepare_if_alone, remembering, threshold
+from perdure.storage.postgres.pipeline import Spelt
+from perdure.storage.postgres.pooling import (
+    NAME,
+    PooledConnection,
+    prepare_if_alone,
+    remembering,
+    threshold,
+)
 from perdure.storage.postgres.transactions import MOST, PostgresTransactions
 from perdure.storage.postgres.vitals import read_vitals
 from perdure.storage.protocol import Clock, HintTransport
@@ -28,8 +35,6 @@ from perdure.storage.sql_storage import Make, SqlStorage
 from perdure.storage.steps import Bulk, Many, Operation, Rows, Statement, Step, Trip, drive
 
 T = TypeVar("T")
-Connection = psycopg.AsyncConnection[tuple[Any, ...]]
-Cursor = psycopg.AsyncCursor[tuple[Any, ...]]
 OnStatement = Callable[[str], None]
 
 MIGRATIONS = load_migrations("perdure.storage.postgres")
@@ -74,7 +79,7 @@ class PostgresStorage(SqlStorage):
         self._on_statement = on_statement
         self._hints = PostgresHints(self._connection, url, listen_url) if hints else None
         self._refused: list[psycopg.Error] = []
-        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+        self._pool: AsyncConnectionPool[PooledConnection] = AsyncConnectionPool(
             url,
             connection_class=remembering(self._refused),
             name=NAME,
@@ -88,7 +93,7 @@ class PostgresStorage(SqlStorage):
         )
         self._prepare = prepare
 
-    async def _configure(self, connection: Connection) -> None:
+    async def _configure(self, connection: PooledConnection) -> None:
         register(connection)
         if self._prepare is None:
             await prepare_if_alone(connection)
@@ -108,7 +113,7 @@ class PostgresStorage(SqlStorage):
         await self._reopen_unreadable()
         return version
 
-    async def _version(self, connection: Connection) -> int:
+    async def _version(self, connection: PooledConnection) -> int:
         known = await connection.execute("SELECT to_regclass('perdure_schema') IS NOT NULL")
         if not (await known.fetchall())[0][0]:
             return 0
@@ -171,7 +176,7 @@ class PostgresStorage(SqlStorage):
             await self._pool.check()
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
+    async def _connection(self) -> AsyncIterator[PooledConnection]:
         try:
             if self._pool.closed:
                 await self._pool.open()
@@ -192,7 +197,7 @@ class _Transaction:
         self._begun = False
         self.is_ambiguous = False
 
-    async def run(self, connection: Connection, operation: Operation[T]) -> T:
+    async def run(self, connection: PooledConnection, operation: Operation[T]) -> T:
         try:
             return await drive(operation, partial(self._trip, connection))
         except asyncio.CancelledError:
@@ -203,16 +208,13 @@ class _Transaction:
             with contextlib.suppress(psycopg.Error):
                 await connection.rollback()
 
-    async def _trip(self, connection: Connection, request: Trip) -> list[Rows]:
+    async def _trip(self, connection: PooledConnection, request: Trip) -> list[Rows]:
         before, after = self._frame(request)
         steps = (*before, *request.steps, *after)
         try:
             results = await self._send(connection, steps)
         except psycopg.Error as error:
             self.is_ambiguous = request.last and connection.closed
-            if not self._begun and len(steps) > 1:
-                # Without a ROLLBACK psycopg believes to be prepared what the server has skipped.
-                await connection.close()
             raise translation(error) from error
         return results[len(before) : len(before) + len(request.steps)]
 
@@ -225,35 +227,25 @@ class _Transaction:
         self._begun = True
         return before, (Step("commit"),) if request.last else ()
 
-    async def _send(self, connection: Connection, steps: tuple[Statement, ...]) -> list[Rows]:
-        if len(steps) == 1:
-            return [await _rows(await self._execute(connection, steps[0]))]
-        async with connection.pipeline():
-            cursors = [await self._execute(connection, step) for step in steps]
-        return [await _rows(cursor) for cursor in cursors]
-
-    async def _execute(self, connection: Connection, step: Statement) -> Cursor:
-        if self._on_statement is not None:
-            self._on_statement(step.query)
-        text, parameters = _spelt(step)
-        return await connection.execute(text.encode(), parameters)
+    async def _send(self, connection: PooledConnection, steps: tuple[Statement, ...]) -> list[Rows]:
+        for step in steps:
+            if self._on_statement is not None:
+                self._on_statement(step.query)
+        return await connection.trips.run([_spelt(step) for step in steps])
 
 
 def _are_simple(steps: tuple[Statement, ...]) -> bool:
     return len(steps) == 1 or all(step.query.startswith("insert_") for step in steps)
 
 
-def _spelt(step: Statement) -> tuple[str, dict[str, Any]]:
-    text = QUERIES[step.query]
+def _spelt(step: Statement) -> Spelt:
+    query = QUERIES[step.query]
     if isinstance(step, Bulk):
-        return text, columns(PARAMETERS[step.query], step.rows)
+        return Spelt(query.text, columns(query, step.rows))
     if isinstance(step, Many):
-        return text, {"rows": msgspec.json.encode(step.rows).decode()}
+        return Spelt(query.text, {"rows": msgspec.json.encode(step.rows).decode()})
+    text = query.text
     if "{conditions}" in text:
-        pieces = [QUERIES[name] for name in step.conditions] or ["TRUE"]
+        pieces = [QUERIES[name].text for name in step.conditions] or ["TRUE"]
         text = text.replace("{conditions}", " AND ".join(pieces))
-    return text, step.parameters
-
-
-async def _rows(cursor: Cursor) -> Rows:
-    return await cursor.fetchall() if cursor.description is not None else []
+    return Spelt(text, step.parameters)

@@ -86,10 +86,10 @@ UPDATE perdure_runs AS runs
 
 -- name: start_runs
 -- `update_runs` for runs that a worker has begun: what that cannot change is not touched.
-WITH new (id, environment, expected, held_token, status, sequence, lease_token, lease_worker,
-          lease_expires_at, holds_slot, state) AS (
-    VALUES (:id, :environment, :expected, :held_token, :status, :sequence, :lease_token,
-            :lease_worker, :lease_expires_at, :holds_slot, :state)
+WITH new (status, lease_worker, lease_expires_at, id, expected, sequence, lease_token, holds_slot,
+          state, environment, held_token) AS (
+    VALUES (:status, :lease_worker, :lease_expires_at, :id, :expected, :sequence, :lease_token,
+            :holds_slot, :state, :environment, :held_token)
 )
 UPDATE perdure_runs AS runs
    SET status = new.status, sequence = new.sequence, claimable_at = NULL,
@@ -103,10 +103,10 @@ UPDATE perdure_runs AS runs
 
 -- name: end_runs
 -- `update_runs` for runs that have ended: they hold nothing any more.
-WITH new (id, environment, expected, held_token, status, sequence, finished_at, failure_kind,
-          fingerprint, state) AS (
-    VALUES (:id, :environment, :expected, :held_token, :status, :sequence, :finished_at,
-            :failure_kind, :fingerprint, :state)
+WITH new (id, expected, held_token, status, sequence, finished_at, failure_kind, fingerprint,
+          state, environment) AS (
+    VALUES (:id, :expected, :held_token, :status, :sequence, :finished_at, :failure_kind,
+            :fingerprint, :state, :environment)
 )
 UPDATE perdure_runs AS runs
    SET status = new.status, sequence = new.sequence, claimable_at = NULL, attention_at = NULL,

@@ -58,9 +58,12 @@ CREATE INDEX perdure_runs_by_key
  WHERE claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL;
 CREATE INDEX perdure_runs_attention ON perdure_runs (attention_at) WHERE attention_at IS NOT NULL;
 -- The one index that follows each lease, since every run goes through it twice: who holds a place of
--- a key, a task or a queue, which leases have expired, what a worker holds.
-CREATE INDEX perdure_runs_leased ON perdure_runs (environment, task, concurrency_key, queue)
+-- a task or a queue, which leases have expired, what a worker holds. The id makes each entry
+-- another, and they come nearly in order: among equal ones PostgreSQL looks for a place at length.
+CREATE INDEX perdure_runs_leased ON perdure_runs (environment, task, id)
  WHERE lease_token IS NOT NULL;
+CREATE INDEX perdure_runs_key_leased ON perdure_runs (environment, task, concurrency_key)
+ WHERE lease_token IS NOT NULL AND concurrency_key IS NOT NULL;
 -- Lanes behind a gate too: whoever is let in first is so by rank, and paused queues are passed by.
 CREATE INDEX perdure_runs_gated
     ON perdure_runs (environment, gate, queue, task, priority, claimable_at, id)

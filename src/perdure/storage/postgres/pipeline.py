@@ -1,0 +1,124 @@
+"""Statements that travel together, straight through libpq. A cursor for each would cost the client
+more than running them costs the server, most of all one that has just woken up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import count, islice
+from typing import Any, NamedTuple
+
+import psycopg
+from psycopg import pq, waiting
+from psycopg.abc import PQGen
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import error_from_result
+from psycopg.pq.abc import PGconn, PGresult
+
+from perdure.storage.sql import PARAMETER
+from perdure.storage.steps import Rows
+
+MOST_FORMS = 200
+"""Of statements that a connection counts and prepares: with conditions there are many."""
+
+Form = tuple[bytes, tuple[int, ...]]
+"""A text, and the types of its parameters."""
+
+
+class Spelt(NamedTuple):
+    """A text with `:name` parameters, and their values."""
+
+    text: str
+    parameters: Mapping[str, Any]
+
+
+class Pipeline:
+    """Of one connection, which nobody else uses meanwhile."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self._connection = connection
+        self._values = Transformer.from_context(connection)
+        self._uses: dict[Form, int] = {}
+        self._prepared: dict[Form, bytes] = {}
+        self._numbers = count(1)
+
+    async def run(self, queries: Sequence[Spelt]) -> list[Rows]:
+        """The rows of each; of an update that answers nothing, an empty one for each that it moved.
+        Raises what the first that failed did; what came after it was not run."""
+        server = self._connection.pgconn
+        server.enter_pipeline_mode()
+        prepared = [self._send(server, query) for query in queries]
+        server.pipeline_sync()
+        answers = iter(await self._connection.wait(_answers(server)))
+        server.exit_pipeline_mode()
+        try:
+            return [self._read(answers, form is not None) for form in prepared]
+        except psycopg.Error:
+            for form in filter(None, prepared):  # the server may have skipped it
+                self._prepared.pop(form, None)
+            raise
+
+    def _send(self, server: PGconn, query: Spelt) -> Form | None:
+        """The form that is prepared with it, if so."""
+        text, names = _numbered(query.text)
+        values = [query.parameters[name] for name in names]
+        given = self._values.dump_sequence(values, (PyFormat.AUTO,) * len(names))
+        types, formats = self._values.types or (), self._values.formats
+        form = (text, types)
+        is_new = form not in self._prepared and self._is_usual(form)
+        if is_new:
+            name = self._prepared[form] = b"perdure_%d" % next(self._numbers)
+            server.send_prepare(name, text, types)
+        if form in self._prepared:
+            server.send_query_prepared(self._prepared[form], given, formats)
+        else:
+            server.send_query_params(text, given, types, formats)
+        return form if is_new else None
+
+    def _is_usual(self, form: Form) -> bool:
+        """Whether it has been sent so often that the server should know it."""
+        threshold = self._connection.prepare_threshold
+        if threshold is None or (form not in self._uses and len(self._uses) == MOST_FORMS):
+            return False
+        self._uses[form] = self._uses.get(form, 0) + 1
+        return self._uses[form] > threshold
+
+    def _read(self, answers: Iterator[PGresult], is_prepared: bool) -> Rows:
+        for answer in islice(answers, 1 + is_prepared):
+            if answer.status == pq.ExecStatus.FATAL_ERROR:
+                raise error_from_result(answer, self._values.encoding)
+        if answer.status == pq.ExecStatus.COMMAND_OK:
+            return [()] * (answer.command_tuples or 0)
+        self._values.set_pgresult(answer)
+        return self._values.load_rows(0, answer.ntuples, tuple) if answer.ntuples else []
+
+
+@cache
+def _numbered(text: str) -> tuple[bytes, tuple[str, ...]]:
+    """As the server wants it, and the names of its parameters in the order of their numbers."""
+    names = tuple(dict.fromkeys(PARAMETER.findall(text)))
+    return PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text).encode(), names
+
+
+def _answers(server: PGconn) -> PQGen[list[PGresult]]:
+    """Send what is still to be sent, then read to the end of the trip."""
+    while server.flush():
+        if (yield waiting.Wait.RW) & waiting.Ready.R:
+            server.consume_input()  # or both sides would wait for the other to read
+    answers: list[PGresult] = []
+    while True:
+        while server.is_busy():
+            yield waiting.Wait.R
+            server.consume_input()
+        answer = server.get_result()
+        if answer is None:
+            _check_connection(server)
+        elif answer.status == pq.ExecStatus.PIPELINE_SYNC:
+            return answers
+        else:
+            answers.append(answer)
+
+
+def _check_connection(server: PGconn) -> None:
+    if server.status == pq.ConnStatus.BAD:
+        raise psycopg.OperationalError(server.get_error_message())
