@@ -8,7 +8,7 @@ import pytest
 from perdure.core.lifecycle import Status
 from perdure.storage.postgres.dialect import columns
 from perdure.storage.rows import COLUMNS
-from perdure.storage.sql import Query, load_queries, positional, repeated
+from perdure.storage.sql import Query, load_queries, positional, repeated, row_parameters
 
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "perdure"
 CODE = "\n".join(path.read_text() for path in SOURCES.rglob("*.py"))
@@ -125,6 +125,14 @@ def test_a_row_of_values_is_repeated(sample: dict[str, Query]) -> None:
         "VALUES (?, ?), (?, ?), (?, ?)",
         "RETURNING a",
     ]
+
+
+def test_what_is_the_same_for_all_rows_stands_around_them() -> None:
+    text = "UPDATE t SET a = :a FROM (VALUES (:b, :c)) WHERE d = :d"
+    query = Query("sample", text, ("a", "b", "c", "d"))
+
+    assert repeated(query, 2) == "UPDATE t SET a = ? FROM (VALUES (?, ?), (?, ?)) WHERE d = ?"
+    assert query.parameters[row_parameters(query)] == ("b", "c")
 
 
 def test_columns_are_arrays_and_documents_stand_side_by_side() -> None:

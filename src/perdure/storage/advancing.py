@@ -84,7 +84,6 @@ def _started(item: Commit, dialect: Dialect) -> Row:
         item.expected_sequence,
         run.sequence,
         lease.token,
-        run.holds_schedule_slot,
         encode_state(run),
         run.environment,
         item.lease_token,
@@ -101,8 +100,8 @@ def _ended(item: Commit, dialect: Dialect) -> Row:
         run.status._value_,
         run.sequence,
         dialect.instant(run.finished_at),
-        None if failure is None else failure.kind.value,
-        None if failure is None else failure.fingerprint,
+        "" if failure is None else failure.kind.value,
+        "" if failure is None else failure.fingerprint,
         encode_state(run),
         run.environment,
     )

@@ -4,7 +4,8 @@ Each query is introduced by `-- name: …` and may say more in comment lines. Pa
 written `:name` in every dialect. A query over many rows names its row parameters either as
 `:name` too (SQLite runs it once a row) or as the columns of a `jsonb_to_recordset(:rows)`
 (PostgreSQL gets all rows as one JSON text). In what every run goes through, they are the one row
-of `VALUES (…)`, repeated as often as there are rows (SQLite), or each an array (PostgreSQL).
+of `VALUES (…)`, repeated as often as there are rows (SQLite), or each an array (PostgreSQL); what
+stands elsewhere is the same for all rows.
 What several queries say alike is a part, introduced by `-- part: …` before them, and spelt `{…}`
 where it belongs.
 """
@@ -70,5 +71,21 @@ def positional(text: str, style: str) -> str:
 @cache
 def repeated(query: Query, count: int) -> str:
     """The text of a query over one row of `VALUES`, for so many; with `?` for its parameters."""
-    row = f"({', '.join('?' * len(query.parameters))})"
-    return _ROW.sub(f"VALUES {', '.join([row] * count)}", query.text)
+    before, row, after = _around_row(query)
+    marks = f"({', '.join('?' * len(PARAMETER.findall(row)))})"
+    rows = f"VALUES {', '.join([marks] * count)}"
+    return f"{positional(before, '?')}{rows}{positional(after, '?')}"
+
+
+@cache
+def row_parameters(query: Query) -> slice:
+    """Which parameters stand in that row. The others are the same for all rows."""
+    before, row, _ = _around_row(query)
+    first = len(PARAMETER.findall(before))
+    return slice(first, first + len(PARAMETER.findall(row)))
+
+
+def _around_row(query: Query) -> tuple[str, str, str]:
+    [row] = _ROW.findall(query.text)
+    before, _, after = query.text.partition(row)
+    return before, row, after

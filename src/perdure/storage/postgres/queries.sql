@@ -119,11 +119,12 @@ RETURNING runs.id;
 UPDATE perdure_runs AS runs
    SET status = :status::text, sequence = new.sequence, claimable_at = NULL,
        attention_at = NULL, lease_token = new.lease_token, lease_worker = :lease_worker::text,
-       lease_expires_at = :lease_expires_at::timestamptz, holds_slot = new.holds_slot,
-       gate = NULL, failure_kind = NULL, fingerprint = NULL, state = new.state
+       lease_expires_at = :lease_expires_at::timestamptz,
+       holds_slot = runs.schedule_id IS NOT NULL, gate = NULL, failure_kind = NULL,
+       fingerprint = NULL, state = new.state
   FROM unnest(:id::uuid[], :expected::integer[], :sequence::integer[], :lease_token::text[],
-              :holds_slot::boolean[], string_to_array(:state, chr(30)))
-       AS new (id, expected, sequence, lease_token, holds_slot, state)
+              string_to_array(:state, chr(30)))
+       AS new (id, expected, sequence, lease_token, state)
  WHERE runs.id = new.id AND runs.environment = :environment::text
    AND runs.sequence = new.expected AND runs.lease_token IS NOT DISTINCT FROM :held_token::text;
 
@@ -132,8 +133,8 @@ UPDATE perdure_runs AS runs
 UPDATE perdure_runs AS runs
    SET status = new.status, sequence = new.sequence, claimable_at = NULL, attention_at = NULL,
        lease_token = NULL, lease_worker = NULL, lease_expires_at = NULL, holds_slot = FALSE,
-       gate = NULL, finished_at = new.finished_at, failure_kind = new.failure_kind,
-       fingerprint = new.fingerprint, state = new.state
+       gate = NULL, finished_at = new.finished_at, failure_kind = nullif(new.failure_kind, ''),
+       fingerprint = nullif(new.fingerprint, ''), state = new.state
   FROM unnest(:id::uuid[], :expected::integer[], :held_token::text[], :status::text[],
               :sequence::integer[], :finished_at::timestamptz[], :failure_kind::text[],
               :fingerprint::text[], string_to_array(:state, chr(30)))

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, TypeVar
 
 from perdure.errors import StorageError, StorageRefused, StorageUnavailable
-from perdure.storage.sql import Query, load_queries, repeated
+from perdure.storage.sql import Query, load_queries, repeated, row_parameters
 from perdure.storage.sql_storage import AlreadyStored
 from perdure.storage.steps import Bulk, Many, Operation, Row, Rows, Statement, Trip
 
@@ -161,7 +161,7 @@ class Connection:
         """
         raw, before = self.raw, self.raw.total_changes
         raw.execute("SAVEPOINT bulk")
-        for size, values in _portions(rows):
+        for size, values in _portions(query, rows):
             raw.execute(repeated(query, size), values)
         if raw.total_changes - before != len(rows):
             raw.execute("ROLLBACK TO SAVEPOINT bulk")
@@ -191,14 +191,18 @@ def _split(line: str) -> list[str]:
     return line.split("\x1f", 2)
 
 
-def _portions(rows: Sequence[Row]) -> Iterator[tuple[int, list[Any]]]:
+def _portions(query: Query, rows: Sequence[Row]) -> Iterator[tuple[int, list[Any]]]:
     """Filled up with rows of nothing, which no statement takes for any: so that few texts are
-    prepared, and each goes far."""
+    prepared, and each goes far. What is the same for all rows is taken from the first."""
+    own = row_parameters(query)
     for begin in range(0, len(rows), TOGETHER):
         together = rows[begin : begin + TOGETHER]
         size = 1 << (len(together) - 1).bit_length()
-        values = list(chain.from_iterable(together))
-        yield size, values + [None] * ((size - len(together)) * len(together[0]))
+        values = list(together[0][: own.start])
+        values += chain.from_iterable(row[own] for row in together)
+        values += [""] * ((size - len(together)) * (own.stop - own.start))
+        values += together[0][own.stop :]
+        yield size, values
 
 
 @contextmanager

@@ -57,7 +57,7 @@ VALUES (:id, :environment, :queue, :task, :priority, :status, :sequence, :claima
         :attention_at, :lease_token, :lease_worker, :lease_expires_at, :holds_slot, :gate,
         :created_at, :finished_at, :concurrency_key, :schedule_id, :nominal_at, :batch_id,
         :parent_id, :failure_kind, :fingerprint, :state))
- WHERE column1 IS NOT NULL;
+ WHERE column1 <> '';
 
 -- name: update_runs
 -- Only where the run still is what the step was made for; how many those are tells whether all
@@ -85,36 +85,33 @@ UPDATE perdure_runs AS runs
    AND runs.lease_token IS new.held_token;
 
 -- name: start_runs
--- `update_runs` for runs that a worker has begun: what that cannot change is not touched.
-WITH new (status, lease_worker, lease_expires_at, id, expected, sequence, lease_token, holds_slot,
-          state, environment, held_token) AS (
-    VALUES (:status, :lease_worker, :lease_expires_at, :id, :expected, :sequence, :lease_token,
-            :holds_slot, :state, :environment, :held_token)
-)
+-- `update_runs` for runs that a worker has begun together: what that cannot change is not touched,
+-- and what is the same for all of them stands outside their rows.
 UPDATE perdure_runs AS runs
-   SET status = new.status, sequence = new.sequence, claimable_at = NULL,
-       attention_at = NULL, lease_token = new.lease_token,
-       lease_worker = new.lease_worker, lease_expires_at = new.lease_expires_at,
-       holds_slot = new.holds_slot, gate = NULL, failure_kind = NULL, fingerprint = NULL,
-       state = new.state
-  FROM new
- WHERE runs.id = new.id AND runs.environment = new.environment AND runs.sequence = new.expected
-   AND runs.lease_token IS new.held_token;
+   SET status = :status, sequence = new.sequence, claimable_at = NULL,
+       attention_at = NULL, lease_token = new.lease_token, lease_worker = :lease_worker,
+       lease_expires_at = :lease_expires_at, holds_slot = runs.schedule_id IS NOT NULL,
+       gate = NULL, failure_kind = NULL, fingerprint = NULL, state = new.state
+  FROM (SELECT column1 AS id, column2 AS expected, column3 AS sequence, column4 AS lease_token,
+               column5 AS state
+          FROM (VALUES (:id, :expected, :sequence, :lease_token, :state))) AS new
+ WHERE runs.id = new.id AND runs.environment = :environment AND runs.sequence = new.expected
+   AND runs.lease_token IS :held_token;
 
 -- name: end_runs
--- `update_runs` for runs that have ended: they hold nothing any more.
-WITH new (id, expected, held_token, status, sequence, finished_at, failure_kind, fingerprint,
-          state, environment) AS (
-    VALUES (:id, :expected, :held_token, :status, :sequence, :finished_at, :failure_kind,
-            :fingerprint, :state, :environment)
-)
+-- `update_runs` for runs that have ended: they hold nothing any more. Of a failure there is no
+-- text where there is none, since Python's driver takes its time over None.
 UPDATE perdure_runs AS runs
    SET status = new.status, sequence = new.sequence, claimable_at = NULL, attention_at = NULL,
        lease_token = NULL, lease_worker = NULL, lease_expires_at = NULL, holds_slot = 0,
-       gate = NULL, finished_at = new.finished_at, failure_kind = new.failure_kind,
-       fingerprint = new.fingerprint, state = new.state
-  FROM new
- WHERE runs.id = new.id AND runs.environment = new.environment AND runs.sequence = new.expected
+       gate = NULL, finished_at = new.finished_at, failure_kind = nullif(new.failure_kind, ''),
+       fingerprint = nullif(new.fingerprint, ''), state = new.state
+  FROM (SELECT column1 AS id, column2 AS expected, column3 AS held_token, column4 AS status,
+               column5 AS sequence, column6 AS finished_at, column7 AS failure_kind,
+               column8 AS fingerprint, column9 AS state
+          FROM (VALUES (:id, :expected, :held_token, :status, :sequence, :finished_at,
+                        :failure_kind, :fingerprint, :state))) AS new
+ WHERE runs.id = new.id AND runs.environment = :environment AND runs.sequence = new.expected
    AND runs.lease_token IS new.held_token;
 
 -- name: any_parked
@@ -123,7 +120,7 @@ SELECT EXISTS (SELECT 1 FROM perdure_runs WHERE gate IS NOT NULL);
 
 -- name: insert_history
 INSERT INTO perdure_history (run_id, first_sequence, commit_id, events)
-SELECT * FROM (VALUES (:run_id, :first_sequence, :commit_id, :events)) WHERE column1 IS NOT NULL;
+SELECT * FROM (VALUES (:run_id, :first_sequence, :commit_id, :events)) WHERE column1 <> '';
 
 -- name: insert_batches
 INSERT INTO perdure_batches (batch_id, run_id) VALUES (:batch_id, :id);
