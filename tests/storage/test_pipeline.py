@@ -48,6 +48,17 @@ async def test_what_failed_with_others_is_prepared_the_next_time(
     assert (await trips.run([PREPARED]))[0][0][0] >= 2
 
 
+async def test_what_goes_behind_changes_nothing_of_what_came_before(
+    connection: psycopg.AsyncConnection,
+) -> None:
+    trips, good, bad = Pipeline(connection), Query("SELECT 1", {}), Query("SELECT 1 / 0", {})
+
+    assert await trips.run([good], behind=[bad]) == [[(1,)]]
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        await trips.run([bad], behind=[good])
+    assert await trips.run([good], behind=[good]) == [[(1,)]]
+
+
 async def test_only_so_many_statements_are_prepared(
     connection: psycopg.AsyncConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
