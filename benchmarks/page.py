@@ -1,7 +1,8 @@
 """A page of results: `python -m benchmarks.page RESULTS.json [DIRECTORY]`.
 
 Writes `benchmarks.md`, and its charts into `benchmarks/` beside it; by default into `docs/`. It
-says only what the file says: no number stands in this code. A quick run makes no page.
+says only what the file says, and for what it misses why (`limits.py`): no number stands in this
+code. A quick run makes no page.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from typing import Any
 
 from benchmarks.charts import Bar, bar_chart
 from benchmarks.contenders import CEILING, CONTENDERS, PERDURE_POSTGRES, PERDURE_SQLITE
+from benchmarks.limits import reached, unexplained
 from benchmarks.machine import TOO_LOUD
 from benchmarks.pressure import FREE, PINNED
 from benchmarks.results import BYTES, RATE, VALUES, Results, shown
 from benchmarks.retention import ALONE, FORGOTTEN, GOING, KEPT
 from benchmarks.stores import POSTGRES, REDIS, SQLITE
 from benchmarks.suite import OURS
-from benchmarks.targets import judged, ratio
+from benchmarks.targets import Judged, judged, ratio
 
 STORES = {POSTGRES: "PostgreSQL", SQLITE: "SQLite", REDIS: "Redis"}
 CHARTED = ("drain", "drain2", "end_to_end", "bulk", "concurrent", "single", "start_p50")
@@ -57,6 +59,7 @@ def make(results: Results) -> Files:
     sections: list[Callable[[Results], Iterable[str]]] = [
         _conditions,
         _promises,
+        _missed,
         _throughput,
         _latency,
         _ratios,
@@ -129,6 +132,26 @@ def _promises(results: Results) -> Iterator[str]:
             for one in judged(results)
         ],
     )
+
+
+def _missed(results: Results) -> Iterator[str]:
+    """For every limit that these results ran into, what it is, and its profile."""
+    limits = reached(_misses(results))
+    if not limits:
+        return
+    yield "## What is missed, and why"
+    yield ""
+    for limit in limits:
+        missed = [one for one in _misses(results) if one.target.says in limit.targets]
+        told = [f"{one.target.says}: {one.value:.2f} ({one.target.asks()})" for one in missed]
+        yield f"**{'; '.join(told)}.** {limit.says}"
+        yield ""
+        yield f"![{limit.profile.title}](benchmarks/limit_{limit.name}.svg)"
+        yield ""
+
+
+def _misses(results: Results) -> list[Judged]:
+    return [one for one in judged(results) if not one.is_met]
 
 
 def _throughput(results: Results) -> Iterator[str]:
@@ -318,6 +341,15 @@ def _charts(results: Results) -> Iterator[tuple[str, str]]:
     for store, places in results.growth.items():
         title = f"Drain on {STORES[store]}, one worker process, beside …"
         yield f"growth_{store}", bar_chart(title, f"{RATE}, more is better", _grown(places))
+    yield from _limit_charts(results)
+
+
+def _limit_charts(results: Results) -> Iterator[tuple[str, str]]:
+    for limit in reached(_misses(results)):
+        title, unit, parts = limit.profile
+        bars = [Bar(what, cost, shown(cost, unit), "ours") for what, cost in parts]
+        total = sum(cost for _, cost in parts)
+        yield f"limit_{limit.name}", bar_chart(title, f"{shown(total, unit)} in all", bars)
 
 
 def _legend(bars: Iterable[Bar]) -> str:
@@ -355,6 +387,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     print(f"wrote {chosen.directory / 'benchmarks.md'}")
+    for target in unexplained(_misses(results)):
+        print(f"missed: {target}; say why in benchmarks/limits.py", file=sys.stderr)
     return 0
 
 

@@ -24,9 +24,10 @@ from benchmarks.contenders import (  # noqa: E402
     PGBOSS,
     PGQUEUER,
 )
+from benchmarks.limits import LIMITS  # noqa: E402
 from benchmarks.measures import MEASURES  # noqa: E402
 from benchmarks.results import VALUES, Results, percentile, shown  # noqa: E402
-from benchmarks.targets import asked, judged  # noqa: E402
+from benchmarks.targets import TARGETS, asked, judged  # noqa: E402
 
 
 def benchmark(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -165,6 +166,27 @@ def test_a_missed_target_is_told() -> None:
     results.samples["drain"][PGQUEUER] = [12_000]
 
     assert "| 1.00 x | ≥ 1.2 x | **missed** |" in page.make(results)["benchmarks.md"]
+
+
+def test_what_is_missed_is_explained_with_its_profile() -> None:
+    results = some_results()
+    results.add(PERDURE_POSTGRES, {"start_p50": 4.0})
+    results.add(PGQUEUER, {"start_p50": 3.0})
+
+    files = page.make(results)
+
+    assert "**Start, p50: of PgQueuer's: 1.33 (≤ 1 x).** A claim here" in files["benchmarks.md"]
+    assert "search for due runs" in files["benchmarks/limit_start.svg"]
+
+
+def test_what_is_met_needs_no_explanation() -> None:
+    assert "and why" not in page.make(some_results())["benchmarks.md"]
+
+
+def test_limits_speak_of_targets_that_there_are() -> None:
+    known = {target.says for target in TARGETS}
+
+    assert known >= {target for limit in LIMITS for target in limit.targets}
 
 
 def test_the_page_tells_medians_conditions_settings_and_who_was_left_out() -> None:

@@ -29,6 +29,8 @@ READY = "ready"
 class Deaf:
     """A transport that loses everything."""
 
+    rides = False
+
     async def notify(self, topics: frozenset[str]) -> None:
         pass
 

@@ -146,6 +146,22 @@ async def test_of_the_loops_of_a_process_only_one_hears(postgres_storage_url: st
         await _until_listeners_are(1, postgres_storage_url)  # the app's own has taken over
 
 
+async def test_whoever_asks_twice_in_a_moment_is_heard_twice(storage_url: str) -> None:
+    tasks, other = Tasks(storage_url), Tasks(storage_url)
+    async with tasks.app, other.app:
+        elsewhere: asyncio.Queue[frozenset[str] | None] = asyncio.Queue()
+        other.app.hub.listen(elsewhere.put_nowait)
+        assert await elsewhere.get() is None
+
+        for queue in ("one", "two", "three"):
+            await tasks.tell_time.options(queue=queue).trigger()
+
+        wanted = {f"work:default:{queue}" for queue in ("one", "two", "three")}
+        while wanted:
+            heard = await asyncio.wait_for(elsewhere.get(), SOON)
+            wanted -= heard or set()
+
+
 async def test_what_a_process_tells_does_not_come_back_to_it(storage_url: str) -> None:
     tasks, other = Tasks(storage_url), Tasks(storage_url)
     async with tasks.app, other.app:

@@ -22,7 +22,7 @@ from perdure.storage import open_storage
 from perdure.storage.protocol import HintTransport, Renewal, Storage
 from perdure.storage.sqlite import hints
 from perdure.storage.topics import pack, unpack
-from storage_kit import claim_one, create, token_of
+from storage_kit import claim_one, create, new_run, token_of
 
 SOON = 10.0
 MANY = frozenset(f"work:default:queue-{n}-{'x' * 100}" for n in range(1000))
@@ -131,6 +131,19 @@ def test_what_nobody_can_read_stands_for_anything(data: bytes) -> None:
 
 
 # PostgreSQL
+
+
+async def test_a_hint_that_rides_comes_with_what_it_speaks_of(postgres_storage_url: str) -> None:
+    async with (
+        another(postgres_storage_url) as storage,
+        listening(storage.hint_transport()) as heard,
+    ):
+        commit = new_run()
+
+        await storage.commit([commit], telling=frozenset({"x"}))
+
+        assert await next_of(heard) == frozenset({"x"})
+        assert commit.run.id in await storage.get([commit.run.id])
 
 
 async def test_a_listener_that_is_cut_off_says_so(postgres_storage_url: str) -> None:

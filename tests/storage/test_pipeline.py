@@ -9,10 +9,10 @@ import psycopg
 import pytest
 
 from perdure.storage.postgres import pipeline
-from perdure.storage.postgres.pipeline import Pipeline, Spelt
+from perdure.storage.postgres.pipeline import Pipeline, Asked
 
 MUCH = "x" * 3_000_000
-PREPARED = Spelt("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'perdure%'", {})
+PREPARED = Asked("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'perdure%'", {})
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ async def connection(postgres_url: str) -> AsyncIterator[psycopg.AsyncConnection
 async def test_both_sides_may_send_more_than_fits_between_them(
     connection: psycopg.AsyncConnection,
 ) -> None:
-    echo = Spelt("SELECT :said::text", {"said": MUCH})
+    echo = Asked("SELECT :said::text", {"said": MUCH})
 
     async with asyncio.timeout(30):
         rows = await Pipeline(connection).run([echo] * 5)
@@ -38,14 +38,25 @@ async def test_what_failed_with_others_is_prepared_the_next_time(
     connection: psycopg.AsyncConnection,
 ) -> None:
     trips, divided = Pipeline(connection), "SELECT 1 / :by::int"
-    other = Spelt("SELECT :a::int + :b::int + :a::int", {"a": 1, "b": 2})
-    await trips.run([Spelt(divided, {"by": 1}), other])
+    other = Asked("SELECT :a::int + :b::int + :a::int", {"a": 1, "b": 2})
+    await trips.run([Asked(divided, {"by": 1}), other])
 
     with pytest.raises(psycopg.errors.DivisionByZero):
-        await trips.run([Spelt(divided, {"by": 0}), other])
+        await trips.run([Asked(divided, {"by": 0}), other])
 
-    assert await trips.run([Spelt(divided, {"by": 1}), other]) == [[(1,)], [(4,)]]
+    assert await trips.run([Asked(divided, {"by": 1}), other]) == [[(1,)], [(4,)]]
     assert (await trips.run([PREPARED]))[0][0][0] >= 2
+
+
+async def test_what_goes_behind_changes_nothing_of_what_came_before(
+    connection: psycopg.AsyncConnection,
+) -> None:
+    trips, good, bad = Pipeline(connection), Asked("SELECT 1", {}), Asked("SELECT 1 / 0", {})
+
+    assert await trips.run([good], behind=[bad]) == [[(1,)]]
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        await trips.run([bad], behind=[good])
+    assert await trips.run([good], behind=[good]) == [[(1,)]]
 
 
 async def test_only_so_many_statements_are_prepared(
@@ -55,15 +66,15 @@ async def test_only_so_many_statements_are_prepared(
     trips = Pipeline(connection)
     for _ in range(3):
         for number in range(10):
-            await trips.run([Spelt(f"SELECT {number}", {})])
+            await trips.run([Asked(f"SELECT {number}", {})])
 
     assert await trips.run([PREPARED]) == [[(3,)]]
 
 
 async def test_a_connection_that_is_gone_is_told(connection: psycopg.AsyncConnection) -> None:
-    end = Spelt("SELECT pg_terminate_backend(pg_backend_pid())", {})
+    end = Asked("SELECT pg_terminate_backend(pg_backend_pid())", {})
 
     with pytest.raises(psycopg.OperationalError):
-        await Pipeline(connection).run([Spelt("SELECT 1", {}), end, Spelt("SELECT 2", {})])
+        await Pipeline(connection).run([Asked("SELECT 1", {}), end, Asked("SELECT 2", {})])
 
     assert connection.closed

@@ -24,10 +24,9 @@ from perdure.engine.catalogue import (
     check_payload,
     known_tasks,
 )
-from perdure.engine.client import CommitBatcher, Made, handle_of, new_run, work_of
+from perdure.engine.client import CommitBatcher, Made, handle_of, new_run
 from perdure.engine.options import TaskSettings, TriggerOptions
 from perdure.errors import PerdureError, TaskNotFound
-from perdure.storage.protocol import Committed
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -79,8 +78,6 @@ class Asking:
                 commit = self._creation(task, wish, actor, batch_id, span.carrier)
                 span.about(commit.run.id)
                 outcome: Made = await self._batches.commit(commit)
-            if isinstance(outcome, Committed):
-                self._app.hints.publish([work_of(commit)])
             return handle_of(self._app, task, outcome)
         except PerdureError as error:
             return error

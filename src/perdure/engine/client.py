@@ -63,7 +63,6 @@ class Client:
             )
             span.about(commit.run.id)
             outcome = await self._batches.commit(commit)
-        self._publish([commit], [outcome])
         return handle_of(self._app, task, outcome)
 
     async def trigger_many(
@@ -73,7 +72,6 @@ class Client:
         with self._app.tracing.trigger(task.name, options.queue or task.settings.queue) as span:
             now, continued = self._app.time(), await self._continued(options)
             outcomes = await self._batches.commit_all(bulk.parts(now, continued, span.carrier))
-        self._publish(bulk.commits, outcomes)
         return bulk.handles(outcomes)
 
     async def _continued(self, options: TriggerOptions) -> Run | None:
@@ -84,10 +82,6 @@ class Client:
         if parent is not None and parent.run.id == options.continuation_of:
             return parent.run
         return await write.load(self._app.storage, options.continuation_of)
-
-    def _publish(self, commits: Sequence[Commit], outcomes: Sequence[Made]) -> None:
-        pairs = zip(commits, outcomes, strict=True)
-        self._app.hints.publish({work_of(c) for c, made in pairs if isinstance(made, Committed)})
 
 
 class Bulk(Generic[R]):
@@ -300,7 +294,8 @@ def _parent() -> Context | None:
 
 
 class CommitBatcher:
-    """Group commit: whoever comes while a commit is under way shares the next one."""
+    """Group commit: whoever comes while a commit is under way shares the next one. Whoever waits
+    for such work is told."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -350,10 +345,15 @@ class CommitBatcher:
         return group
 
     async def _outcomes(self, commits: Sequence[Commit]) -> Sequence[Made]:
+        hint, topics = self._app.hints, frozenset(map(work_of, commits))
+        riding = hint.ride(topics)
         try:
-            return await self._app.storage.commit(commits)
+            outcomes = await self._app.storage.commit(commits, telling=riding)
         except Exception as error:  # noqa: BLE001  # handed to whoever waits for it
             return [error] * len(commits)
+        if any(isinstance(outcome, Committed) for outcome in outcomes):
+            (hint.hub.tell if riding else hint.publish)(topics)
+        return outcomes
 
 
 class _Waiting(NamedTuple):

@@ -168,7 +168,8 @@ class Hints:
         self._clock = clock
         self._transport = transport
         self._pending: set[str] = set()
-        self._is_stopping = False
+        self._rides = transport is not None and transport.rides
+        self._is_stopping = self._is_resting = False
         self._sender: asyncio.Task[None] | None = None
         self._ears: set[asyncio.Task[None]] = set()
 
@@ -204,6 +205,16 @@ class Hints:
         if told and self._sender is not None:
             self._on_loop(self._post, told)
 
+    def ride(self, topics: Topics) -> Topics:
+        """What a commit that speaks of these may carry, so that it need not be published: all of
+        it, or nothing if hints cannot, or if one has just been sent. On this loop."""
+        if self._sender is None or self._is_resting or self._pending or not self._rides:
+            return frozenset()
+        self._is_resting = True
+        self._wanted.set()
+        self.hub.sent.add()
+        return topics | self.hub.signature
+
     def set_hearing(self, wanted: bool) -> None:
         """From any thread: the hub has chosen."""
         self._on_loop(self._hear_or_hush, wanted)
@@ -234,8 +245,11 @@ class Hints:
             self._wanted.clear()
             topics, self._pending = frozenset(self._pending), set()
             if topics:
+                self._is_resting = True
                 await self._notify(transport, topics | self.hub.signature)
+            if self._is_resting:
                 await self._clock.sleep(COALESCE)
+                self._is_resting = False
         if self._pending:
             await self._notify(transport, frozenset(self._pending) | self.hub.signature)
 

@@ -107,7 +107,9 @@ class Facts:
         self._claim_size = registry.histogram(table.CLAIM_SIZE)
         self._commit_size = registry.histogram(table.COMMIT_SIZE)
 
-    def committed(self, outcomes: Sequence[Outcome], batch: Sequence[Commit]) -> None:
+    def committed(
+        self, outcomes: Sequence[Outcome], batch: Sequence[Commit], telling: object = ()
+    ) -> None:
         if not batch:
             return
         self._commit_size.observe(len(batch))

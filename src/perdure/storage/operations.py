@@ -41,6 +41,9 @@ NOT_OVER_HTTP = {
 }
 """Methods of the contract that have no operation, and why."""
 
+_STAYS = {"telling": "hints have operations of their own: `hear` and `notify`"}
+"""Arguments that do not travel, and why."""
+
 _NAMES = {
     "Neglect": Neglect,
     "Vitals": Vitals,
@@ -109,7 +112,7 @@ def _operation(method: Any) -> Operation:
     answer = _travelling(hints.pop("return"))
     fields: list[Any] = []
     for name, parameter in inspect.signature(method).parameters.items():
-        if name in hints:
+        if name in hints and name not in _STAYS:
             field = (name, _travelling(hints[name]))
             has_default = parameter.default is not parameter.empty
             fields.append((*field, parameter.default) if has_default else field)

@@ -207,6 +207,9 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
 class HintTransport(Protocol):
     """Carries "look now" to other processes. It may lose hints; it never blocks a write."""
 
+    rides: bool
+    """Whether hints can travel with a commit; see `Storage.commit`."""
+
     async def notify(self, topics: frozenset[str]) -> None: ...
 
     async def listen(self, on_topics: Callable[[frozenset[str] | None], None]) -> None:
@@ -252,7 +255,9 @@ class Storage(Questions, ScheduleStorage, WebhookStorage, Oversight, Protocol):
 
     async def close(self) -> None: ...
 
-    async def commit(self, batch: Sequence[Commit]) -> list[Outcome]:
+    async def commit(
+        self, batch: Sequence[Commit], *, telling: frozenset[str] = frozenset()
+    ) -> list[Outcome]:
         """Store each item, all of it or nothing. They share a transaction, not a fate.
 
         An item is judged against the stored run in this order: sequence (SequenceConflict),
@@ -260,6 +265,9 @@ class Storage(Questions, ScheduleStorage, WebhookStorage, Oversight, Protocol):
         rests on one (SequenceConflict), guards of its effects (SequenceConflict), keys
         (Existing). Of two items with one key the first wins. An item stored before under the
         same commit id is Committed again, without effect.
+
+        Others are told of the topics in `telling` as soon as it is stored, if its hints ride: that
+        is sooner than whoever asked for it could tell them. One that was not stored may be told.
         """
         ...
 

@@ -78,6 +78,10 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
     async def _write_once(self, make: Make[T]) -> T:
         """The same, but never again once its COMMIT may have gone through."""
 
+    async def _write_telling(self, topics: frozenset[str], make: Make[T]) -> T:
+        """The same as `_write`; others are told, where hints ride."""
+        return await self._write(make)
+
     async def _write_soon(self, make: Make[T]) -> T:
         """The same as `_write`, for what cannot wait long once the database is back."""
         return await self._write(make)
@@ -92,11 +96,13 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
     async def was_stored(self, commit: Commit) -> bool:
         return await self._write(lambda: find_commit(commit, self.dialect))
 
-    async def commit(self, batch: Sequence[Commit]) -> list[Outcome]:
+    async def commit(
+        self, batch: Sequence[Commit], *, telling: frozenset[str] = frozenset()
+    ) -> list[Outcome]:
         if not batch:
             return []
         try:
-            return await self._write(lambda: commit_batch(batch, self.dialect))
+            return await self._write_telling(telling, lambda: commit_batch(batch, self.dialect))
         except AlreadyStored:
             return await self._write(lambda: commit_batch(batch, self.dialect, settling=True))
         except StorageRefused as refusal:

@@ -20,6 +20,8 @@ MARGIN = timedelta(seconds=10)
 class HttpHints:
     """`session` is a name of its own, by which the server knows this listener again."""
 
+    rides = False
+
     def __init__(self, client: Client, session: str) -> None:
         self._client = client
         self._session = session

@@ -129,7 +129,9 @@ class HttpStorage:
 
     # Owning runs
 
-    async def commit(self, batch: Sequence[Commit]) -> list[Outcome]:
+    async def commit(
+        self, batch: Sequence[Commit], *, telling: frozenset[str] = frozenset()
+    ) -> list[Outcome]:
         outcomes: list[Outcome] = []
         for part in in_parts(batch, MOST_BYTES) if batch else ():
             outcomes += await self._commit(part)

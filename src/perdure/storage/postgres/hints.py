@@ -1,8 +1,9 @@
 """Wake-ups over LISTEN and NOTIFY.
 
-A NOTIFY is sent by itself, after the transaction it speaks of: inside, it would cost every commit
-the database-wide lock that NOTIFY takes. One direct connection listens. Behind a pooler that
-shares connections between transactions nothing can be heard: give `listen_url`, or poll alone.
+A NOTIFY is a transaction of its own, after the one it speaks of: inside, it would cost every commit
+the database-wide lock that NOTIFY takes. It may travel right behind that one, though: then nobody
+waits for an answer in between. One direct connection listens. Behind a pooler that shares
+connections between transactions nothing can be heard: give `listen_url`, or poll alone.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ import psycopg
 from perdure.errors import StorageUnavailable
 from perdure.storage.postgres.dialect import CHANNEL, MOST_BYTES
 from perdure.storage.postgres.driver import translation
+from perdure.storage.postgres.pipeline import Asked
+from perdure.storage.postgres.pooling import PooledConnection
 from perdure.storage.topics import pack, unpack
 from perdure.telemetry import table
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
-Borrow = Callable[[], AbstractAsyncContextManager[Connection]]
+Borrow = Callable[[], AbstractAsyncContextManager[PooledConnection]]
 OnTopics = Callable[[frozenset[str] | None], None]
 
 CHECK_EVERY = timedelta(seconds=30)
@@ -36,15 +39,22 @@ KEEPALIVE: dict[str, Any] = {
 }
 
 NOTIFY = """
-SELECT pg_notify(%s, part)
-  FROM set_config('synchronous_commit', 'off', TRUE), unnest(%s::text[]) AS part
+SELECT pg_notify(:channel, part)
+  FROM set_config('synchronous_commit', 'off', TRUE), unnest(:parts::text[]) AS part
 """
 """Nobody waits for the disk: a hint need not survive anything."""
+
+
+def notice(topics: frozenset[str]) -> Asked:
+    parts = [part.decode() for part in pack(topics, MOST_BYTES)]
+    return Asked(NOTIFY, {"channel": CHANNEL, "parts": parts})
 
 
 class PostgresHints:
     """Notifies through the pool (`borrow`). Without `listen_url` it listens at `url`, if that
     leads straight to the server."""
+
+    rides = True
 
     def __init__(self, borrow: Borrow, url: str, listen_url: str | None) -> None:
         self._borrow = borrow
@@ -52,9 +62,8 @@ class PostgresHints:
         self._is_trusted = listen_url is not None
 
     async def notify(self, topics: frozenset[str]) -> None:
-        parts = [part.decode() for part in pack(topics, MOST_BYTES)]
         async with self._borrow() as connection:
-            await connection.execute(NOTIFY, (CHANNEL, parts))
+            await connection.trips.run([notice(topics)])
 
     async def listen(self, on_topics: OnTopics) -> None:
         """Returns, having heard nothing, where nothing can be heard."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import pq, waiting
-from psycopg.abc import PQGen
+from psycopg.abc import Buffer, PQGen
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq.abc import PGconn, PGresult
@@ -25,7 +25,11 @@ Form = tuple[bytes, tuple[int, ...]]
 """A text, and the types of its parameters."""
 
 
-class Spelt(NamedTuple):
+Spelt = tuple[bytes, Sequence[Buffer | None], tuple[int, ...], Sequence[int] | None]
+"""A text, the values of its parameters, their types and formats."""
+
+
+class Asked(NamedTuple):
     """A text with `:name` parameters, and their values."""
 
     text: str
@@ -42,14 +46,20 @@ class Pipeline:
         self._prepared: dict[Form, bytes] = {}
         self._numbers = count(1)
 
-    async def run(self, queries: Sequence[Spelt]) -> list[Rows]:
+    async def run(self, queries: Sequence[Asked], behind: Sequence[Asked] = ()) -> list[Rows]:
         """The rows of each; of an update that answers nothing, an empty one for each that it moved.
-        Raises what the first that failed did; what came after it was not run."""
+        Raises what the first that failed did; what came after it was not run. What goes `behind`
+        is a transaction of its own, in any case; how that ended, nobody is told."""
         server = self._connection.pgconn
         server.enter_pipeline_mode()
         prepared = [self._send(server, query) for query in queries]
         server.pipeline_sync()
-        answers = iter(await self._connection.wait(_answers(server)))
+        for query in behind:
+            text, given, types, formats = self._spelt(query)
+            server.send_query_params(text, given, types, formats)
+        if behind:
+            server.pipeline_sync()
+        answers = iter(await self._connection.wait(_answers(server, 1 + bool(behind))))
         server.exit_pipeline_mode()
         try:
             return [self._read(answers, form is not None) for form in prepared]
@@ -58,12 +68,9 @@ class Pipeline:
                 self._prepared.pop(form, None)
             raise
 
-    def _send(self, server: PGconn, query: Spelt) -> Form | None:
+    def _send(self, server: PGconn, query: Asked) -> Form | None:
         """The form that is prepared with it, if so."""
-        text, names = _numbered(query.text)
-        values = [query.parameters[name] for name in names]
-        given = self._values.dump_sequence(values, (PyFormat.AUTO,) * len(names))
-        types, formats = self._values.types or (), self._values.formats
+        text, given, types, formats = self._spelt(query)
         form = (text, types)
         is_new = form not in self._prepared and self._is_usual(form)
         if is_new:
@@ -74,6 +81,12 @@ class Pipeline:
         else:
             server.send_query_params(text, given, types, formats)
         return form if is_new else None
+
+    def _spelt(self, query: Asked) -> Spelt:
+        text, names = _numbered(query.text)
+        values = [query.parameters[name] for name in names]
+        given = self._values.dump_sequence(values, (PyFormat.AUTO,) * len(names))
+        return text, given, self._values.types or (), self._values.formats
 
     def _is_usual(self, form: Form) -> bool:
         """Whether it has been sent so often that the server should know it."""
@@ -100,8 +113,8 @@ def _numbered(text: str) -> tuple[bytes, tuple[str, ...]]:
     return PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", text).encode(), names
 
 
-def _answers(server: PGconn) -> PQGen[list[PGresult]]:
-    """Send what is still to be sent, then read to the end of the trip."""
+def _answers(server: PGconn, ends: int) -> PQGen[list[PGresult]]:
+    """Send what is still to be sent, then read until that many transactions have ended."""
     while server.flush():
         if (yield waiting.Wait.RW) & waiting.Ready.R:
             server.consume_input()  # or both sides would wait for the other to read
@@ -113,10 +126,10 @@ def _answers(server: PGconn) -> PQGen[list[PGresult]]:
         answer = server.get_result()
         if answer is None:
             _check_connection(server)
-        elif answer.status == pq.ExecStatus.PIPELINE_SYNC:
-            return answers
-        else:
+        elif answer.status != pq.ExecStatus.PIPELINE_SYNC:
             answers.append(answer)
+        elif (ends := ends - 1) == 0:
+            return answers
 
 
 def _check_connection(server: PGconn) -> None:

@@ -19,8 +19,8 @@ from perdure.errors import StorageUnavailable
 from perdure.storage.migrate import check_version, load_migrations, pending
 from perdure.storage.postgres.dialect import PostgresDialect, columns
 from perdure.storage.postgres.driver import QUERIES, register, translation
-from perdure.storage.postgres.hints import PostgresHints
-from perdure.storage.postgres.pipeline import Spelt
+from perdure.storage.postgres.hints import PostgresHints, notice
+from perdure.storage.postgres.pipeline import Asked
 from perdure.storage.postgres.pooling import (
     NAME,
     PooledConnection,
@@ -39,6 +39,7 @@ OnStatement = Callable[[str], None]
 
 MIGRATIONS = load_migrations("perdure.storage.postgres")
 MIGRATION_LOCK = 7_266_837_483  # any number, the same everywhere
+IDLE = psycopg.pq.TransactionStatus.IDLE
 RETRIES = 8
 FIRST_DELAY = timedelta(milliseconds=20)
 MAX_DELAY = timedelta(seconds=2)
@@ -141,6 +142,9 @@ class PostgresStorage(SqlStorage):
     async def _write(self, make: Make[T]) -> T:
         return await self._retrying(make, lambda transaction: True)
 
+    async def _write_telling(self, topics: frozenset[str], make: Make[T]) -> T:
+        return await self._retrying(make, lambda transaction: True, telling=topics)
+
     async def _write_soon(self, make: Make[T]) -> T:
         return await self._retrying(make, lambda transaction: True, longest=SOON)
 
@@ -155,11 +159,12 @@ class PostgresStorage(SqlStorage):
         make: Make[T],
         may_repeat: Callable[[_Transaction], bool],
         longest: timedelta = MAX_DELAY,
+        telling: frozenset[str] = frozenset(),
     ) -> T:
         """Again from the start while the database says that it was transient."""
         attempt = 0
         while True:
-            transaction = _Transaction(self._on_statement)
+            transaction = _Transaction(self._on_statement, telling)
             try:
                 async with self._connection() as connection:
                     return await transaction.run(connection, make())
@@ -180,8 +185,11 @@ class PostgresStorage(SqlStorage):
         try:
             if self._pool.closed:
                 await self._pool.open()
-            async with self._pool.connection() as connection:
+            connection = await self._pool.getconn()
+            try:
                 yield connection
+            finally:
+                await self._pool.putconn(connection)
         except (PoolTimeout, PoolClosed) as error:
             why = f"; the last try said: {str(self._refused[0]).strip()}" if self._refused else ""
             raise StorageUnavailable(f"PostgreSQL: {error}{why}") from error
@@ -192,8 +200,9 @@ class PostgresStorage(SqlStorage):
 class _Transaction:
     """One operation in one transaction. BEGIN and COMMIT travel with its first and last trips."""
 
-    def __init__(self, on_statement: OnStatement | None) -> None:
+    def __init__(self, on_statement: OnStatement | None, telling: frozenset[str]) -> None:
         self._on_statement = on_statement
+        self._telling = telling
         self._begun = False
         self.is_ambiguous = False
 
@@ -205,14 +214,16 @@ class _Transaction:
             await connection.close()
             raise
         finally:
-            with contextlib.suppress(psycopg.Error):
-                await connection.rollback()
+            if connection.pgconn.transaction_status != IDLE:
+                with contextlib.suppress(psycopg.Error):
+                    await connection.rollback()
 
     async def _trip(self, connection: PooledConnection, request: Trip) -> list[Rows]:
         before, after = self._frame(request)
         steps = (*before, *request.steps, *after)
         try:
-            results = await self._send(connection, steps)
+            behind = [notice(self._telling)] if request.last and self._telling else []
+            results = await self._send(connection, steps, behind)
         except psycopg.Error as error:
             self.is_ambiguous = request.last and connection.closed
             raise translation(error) from error
@@ -227,25 +238,27 @@ class _Transaction:
         self._begun = True
         return before, (Step("commit"),) if request.last else ()
 
-    async def _send(self, connection: PooledConnection, steps: tuple[Statement, ...]) -> list[Rows]:
+    async def _send(
+        self, connection: PooledConnection, steps: tuple[Statement, ...], behind: list[Asked]
+    ) -> list[Rows]:
         for step in steps:
             if self._on_statement is not None:
                 self._on_statement(step.query)
-        return await connection.trips.run([_spelt(step) for step in steps])
+        return await connection.trips.run([_spelt(step) for step in steps], behind)
 
 
 def _are_simple(steps: tuple[Statement, ...]) -> bool:
     return len(steps) == 1 or all(step.query.startswith("insert_") for step in steps)
 
 
-def _spelt(step: Statement) -> Spelt:
+def _spelt(step: Statement) -> Asked:
     query = QUERIES[step.query]
     if isinstance(step, Bulk):
-        return Spelt(query.text, columns(query, step.rows))
+        return Asked(query.text, columns(query, step.rows))
     if isinstance(step, Many):
-        return Spelt(query.text, {"rows": msgspec.json.encode(step.rows).decode()})
+        return Asked(query.text, {"rows": msgspec.json.encode(step.rows).decode()})
     text = query.text
     if "{conditions}" in text:
         pieces = [QUERIES[name].text for name in step.conditions] or ["TRUE"]
         text = text.replace("{conditions}", " AND ".join(pieces))
-    return Spelt(text, step.parameters)
+    return Asked(text, step.parameters)

@@ -43,6 +43,8 @@ WATCH_EVERY = timedelta(milliseconds=75)
 class SocketHints:
     """Tells and hears through `directory`. It does not hear itself."""
 
+    rides = False
+
     def __init__(self, database: str, directory: Path) -> None:
         self._directory = directory
         self._prefix = hashlib.sha256(os.path.realpath(database).encode()).hexdigest()[:16] + "-"
@@ -90,6 +92,8 @@ class SocketHints:
 
 class WatchHints:
     """Tells nothing. `position` is read while somebody listens; another one means news."""
+
+    rides = False
 
     def __init__(self, clock: Clock, position: Callable[[], Awaitable[int]]) -> None:
         self._clock = clock

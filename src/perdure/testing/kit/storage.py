@@ -77,9 +77,11 @@ class KitStorage(SqlStorage):
         await self._pass_after(before, " and ".join(happened))
         return claimed
 
-    async def commit(self, batch: Sequence[Commit]) -> list[Outcome]:
+    async def commit(
+        self, batch: Sequence[Commit], *, telling: frozenset[str] = frozenset()
+    ) -> list[Outcome]:
         before = await self._pass(f"before {_events_of(batch)}") if batch else None
-        outcomes = await super().commit(batch)
+        outcomes = await super().commit(batch, telling=telling)
         await self._pass_after(before, _events_of(batch))
         return outcomes
 

@@ -280,10 +280,12 @@ class FaultyStorage(SqlStorage):
         value: T = await self._server.call(self._process, name, operation)
         return value
 
-    async def commit(self, batch: Sequence[Commit]) -> list[Outcome]:
+    async def commit(
+        self, batch: Sequence[Commit], *, telling: frozenset[str] = frozenset()
+    ) -> list[Outcome]:
         oracle = self._server.oracle
         try:
-            outcomes = await super().commit(batch)
+            outcomes = await super().commit(batch, telling=telling)
         except StorageUnavailable:
             oracle.answer_lost(batch)
             raise
@@ -348,6 +350,8 @@ class Network:
 
 
 class _Transport:
+    rides = False
+
     def __init__(self, network: Network, process: Process) -> None:
         self._network = network
         self._process = process

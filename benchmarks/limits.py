@@ -1,0 +1,67 @@
+"""Why a promise is missed, where it is: what the limit is, and the profile that shows it.
+
+The page quotes what stands in `LIMITS` for every target that these results miss, and for no other.
+Whoever changes what a profile shows takes it again and changes it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from benchmarks.targets import Judged
+
+
+class Profile(NamedTuple):
+    """Where the time goes. `title` says of what, how it was taken, and when."""
+
+    title: str
+    unit: str
+    parts: tuple[tuple[str, float], ...]
+
+
+class Limit(NamedTuple):
+    """`name` is the chart's; `targets` are named as `targets.py` calls them."""
+
+    name: str
+    targets: tuple[str, ...]
+    says: str
+    profile: Profile
+
+
+LIMITS = (
+    Limit(
+        name="start",
+        targets=("Start, p50: of PgQueuer's", "Start, p99: of PgQueuer's"),
+        says="A claim here takes two trips to the database: one that searches and locks, one that"
+        " writes what Python has decided, with its events, and commits. PgQueuer decides in SQL, in"
+        " one statement, and keeps no history of it. That trip, and deciding, are the difference;"
+        " each of these processes has just been woken, so that its code comes from cold caches and"
+        " takes about three times as long as in a busy one.",
+        profile=Profile(
+            title="From trigger to start on PostgreSQL, in another process, at 20 a second:"
+            " medians of time stamps, 2026-11-17",
+            unit="ms",
+            parts=(
+                ("the caller prepares the run", 0.53),
+                ("it is stored and synced, and the worker hears", 1.57),
+                ("the worker wakes up and asks", 0.47),
+                ("search for due runs, one trip", 0.74),
+                ("decide the claim and the start", 0.22),
+                ("write and sync them, one trip", 0.89),
+                ("hand over to the handler's loop", 0.41),
+            ),
+        ),
+    ),
+)
+
+
+def reached(missed: Iterable[Judged]) -> list[Limit]:
+    """The limits that these targets ran into."""
+    names = {one.target.says for one in missed}
+    return [limit for limit in LIMITS if names & set(limit.targets)]
+
+
+def unexplained(missed: Iterable[Judged]) -> list[str]:
+    explained = {target for limit in LIMITS for target in limit.targets}
+    return [one.target.says for one in missed if one.target.says not in explained]
