@@ -79,7 +79,7 @@ _OWN_WORDS = frozenset(
 """Events of our own making, every value of which was checked on its way in. All others carry what
 operators and handlers say, and are read back before they are stored."""
 
-_TAKES_OVER = (EventType.DELIVERY_REQUESTED, EventType.LEASE_CLAIMED)
+_TAKES_OVER = frozenset({EventType.DELIVERY_REQUESTED, EventType.LEASE_CLAIMED})
 
 
 def rests_on_expiry(run: Run, events: Sequence[Event]) -> bool:
@@ -87,12 +87,15 @@ def rests_on_expiry(run: Run, events: Sequence[Event]) -> bool:
     lease = run.lease
     if lease is None:
         return False
-    return any(_needs_its_end(event, lease) for event in events)
+    for event in events:
+        if _needs_its_end(event, lease):
+            return True
+    return False
 
 
 def _needs_its_end(event: Event, lease: Lease) -> bool:
-    kind, actor = event.type, event.actor
-    if kind is EventType.CANCELLATION_REQUESTED:
-        return False
+    if event.type in _TAKES_OVER:
+        return True
+    actor = event.actor
     is_holder = actor.id == lease.worker_id and actor.type is ActorType.WORKER
-    return kind in _TAKES_OVER or not is_holder
+    return not is_holder and event.type is not EventType.CANCELLATION_REQUESTED

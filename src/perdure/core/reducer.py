@@ -14,7 +14,7 @@ from perdure.core.failure import Failure
 from perdure.core.guards import PREDICATES, Predicate
 from perdure.core.lifecycle import ARROWS, TERMINAL, EventType, Status
 from perdure.core.run import Cancellation, Counters, Lease, Run, Streak
-from perdure.errors import InvariantViolation, SequenceConflict
+from perdure.errors import InvariantViolation, PerdureError, SequenceConflict
 
 MAX_SEQUENCE = 2**31 - 1
 
@@ -27,13 +27,16 @@ def project(run: Run | None, events: Sequence[e.Event], expected_sequence: int) 
 
     Raises SequenceConflict if the run is elsewhere, InvariantViolation for anything impossible.
     """
-    _check_sequence(run, events, expected_sequence)
+    here = 0 if run is None else run.sequence
+    if expected_sequence != here or type(expected_sequence) is not int:
+        raise _misplaced(run, events, expected_sequence)
     if not events:
         raise InvariantViolation(_name(run, events), "an append needs at least one event")
-    first, rest = (create(events[0]), events[1:]) if run is None else (run, events)
-    for event in rest:
-        first = apply(first, event)
-    return first
+    if run is None:
+        run, events = create(events[0]), events[1:]
+    for event in events:
+        run = apply(run, event)
+    return run
 
 
 def replay(events: Sequence[e.Event]) -> Run:
@@ -99,12 +102,10 @@ def apply(run: Run, event: e.Event) -> Run:
     return effect(run, event)
 
 
-def _check_sequence(run: Run | None, events: Sequence[e.Event], expected: int) -> None:
+def _misplaced(run: Run | None, events: Sequence[e.Event], expected: int) -> PerdureError:
     if type(expected) is not int or not 0 <= expected <= MAX_SEQUENCE:
-        raise InvariantViolation(_name(run, events), f"{expected!r} is not a sequence")
-    actual = 0 if run is None else run.sequence
-    if expected != actual:
-        raise SequenceConflict(_name(run, events), expected, None if run is None else actual)
+        return InvariantViolation(_name(run, events), f"{expected!r} is not a sequence")
+    return SequenceConflict(_name(run, events), expected, None if run is None else run.sequence)
 
 
 def _name(run: Run | None, events: Sequence[e.Event]) -> str:
