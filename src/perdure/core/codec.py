@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from operator import attrgetter
 from typing import Any, get_type_hints
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from perdure.core.events import Event, RunCreated
 from perdure.core.reducer import creation
@@ -54,7 +53,6 @@ _State = msgspec.defstruct(
     frozen=True,
     omit_defaults=True,
 )
-_state_of = attrgetter(*STATE_FIELDS)
 
 _encode = msgspec.json.Encoder().encode
 _decode_packed = msgspec.json.Decoder(_Packed).decode
@@ -99,7 +97,29 @@ def _upcast(text: str | bytes) -> tuple[Event, ...]:
 
 def encode_state(run: Run) -> str:
     """What may change about a run, as it is stored beside its history."""
-    return _encode(_State(*_state_of(run))).decode()
+    # Spelt out, since looking the fields up by name takes twice as long.
+    state = _State(
+        run.queue,
+        run.status,
+        run.sequence,
+        run.updated_at,
+        run.priority,
+        run.run_at,
+        run.trace_carrier,
+        run.counters,
+        run.lease,
+        run.dispatched_at,
+        run.dispatch_expires_at,
+        run.started_at,
+        run.finished_at,
+        run.failure,
+        run.streak,
+        run.result_json,
+        run.reason,
+        run.cancellation,
+        run.awaiting,
+    )
+    return _encode(state).decode()
 
 
 def restore(created: Event, state: str | bytes, lease_expires_at: datetime | None) -> Run:
@@ -107,7 +127,7 @@ def restore(created: Event, state: str | bytes, lease_expires_at: datetime | Non
     if not isinstance(created, RunCreated):
         raise UnreadableHistory(created.run_id, "its history does not begin with its creation")
     try:
-        values = _state_of(_decode_state(state))
+        values = astuple(_decode_state(state))
     except ValueError as error:
         raise UnreadableHistory(created.run_id, f"its state is damaged: {error}") from error
     run = Run(*creation(created), *values)

@@ -48,9 +48,8 @@ def create(event: e.Event) -> Run:
     """The run right after its first event."""
     if not isinstance(event, e.RunCreated):
         raise InvariantViolation(event.run_id, f"{event.type} cannot be the first event")
-    start = (event.queue, event.priority, event.run_at, event.trace_carrier)
-    fields: tuple[Any, ...] = (*creation(event), *start, Status.QUEUED, 1, event.occurred_at)
-    return Run(*fields)
+    start = (event.queue, Status.QUEUED, 1, event.occurred_at)
+    return Run(*creation(event), *start, event.priority, event.run_at, event.trace_carrier)
 
 
 def creation(event: e.RunCreated) -> tuple[Any, ...]:

@@ -192,16 +192,15 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     created_by: Actor
     created_at: datetime
 
-    # Start from `run.created`, changed only by the event that says so.
+    # Changed by the events that say so; `queue`, `priority`, `run_at` and `trace_carrier` start
+    # from `run.created`.
     queue: str
-    priority: int
-    run_at: datetime | None
-    trace_carrier: dict[str, str] | None
-
-    # Projected.
     status: Status
     sequence: int
     updated_at: datetime
+    priority: int = 0
+    run_at: datetime | None = None
+    trace_carrier: dict[str, str] | None = None
     counters: Counters = Counters()
     lease: Lease | None = None
     dispatched_at: datetime | None = None
@@ -280,26 +279,6 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         return self.schedule_id is not None and begun and not self.is_terminal
 
 
-STATE_FIELDS = (
-    "queue",
-    "priority",
-    "run_at",
-    "trace_carrier",
-    "status",
-    "sequence",
-    "updated_at",
-    "counters",
-    "lease",
-    "dispatched_at",
-    "dispatch_expires_at",
-    "started_at",
-    "finished_at",
-    "failure",
-    "streak",
-    "result_json",
-    "reason",
-    "cancellation",
-    "awaiting",
-)
+STATE_FIELDS = Run.__struct_fields__[Run.__struct_fields__.index("queue") :]
 """The fields later events may change: what storage keeps beside the history. `NULL` results are
 kept as such, so that a run without a result differs from one that returned nothing."""
