@@ -3,20 +3,23 @@
 A commit's events are stored together as `{"v": 1, "events": […]}`. `v` is the format of the
 whole text. When the shape of an event changes, `FORMAT` grows by one and `UPCASTERS` gets a
 function that turns the older format's plain objects into the next one's.
+
+A policy is stored as far as it differs from `Policy()`. Most do not, and it is half of the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, get_type_hints
 
 import msgspec
-from msgspec.structs import astuple, replace
+from msgspec.structs import asdict, astuple, replace
 
 from perdure.core.events import Event, RunCreated
 from perdure.core.reducer import creation
-from perdure.core.run import STATE_FIELDS, Run
+from perdure.core.run import STATE_FIELDS, Policy, Run
 from perdure.core.values import NULL
 from perdure.errors import InvalidInput, UnreadableHistory
 
@@ -63,7 +66,17 @@ _decode_state = msgspec.json.Decoder(_State).decode
 
 def encode_events(events: Sequence[Event]) -> str:
     """One commit's events, as they are stored."""
+    first = events[0]
+    if type(first) is RunCreated:
+        events = (replace(first, policy=_difference(first.policy)), *events[1:])
     return _encode(_Packed(FORMAT, tuple(events))).decode()
+
+
+@lru_cache
+def _difference(policy: Policy) -> msgspec.Raw:
+    """What a policy says differently, as it is stored."""
+    said, usual = asdict(policy), asdict(Policy())
+    return msgspec.Raw(_encode({name: said[name] for name in said if said[name] != usual[name]}))
 
 
 def decode_events(text: str | bytes) -> tuple[Event, ...]:

@@ -81,8 +81,8 @@ class OnExhausted(StrEnum):
 class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The rules this run lives by: a snapshot, so that its history explains itself.
 
-    Every field is written out, also where it has its default value: a later version's
-    defaults must not change what an old history meant.
+    The values here are what a stored policy means by what it leaves out, so they never change.
+    What a task is given that says nothing is another matter, and may.
     """
 
     max_attempts: int = 3
