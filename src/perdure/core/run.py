@@ -233,9 +233,9 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     @property
     def claimable_at(self) -> datetime | None:
         """From when a worker may claim it; none if it may not be claimed as it is."""
-        if self.status in _CLAIMED_WHEN_DUE:
-            return self.run_at
-        return (self.run_at or self.updated_at) if self.status is Status.QUEUED else None
+        if self.status is Status.QUEUED:
+            return self.run_at or self.updated_at
+        return self.run_at if self.status in _CLAIMED_WHEN_DUE else None
 
     @property
     def claim_rank(self) -> datetime | None:
@@ -260,7 +260,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
     def has_expired(self, now: datetime) -> bool:
         """Whether nobody began it in time."""
-        return self.may_expire and self.expires_at is not None and self.expires_at <= now
+        return self.expires_at is not None and self.expires_at <= now and self.may_expire
 
     @property
     def schedule_id(self) -> str | None:
@@ -275,8 +275,9 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     def holds_schedule_slot(self) -> bool:
         """An occurrence is active from its first claim to its end, retries and waits included;
         one that is reserved is about to be."""
-        begun = self.counters.claims > 0 or self.dispatch_expires_at is not None
-        return self.schedule_id is not None and begun and not self.is_terminal
+        if self.source.schedule_id is None or self.is_terminal:
+            return False
+        return self.counters.claims > 0 or self.dispatch_expires_at is not None
 
 
 STATE_FIELDS = Run.__struct_fields__[Run.__struct_fields__.index("queue") :]
