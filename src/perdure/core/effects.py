@@ -15,7 +15,7 @@ import msgspec
 
 from perdure.core import events as e
 from perdure.core.failure import FailureKind, clean_reason
-from perdure.core.lifecycle import Status
+from perdure.core.lifecycle import DEAD_LETTERED, Status
 from perdure.core.retry import LONGEST
 from perdure.core.run import Actor, Run
 from perdure.core.values import as_it_will_be_read
@@ -105,7 +105,7 @@ def consequences(
 ) -> Effects:
     """What follows from `events`, which led to `run`."""
     has_keys = run.idempotency_key or run.singleton_key or run.occurrence_key
-    is_dead, is_pushed = run.status is Status.DEAD_LETTERED, run.queue in pushed_queues
+    is_dead, is_pushed = run.status is DEAD_LETTERED, run.queue in pushed_queues
     if not (has_keys or is_dead or is_pushed):
         return NO_EFFECTS
     effects = Effects(

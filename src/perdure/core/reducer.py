@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from perdure.core import events as e
 from perdure.core.failure import Failure
 from perdure.core.guards import PREDICATES, Predicate
-from perdure.core.lifecycle import ARROWS, TERMINAL, EventType, Status
+from perdure.core.lifecycle import ARROWS, CLAIMED, RUNNING, SUCCEEDED, TERMINAL, EventType, Status
 from perdure.core.run import Cancellation, Counters, Lease, Run, Streak
 from perdure.errors import InvariantViolation, PerdureError, SequenceConflict
 
@@ -176,7 +176,7 @@ def _lease_claimed(run: Run, event: e.RunLeaseClaimed) -> Run:
         run,
         sequence=run.sequence + 1,
         updated_at=now,
-        status=Status.CLAIMED,
+        status=CLAIMED,
         counters=replace(run.counters, claims=fence),
         lease=Lease(
             token=event.token,
@@ -215,7 +215,7 @@ def _started(run: Run, event: e.RunStarted) -> Run:
         run,
         sequence=run.sequence + 1,
         updated_at=event.occurred_at,
-        status=Status.RUNNING,
+        status=RUNNING,
         counters=replace(run.counters, attempts=event.attempt),
         lease=replace(run.lease, attempt=event.attempt),
         failure=None,
@@ -228,7 +228,7 @@ def _succeeded(run: Run, event: e.RunSucceeded) -> Run:
         run,
         sequence=run.sequence + 1,
         updated_at=event.occurred_at,
-        status=Status.SUCCEEDED,
+        status=SUCCEEDED,
         lease=None,
         finished_at=event.occurred_at,
         result_json=event.result_json,

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from perdure.core.failure import Failure
-from perdure.core.lifecycle import LEASED, TERMINAL, Status
+from perdure.core.lifecycle import LEASED, QUEUED, TERMINAL, Status
 from perdure.core.retry import Backoff
 from perdure.core.values import decode_value
 
@@ -44,6 +44,7 @@ class Actor(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 SYSTEM = Actor(ActorType.SYSTEM)
+WORKER = ActorType.WORKER
 
 
 class SourceType(StrEnum):
@@ -233,7 +234,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     @property
     def claimable_at(self) -> datetime | None:
         """From when a worker may claim it; none if it may not be claimed as it is."""
-        if self.status is Status.QUEUED:
+        if self.status is QUEUED:
             return self.run_at or self.updated_at
         return self.run_at if self.status in _CLAIMED_WHEN_DUE else None
 
