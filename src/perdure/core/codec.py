@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import asdict, astuple, replace
 
 from perdure.core.events import Event, RunCreated
-from perdure.core.reducer import creation
+from perdure.core.reducer import made
 from perdure.core.run import STATE_FIELDS, Policy, Run
 from perdure.core.values import NULL
 from perdure.errors import InvalidInput, UnreadableHistory
@@ -140,10 +140,9 @@ def restore(created: Event, state: str | bytes, lease_expires_at: datetime | Non
     if not isinstance(created, RunCreated):
         raise UnreadableHistory(created.run_id, "its history does not begin with its creation")
     try:
-        values = astuple(_decode_state(state))
+        run = made(created, astuple(_decode_state(state)))
     except ValueError as error:
         raise UnreadableHistory(created.run_id, f"its state is damaged: {error}") from error
-    run = Run(*creation(created), *values)
     if run.lease is None or lease_expires_at is None:
         return run
     return replace(run, lease=replace(run.lease, expires_at=lease_expires_at))

@@ -49,12 +49,12 @@ def create(event: e.Event) -> Run:
     if not isinstance(event, e.RunCreated):
         raise InvariantViolation(event.run_id, f"{event.type} cannot be the first event")
     start = (event.queue, Status.QUEUED, 1, event.occurred_at)
-    return Run(*creation(event), *start, event.priority, event.run_at, event.trace_carrier)
+    return made(event, (*start, event.priority, event.run_at, event.trace_carrier))
 
 
-def creation(event: e.RunCreated) -> tuple[Any, ...]:
-    """What no later event changes, in the order of `Run`'s fields."""
-    return (
+def made(event: e.RunCreated, state: tuple[Any, ...]) -> Run:
+    """A run from what no later event changes, and from the rest (`STATE_FIELDS`)."""
+    return Run(
         event.run_id,
         event.environment,
         event.task,
@@ -78,6 +78,7 @@ def creation(event: e.RunCreated) -> tuple[Any, ...]:
         event.debug,
         event.actor,
         event.occurred_at,
+        *state,
     )
 
 
