@@ -31,7 +31,7 @@ UPCASTERS: dict[int, Callable[[Objects], Objects]] = {}
 (`msgspec.Raw`), so that payloads come through byte for byte."""
 
 
-class _Packed(msgspec.Struct):
+class _Packed(msgspec.Struct, gc=False):
     v: int
     events: tuple[Event, ...]
 
@@ -55,6 +55,7 @@ _State = msgspec.defstruct(
     ],
     frozen=True,
     omit_defaults=True,
+    gc=False,
 )
 
 _encode = msgspec.json.Encoder().encode

@@ -11,7 +11,7 @@ from perdure.core.events import Event
 from perdure.core.lifecycle import EventType
 from perdure.core.limits import Gate, freed_gates
 from perdure.core.reducer import project
-from perdure.core.run import WORKER, Lease, Run
+from perdure.core.run import WORKER, Run
 from perdure.core.values import as_it_will_be_read
 
 
@@ -88,14 +88,8 @@ def rests_on_expiry(run: Run, events: Sequence[Event]) -> bool:
     if lease is None:
         return False
     for event in events:
-        if _needs_its_end(event, lease):
+        kind, actor = event.type, event.actor
+        is_holder = actor.id == lease.worker_id and actor.type is WORKER
+        if kind in _TAKES_OVER or not (is_holder or kind is EventType.CANCELLATION_REQUESTED):
             return True
     return False
-
-
-def _needs_its_end(event: Event, lease: Lease) -> bool:
-    if event.type in _TAKES_OVER:
-        return True
-    actor = event.actor
-    is_holder = actor.id == lease.worker_id and actor.type is WORKER
-    return not is_holder and event.type is not EventType.CANCELLATION_REQUESTED

@@ -140,11 +140,9 @@ def _streak(run: Run, failure: Failure) -> Streak:
     return Streak(failure.fingerprint, run.streak.count + 1 if same and run.streak else 1)
 
 
-# Every run goes through `_lease_claimed`, `_started` and `_succeeded`. They are spelt out, since
-# gathering the changes first takes longer than making them.
-
-
 def _after(run: Run, event: e.Event, **changes: Any) -> Run:
+    """For what is rare. `_lease_claimed`, `_started` and `_succeeded` happen to every run, and do
+    without: gathering the changes takes longer than making them."""
     return replace(run, sequence=run.sequence + 1, updated_at=event.occurred_at, **changes)
 
 

@@ -36,6 +36,10 @@ class ActorType(StrEnum):
     CLIENT = "client"
 
 
+WORKER = ActorType.WORKER
+"""Has a name of its own for the same reason as `lifecycle.QUEUED`."""
+
+
 class Actor(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Who caused an event."""
 
@@ -44,7 +48,6 @@ class Actor(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 SYSTEM = Actor(ActorType.SYSTEM)
-WORKER = ActorType.WORKER
 
 
 class SourceType(StrEnum):

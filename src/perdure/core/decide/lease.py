@@ -27,7 +27,7 @@ NEVER_BEGAN = "never_began"
 POISON = "poison"
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One worker's offer for one run: its lease, and whether to begin the attempt at once."""
 
     token: str
