@@ -33,7 +33,7 @@ from perdure.core.failure import FailureKind
 from perdure.core.lifecycle import EventType, Status
 from perdure.core.reducer import replay
 from perdure.core.retry import Backoff, BackoffKind
-from perdure.core.run import OnExhausted, OnLeaseExpired, Run, Source, SourceType
+from perdure.core.run import OnExhausted, OnLeaseExpired, Policy, Run, Source, SourceType
 from perdure.errors import UnreadableHistory
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -139,10 +139,40 @@ def test_text_may_be_bytes_and_payloads_stay_as_they_were() -> None:
     assert bytes(event.payload_json) == b'{"n": 1.10, "big":123456789012345678901234567890}'
 
 
-def test_a_policy_is_written_out_in_full() -> None:
-    [event] = json.loads(encode_events([created()]))["events"]
+def test_a_policy_is_stored_as_far_as_it_is_unusual() -> None:
+    policy = a_policy(max_attempts=5, backoff=Backoff(factor=3.0))
+    text = encode_events([created(policy=policy)])
+    [event] = json.loads(text)["events"]
 
-    assert set(event["policy"]) == set(a_policy().__struct_fields__)
+    assert set(event["policy"]) == {"max_attempts", "backoff"}
+    assert set(event["policy"]["backoff"]) == set(Backoff().__struct_fields__)
+    assert decode_events(text) == (created(policy=policy),)
+
+
+def test_what_a_stored_policy_leaves_out_means_the_same_for_ever() -> None:
+    [event, *_] = decode_events(golden("history"))
+
+    assert isinstance(event, RunCreated)
+    assert event.policy == Policy(
+        max_attempts=3,
+        backoff=Backoff(
+            kind=BackoffKind.EXPONENTIAL,
+            initial=timedelta(seconds=1),
+            factor=2.0,
+            maximum=timedelta(hours=1),
+            spread=0.2,
+            delays=(),
+        ),
+        timeout=None,
+        lease_ttl=None,
+        on_lease_expired=OnLeaseExpired.RETRY,
+        on_exhausted=None,
+        poison_threshold=None,
+        max_abandons=10,
+        max_returns=50,
+        record_heartbeats=False,
+        idempotency_ttl=timedelta(days=30),
+    )
 
 
 def test_a_missing_result_differs_from_null() -> None:

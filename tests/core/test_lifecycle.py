@@ -25,7 +25,7 @@ from builders import (
 )
 from perdure.core.events import EVENT_CLASSES, Event
 from perdure.core.failure import FailureKind
-from perdure.core.guards import holds
+from perdure.core.guards import PREDICATES
 from perdure.core.lifecycle import (
     ACTIVE,
     ARROWS,
@@ -204,7 +204,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("run", "event", "arrow"), BROKEN)
 def test_an_event_that_breaks_its_guard_is_refused(run: Run, event: Event, arrow: Arrow) -> None:
-    assert not holds(arrow.guard, run, event)
+    assert not PREDICATES[arrow.guard](run, event)
     with pytest.raises(InvariantViolation, match="needs: "):
         apply(run, event)
 

@@ -11,7 +11,7 @@ from perdure.core.events import Event
 from perdure.core.lifecycle import EventType
 from perdure.core.limits import Gate, freed_gates
 from perdure.core.reducer import project
-from perdure.core.run import ActorType, Lease, Run
+from perdure.core.run import WORKER, Run
 from perdure.core.values import as_it_will_be_read
 
 
@@ -79,7 +79,7 @@ _OWN_WORDS = frozenset(
 """Events of our own making, every value of which was checked on its way in. All others carry what
 operators and handlers say, and are read back before they are stored."""
 
-_TAKES_OVER = (EventType.DELIVERY_REQUESTED, EventType.LEASE_CLAIMED)
+_TAKES_OVER = frozenset({EventType.DELIVERY_REQUESTED, EventType.LEASE_CLAIMED})
 
 
 def rests_on_expiry(run: Run, events: Sequence[Event]) -> bool:
@@ -87,12 +87,9 @@ def rests_on_expiry(run: Run, events: Sequence[Event]) -> bool:
     lease = run.lease
     if lease is None:
         return False
-    return any(_needs_its_end(event, lease) for event in events)
-
-
-def _needs_its_end(event: Event, lease: Lease) -> bool:
-    kind, actor = event.type, event.actor
-    if kind is EventType.CANCELLATION_REQUESTED:
-        return False
-    is_holder = actor.id == lease.worker_id and actor.type is ActorType.WORKER
-    return kind in _TAKES_OVER or not is_holder
+    for event in events:
+        kind, actor = event.type, event.actor
+        is_holder = actor.id == lease.worker_id and actor.type is WORKER
+        if kind in _TAKES_OVER or not (is_holder or kind is EventType.CANCELLATION_REQUESTED):
+            return True
+    return False

@@ -15,7 +15,7 @@ import msgspec
 
 from perdure.core import events as e
 from perdure.core.failure import FailureKind, clean_reason
-from perdure.core.lifecycle import Status
+from perdure.core.lifecycle import DEAD_LETTERED, Status
 from perdure.core.retry import LONGEST
 from perdure.core.run import Actor, Run
 from perdure.core.values import as_it_will_be_read
@@ -104,17 +104,17 @@ def consequences(
     run: Run, events: Sequence[e.Event], *, pushed_queues: Collection[str] = ()
 ) -> Effects:
     """What follows from `events`, which led to `run`."""
-    outbox = _outbox(events) if run.queue in pushed_queues else ()
-    is_new, is_dead = run.sequence == len(events), run.status is Status.DEAD_LETTERED
     has_keys = run.idempotency_key or run.singleton_key or run.occurrence_key
-    if not ((has_keys and (is_new or run.is_terminal)) or is_dead or outbox):
+    is_dead, is_pushed = run.status is DEAD_LETTERED, run.queue in pushed_queues
+    if not (has_keys or is_dead or is_pushed):
         return NO_EFFECTS
-    return Effects(
-        keys_taken=_keys(run) if is_new else (),
+    effects = Effects(
+        keys_taken=_keys(run) if run.sequence == len(events) else (),
         keys_freed=_freed(run) if run.is_terminal else (),
         dead_letter=_dead_letter(run) if is_dead else None,
-        outbox=outbox,
+        outbox=_outbox(events) if is_pushed else (),
     )
+    return NO_EFFECTS if effects == NO_EFFECTS else effects
 
 
 def close_dead_letter(

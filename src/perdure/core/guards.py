@@ -12,11 +12,6 @@ from perdure.core.run import Run
 Predicate = Callable[[Run, Any], bool]
 
 
-def holds(guard: Guard, run: Run, event: Any) -> bool:
-    """Whether `guard` lets `event` happen to `run`."""
-    return _PREDICATES[guard](run, event)
-
-
 def _always(run: Run, event: Any) -> bool:
     return True
 
@@ -75,7 +70,7 @@ def _ttl_passed(run: Run, event: Any) -> bool:
     return passed and _no_attempt(run, event)
 
 
-_PREDICATES: dict[Guard, Predicate] = {
+PREDICATES: dict[Guard, Predicate] = {
     Guard.ALWAYS: _always,
     Guard.DELIVERY_FITS: _delivery_fits,
     Guard.DELIVERY_FITS_WHEN_DUE: _delivery_fits_when_due,
@@ -90,3 +85,4 @@ _PREDICATES: dict[Guard, Predicate] = {
     Guard.TTL_PASSED: _ttl_passed,
     Guard.NO_ATTEMPT: _no_attempt,
 }
+"""Whether a guard lets an event happen to a run."""

@@ -34,6 +34,10 @@ class Status(StrEnum):
     SKIPPED = "skipped"
 
 
+# Every run meets these. In Python 3.11 looking a member up takes longer than comparing with it.
+QUEUED, CLAIMED, RUNNING = Status.QUEUED, Status.CLAIMED, Status.RUNNING
+SUCCEEDED, DEAD_LETTERED = Status.SUCCEEDED, Status.DEAD_LETTERED
+
 TERMINAL = frozenset(
     {
         Status.SUCCEEDED,

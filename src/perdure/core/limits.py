@@ -130,7 +130,7 @@ def held_gates(run: Run | None) -> frozenset[Gate]:
 
 def freed_gates(before: Run | None, after: Run) -> tuple[Gate, ...]:
     """Where a step makes room for one more, for those who may be parked there."""
-    if after.concurrency_key is None and after.schedule_id is None:
+    if after.concurrency_key is None and after.source.schedule_id is None:
         return ()  # nobody parks at the gates of queues and tasks
     freed = held_gates(before) - held_gates(after)
     return tuple(sorted(gate for gate in freed if gate.scope in PARKING))

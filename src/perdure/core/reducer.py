@@ -11,15 +11,15 @@ from msgspec.structs import replace
 
 from perdure.core import events as e
 from perdure.core.failure import Failure
-from perdure.core.guards import holds
-from perdure.core.lifecycle import ARROWS, TERMINAL, Status
+from perdure.core.guards import PREDICATES, Predicate
+from perdure.core.lifecycle import ARROWS, CLAIMED, RUNNING, SUCCEEDED, TERMINAL, EventType, Status
 from perdure.core.run import Cancellation, Counters, Lease, Run, Streak
-from perdure.errors import InvariantViolation, SequenceConflict
+from perdure.errors import InvariantViolation, PerdureError, SequenceConflict
 
 MAX_SEQUENCE = 2**31 - 1
 
-Changes = dict[str, Any]
-_NO_RESERVATION: Changes = {"dispatched_at": None, "dispatch_expires_at": None}
+Effect = Callable[[Run, Any], Run]
+_NO_RESERVATION: dict[str, Any] = {"dispatched_at": None, "dispatch_expires_at": None}
 
 
 def project(run: Run | None, events: Sequence[e.Event], expected_sequence: int) -> Run:
@@ -27,13 +27,16 @@ def project(run: Run | None, events: Sequence[e.Event], expected_sequence: int) 
 
     Raises SequenceConflict if the run is elsewhere, InvariantViolation for anything impossible.
     """
-    _check_sequence(run, events, expected_sequence)
+    here = 0 if run is None else run.sequence
+    if expected_sequence != here or type(expected_sequence) is not int:
+        raise _misplaced(run, events, expected_sequence)
     if not events:
         raise InvariantViolation(_name(run, events), "an append needs at least one event")
-    first, rest = (create(events[0]), events[1:]) if run is None else (run, events)
-    for event in rest:
-        first = apply(first, event)
-    return first
+    if run is None:
+        run, events = create(events[0]), events[1:]
+    for event in events:
+        run = apply(run, event)
+    return run
 
 
 def replay(events: Sequence[e.Event]) -> Run:
@@ -45,14 +48,13 @@ def create(event: e.Event) -> Run:
     """The run right after its first event."""
     if not isinstance(event, e.RunCreated):
         raise InvariantViolation(event.run_id, f"{event.type} cannot be the first event")
-    start = (event.queue, event.priority, event.run_at, event.trace_carrier)
-    fields: tuple[Any, ...] = (*creation(event), *start, Status.QUEUED, 1, event.occurred_at)
-    return Run(*fields)
+    start = (event.queue, Status.QUEUED, 1, event.occurred_at)
+    return made(event, (*start, event.priority, event.run_at, event.trace_carrier))
 
 
-def creation(event: e.RunCreated) -> tuple[Any, ...]:
-    """What no later event changes, in the order of `Run`'s fields."""
-    return (
+def made(event: e.RunCreated, state: tuple[Any, ...]) -> Run:
+    """A run from what no later event changes, and from the rest (`STATE_FIELDS`)."""
+    return Run(
         event.run_id,
         event.environment,
         event.task,
@@ -76,6 +78,7 @@ def creation(event: e.RunCreated) -> tuple[Any, ...]:
         event.debug,
         event.actor,
         event.occurred_at,
+        *state,
     )
 
 
@@ -87,22 +90,22 @@ def apply(run: Run, event: e.Event) -> Run:
         raise InvariantViolation(run.id, f"{kind} targets run {target}")
     if occurred_at < run.updated_at:
         raise InvariantViolation(run.id, f"{kind} lies before the run's last event")
-    arrow = ARROWS.get((run.status, kind))
-    if arrow is None:
+    step = _STEPS.get((run.status, kind))
+    if step is None:
         raise InvariantViolation(run.id, _refusal(run, event))
-    run = _with_renewals(run, event)
-    if not holds(arrow.guard, run, event):
-        raise InvariantViolation(run.id, f"{kind} while {run.status} needs: {arrow.guard}")
-    changes = _EFFECTS[type(event)](run, event)
-    return replace(run, sequence=run.sequence + 1, updated_at=occurred_at, **changes)
+    holds, effect = step
+    if event.lease_expires_at is not None:
+        run = _with_renewals(run, event.lease_expires_at)
+    if not holds(run, event):
+        guard = ARROWS[run.status, kind].guard
+        raise InvariantViolation(run.id, f"{kind} while {run.status} needs: {guard}")
+    return effect(run, event)
 
 
-def _check_sequence(run: Run | None, events: Sequence[e.Event], expected: int) -> None:
+def _misplaced(run: Run | None, events: Sequence[e.Event], expected: int) -> PerdureError:
     if type(expected) is not int or not 0 <= expected <= MAX_SEQUENCE:
-        raise InvariantViolation(_name(run, events), f"{expected!r} is not a sequence")
-    actual = 0 if run is None else run.sequence
-    if expected != actual:
-        raise SequenceConflict(_name(run, events), expected, None if run is None else actual)
+        return InvariantViolation(_name(run, events), f"{expected!r} is not a sequence")
+    return SequenceConflict(_name(run, events), expected, None if run is None else run.sequence)
 
 
 def _name(run: Run | None, events: Sequence[e.Event]) -> str:
@@ -116,10 +119,10 @@ def _refusal(run: Run, event: e.Event) -> str:
     return f"{event.type} cannot happen: the run is {run.status}, which {state}"
 
 
-def _with_renewals(run: Run, event: e.Event) -> Run:
+def _with_renewals(run: Run, carried: datetime) -> Run:
     """Renewals that left no event are known from the expiry a later event carries."""
-    carried, lease = event.lease_expires_at, run.lease
-    if carried is None or lease is None or carried <= lease.expires_at:
+    lease = run.lease
+    if lease is None or carried <= lease.expires_at:
         return run
     return replace(run, lease=replace(lease, expires_at=carried))
 
@@ -137,38 +140,44 @@ def _streak(run: Run, failure: Failure) -> Streak:
     return Streak(failure.fingerprint, run.streak.count + 1 if same and run.streak else 1)
 
 
-def _ended(event: e.Event, status: Status, **changes: Any) -> Changes:
-    return {
-        "status": status,
-        "lease": None,
-        "finished_at": event.occurred_at,
-        **_NO_RESERVATION,
-        **changes,
-    }
+def _after(run: Run, event: e.Event, **changes: Any) -> Run:
+    """For what is rare. `_lease_claimed`, `_started` and `_succeeded` happen to every run, and do
+    without: gathering the changes takes longer than making them."""
+    return replace(run, sequence=run.sequence + 1, updated_at=event.occurred_at, **changes)
 
 
-def _delivery_requested(run: Run, event: e.RunDeliveryRequested) -> Changes:
+def _ended(run: Run, event: e.Event, status: Status, **changes: Any) -> Run:
+    end = {"status": status, "lease": None, "finished_at": event.occurred_at}
+    return _after(run, event, **end, **_NO_RESERVATION, **changes)
+
+
+def _delivery_requested(run: Run, event: e.RunDeliveryRequested) -> Run:
     delivery, counters = event.delivery, run.counters
     reserved = delivery.dispatch_expires_at is not None
     carriers = (delivery.trace_carrier, event.trace_carrier, run.trace_carrier)
-    return {
-        "status": _by_time(delivery.available_at, event.occurred_at),
-        "run_at": delivery.available_at,
-        "lease": None,
-        "awaiting": None,
-        "dispatched_at": event.occurred_at if reserved else None,
-        "dispatch_expires_at": delivery.dispatch_expires_at,
-        "trace_carrier": next((c for c in carriers if c is not None), None),
-        "counters": counters if run.lease is None else _more(counters, "abandons"),
-    }
+    return _after(
+        run,
+        event,
+        status=_by_time(delivery.available_at, event.occurred_at),
+        run_at=delivery.available_at,
+        lease=None,
+        awaiting=None,
+        dispatched_at=event.occurred_at if reserved else None,
+        dispatch_expires_at=delivery.dispatch_expires_at,
+        trace_carrier=next((c for c in carriers if c is not None), None),
+        counters=counters if run.lease is None else _more(counters, "abandons"),
+    )
 
 
-def _lease_claimed(run: Run, event: e.RunLeaseClaimed) -> Changes:
+def _lease_claimed(run: Run, event: e.RunLeaseClaimed) -> Run:
     fence, now = run.counters.claims + 1, event.occurred_at
-    return {
-        "status": Status.CLAIMED,
-        "counters": replace(run.counters, claims=fence),
-        "lease": Lease(
+    return replace(
+        run,
+        sequence=run.sequence + 1,
+        updated_at=now,
+        status=CLAIMED,
+        counters=replace(run.counters, claims=fence),
+        lease=Lease(
             token=event.token,
             fence=fence,
             worker_id=event.worker_id,
@@ -176,45 +185,62 @@ def _lease_claimed(run: Run, event: e.RunLeaseClaimed) -> Changes:
             renewed_at=now,
             expires_at=event.expires_at,
         ),
-        "awaiting": None,
-        "dispatched_at": None,
-        "dispatch_expires_at": None,
-    }
+        awaiting=None,
+        dispatched_at=None,
+        dispatch_expires_at=None,
+    )
 
 
-def _lease_heartbeat(run: Run, event: e.RunLeaseHeartbeat) -> Changes:
+def _lease_heartbeat(run: Run, event: e.RunLeaseHeartbeat) -> Run:
     assert run.lease is not None
     renewed = replace(run.lease, renewed_at=event.occurred_at, expires_at=event.expires_at)
-    return {"lease": renewed}
+    return _after(run, event, lease=renewed)
 
 
-def _lease_returned(run: Run, event: e.RunLeaseReturned) -> Changes:
-    return {
-        "status": _by_time(event.run_at, event.occurred_at),
-        "run_at": event.run_at or run.run_at,
-        "lease": None,
-        "counters": _more(run.counters, "returns"),
-    }
+def _lease_returned(run: Run, event: e.RunLeaseReturned) -> Run:
+    return _after(
+        run,
+        event,
+        status=_by_time(event.run_at, event.occurred_at),
+        run_at=event.run_at or run.run_at,
+        lease=None,
+        counters=_more(run.counters, "returns"),
+    )
 
 
-def _started(run: Run, event: e.RunStarted) -> Changes:
+def _started(run: Run, event: e.RunStarted) -> Run:
     assert run.lease is not None
-    return {
-        "status": Status.RUNNING,
-        "counters": replace(run.counters, attempts=event.attempt),
-        "lease": replace(run.lease, attempt=event.attempt),
-        "failure": None,
-        "started_at": event.occurred_at,
-    }
+    return replace(
+        run,
+        sequence=run.sequence + 1,
+        updated_at=event.occurred_at,
+        status=RUNNING,
+        counters=replace(run.counters, attempts=event.attempt),
+        lease=replace(run.lease, attempt=event.attempt),
+        failure=None,
+        started_at=event.occurred_at,
+    )
 
 
-def _succeeded(run: Run, event: e.RunSucceeded) -> Changes:
-    return _ended(event, Status.SUCCEEDED, result_json=event.result_json, failure=None)
+def _succeeded(run: Run, event: e.RunSucceeded) -> Run:
+    return replace(
+        run,
+        sequence=run.sequence + 1,
+        updated_at=event.occurred_at,
+        status=SUCCEEDED,
+        lease=None,
+        finished_at=event.occurred_at,
+        result_json=event.result_json,
+        failure=None,
+        dispatched_at=None,
+        dispatch_expires_at=None,
+    )
 
 
-def _failed(run: Run, event: e.RunFailed | e.RunDeadLettered) -> Changes:
+def _failed(run: Run, event: e.RunFailed | e.RunDeadLettered) -> Run:
     dead = isinstance(event, e.RunDeadLettered)
     return _ended(
+        run,
         event,
         Status.DEAD_LETTERED if dead else Status.FAILED,
         counters=_more(run.counters, "failures"),
@@ -224,39 +250,45 @@ def _failed(run: Run, event: e.RunFailed | e.RunDeadLettered) -> Changes:
     )
 
 
-def _retry_scheduled(run: Run, event: e.RunRetryScheduled) -> Changes:
-    retrying: Changes = {
-        "status": Status.RETRYING,
-        "counters": _more(_more(run.counters, "failures"), "retries"),
-        "failure": event.failure,
-        "streak": _streak(run, event.failure),
-        "run_at": event.retry_at,
-        "lease": None,
-    }
-    return retrying | _NO_RESERVATION
+def _retry_scheduled(run: Run, event: e.RunRetryScheduled) -> Run:
+    return _after(
+        run,
+        event,
+        status=Status.RETRYING,
+        counters=_more(_more(run.counters, "failures"), "retries"),
+        failure=event.failure,
+        streak=_streak(run, event.failure),
+        run_at=event.retry_at,
+        lease=None,
+        **_NO_RESERVATION,
+    )
 
 
-def _released(run: Run, event: e.RunReleased) -> Changes:
+def _released(run: Run, event: e.RunReleased) -> Run:
     if event.awaiting is None and event.resume_at is None:
         raise InvariantViolation(run.id, f"{event.type} says neither when nor what it waits for")
     awaiting = event.awaiting
-    released: Changes = {
-        "status": Status.RELEASED if awaiting is None else Status.WAITING,
-        "counters": _more(run.counters, "releases"),
-        "run_at": event.resume_at if awaiting is None else awaiting.deadline,
-        "awaiting": awaiting,
-        "lease": None,
-    }
-    return released | _NO_RESERVATION
+    return _after(
+        run,
+        event,
+        status=Status.RELEASED if awaiting is None else Status.WAITING,
+        counters=_more(run.counters, "releases"),
+        run_at=event.resume_at if awaiting is None else awaiting.deadline,
+        awaiting=awaiting,
+        lease=None,
+        **_NO_RESERVATION,
+    )
 
 
-def _cancellation_requested(run: Run, event: e.RunCancellationRequested) -> Changes:
-    return {"status": Status.CANCELLATION_REQUESTED, "cancellation": _cancellation(event)}
+def _cancellation_requested(run: Run, event: e.RunCancellationRequested) -> Run:
+    asked = _cancellation(event)
+    return _after(run, event, status=Status.CANCELLATION_REQUESTED, cancellation=asked)
 
 
-def _cancelled(run: Run, event: e.RunCancelled) -> Changes:
+def _cancelled(run: Run, event: e.RunCancelled) -> Run:
     cancellation = run.cancellation or _cancellation(event)
     return _ended(
+        run,
         event,
         Status.CANCELLED,
         failure=None,
@@ -270,24 +302,24 @@ def _cancellation(event: e.RunCancellationRequested | e.RunCancelled) -> Cancell
     return Cancellation(at=event.occurred_at, actor=event.actor, reason=event.reason)
 
 
-def _expired(run: Run, event: e.RunExpired) -> Changes:
-    return _ended(event, Status.EXPIRED)
+def _expired(run: Run, event: e.RunExpired) -> Run:
+    return _ended(run, event, Status.EXPIRED)
 
 
-def _skipped(run: Run, event: e.RunSkipped) -> Changes:
-    return _ended(event, Status.SKIPPED, reason=event.reason)
+def _skipped(run: Run, event: e.RunSkipped) -> Run:
+    return _ended(run, event, Status.SKIPPED, reason=event.reason)
 
 
-def _paused(run: Run, event: e.RunPaused) -> Changes:
-    return {"status": Status.PAUSED} | _NO_RESERVATION
+def _paused(run: Run, event: e.RunPaused) -> Run:
+    return _after(run, event, status=Status.PAUSED, **_NO_RESERVATION)
 
 
-def _resumed(run: Run, event: e.RunResumed) -> Changes:
-    return {"status": _by_time(run.run_at, event.occurred_at)}
+def _resumed(run: Run, event: e.RunResumed) -> Run:
+    return _after(run, event, status=_by_time(run.run_at, event.occurred_at))
 
 
-def _rescheduled(run: Run, event: e.RunRescheduled) -> Changes:
-    changes: Changes = dict(_NO_RESERVATION)
+def _rescheduled(run: Run, event: e.RunRescheduled) -> Run:
+    changes = dict(_NO_RESERVATION)
     if event.priority is not None:
         changes["priority"] = event.priority
     if event.queue is not None:
@@ -296,25 +328,30 @@ def _rescheduled(run: Run, event: e.RunRescheduled) -> Changes:
         changes["run_at"] = event.run_at
         if run.status is not Status.PAUSED:
             changes["status"] = _by_time(event.run_at, event.occurred_at)
-    return changes
+    return _after(run, event, **changes)
 
 
-_EFFECTS: dict[type[Any], Callable[[Run, Any], Changes]] = {
-    e.RunDeliveryRequested: _delivery_requested,
-    e.RunLeaseClaimed: _lease_claimed,
-    e.RunLeaseHeartbeat: _lease_heartbeat,
-    e.RunLeaseReturned: _lease_returned,
-    e.RunStarted: _started,
-    e.RunSucceeded: _succeeded,
-    e.RunFailed: _failed,
-    e.RunDeadLettered: _failed,
-    e.RunRetryScheduled: _retry_scheduled,
-    e.RunReleased: _released,
-    e.RunCancellationRequested: _cancellation_requested,
-    e.RunCancelled: _cancelled,
-    e.RunExpired: _expired,
-    e.RunSkipped: _skipped,
-    e.RunPaused: _paused,
-    e.RunResumed: _resumed,
-    e.RunRescheduled: _rescheduled,
+_EFFECTS: dict[EventType, Effect] = {
+    EventType.DELIVERY_REQUESTED: _delivery_requested,
+    EventType.LEASE_CLAIMED: _lease_claimed,
+    EventType.LEASE_HEARTBEAT: _lease_heartbeat,
+    EventType.LEASE_RETURNED: _lease_returned,
+    EventType.STARTED: _started,
+    EventType.SUCCEEDED: _succeeded,
+    EventType.FAILED: _failed,
+    EventType.DEAD_LETTERED: _failed,
+    EventType.RETRY_SCHEDULED: _retry_scheduled,
+    EventType.RELEASED: _released,
+    EventType.CANCELLATION_REQUESTED: _cancellation_requested,
+    EventType.CANCELLED: _cancelled,
+    EventType.EXPIRED: _expired,
+    EventType.SKIPPED: _skipped,
+    EventType.PAUSED: _paused,
+    EventType.RESUMED: _resumed,
+    EventType.RESCHEDULED: _rescheduled,
 }
+
+_STEPS: dict[tuple[Status, EventType], tuple[Predicate, Effect]] = {
+    key: (PREDICATES[arrow.guard], _EFFECTS[arrow.event]) for key, arrow in ARROWS.items()
+}
+"""What an arrow asks for and what it does, found in one look."""

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from perdure.core.failure import Failure
-from perdure.core.lifecycle import LEASED, TERMINAL, Status
+from perdure.core.lifecycle import LEASED, QUEUED, TERMINAL, Status
 from perdure.core.retry import Backoff
 from perdure.core.values import decode_value
 
@@ -34,6 +34,10 @@ class ActorType(StrEnum):
     SYSTEM = "system"
     WORKER = "worker"
     CLIENT = "client"
+
+
+WORKER = ActorType.WORKER
+"""Has a name of its own for the same reason as `lifecycle.QUEUED`."""
 
 
 class Actor(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -81,8 +85,8 @@ class OnExhausted(StrEnum):
 class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The rules this run lives by: a snapshot, so that its history explains itself.
 
-    Every field is written out, also where it has its default value: a later version's
-    defaults must not change what an old history meant.
+    The values here are what a stored policy means by what it leaves out, so they never change.
+    What a task is given that says nothing is another matter, and may.
     """
 
     max_attempts: int = 3
@@ -192,16 +196,15 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     created_by: Actor
     created_at: datetime
 
-    # Start from `run.created`, changed only by the event that says so.
+    # Changed by the events that say so; `queue`, `priority`, `run_at` and `trace_carrier` start
+    # from `run.created`.
     queue: str
-    priority: int
-    run_at: datetime | None
-    trace_carrier: dict[str, str] | None
-
-    # Projected.
     status: Status
     sequence: int
     updated_at: datetime
+    priority: int = 0
+    run_at: datetime | None = None
+    trace_carrier: dict[str, str] | None = None
     counters: Counters = Counters()
     lease: Lease | None = None
     dispatched_at: datetime | None = None
@@ -234,9 +237,9 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     @property
     def claimable_at(self) -> datetime | None:
         """From when a worker may claim it; none if it may not be claimed as it is."""
-        if self.status in _CLAIMED_WHEN_DUE:
-            return self.run_at
-        return (self.run_at or self.updated_at) if self.status is Status.QUEUED else None
+        if self.status is QUEUED:
+            return self.run_at or self.updated_at
+        return self.run_at if self.status in _CLAIMED_WHEN_DUE else None
 
     @property
     def claim_rank(self) -> datetime | None:
@@ -261,7 +264,7 @@ class Run(msgspec.Struct, frozen=True, gc=False):
 
     def has_expired(self, now: datetime) -> bool:
         """Whether nobody began it in time."""
-        return self.may_expire and self.expires_at is not None and self.expires_at <= now
+        return self.expires_at is not None and self.expires_at <= now and self.may_expire
 
     @property
     def schedule_id(self) -> str | None:
@@ -276,30 +279,11 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     def holds_schedule_slot(self) -> bool:
         """An occurrence is active from its first claim to its end, retries and waits included;
         one that is reserved is about to be."""
-        begun = self.counters.claims > 0 or self.dispatch_expires_at is not None
-        return self.schedule_id is not None and begun and not self.is_terminal
+        if self.source.schedule_id is None or self.is_terminal:
+            return False
+        return self.counters.claims > 0 or self.dispatch_expires_at is not None
 
 
-STATE_FIELDS = (
-    "queue",
-    "priority",
-    "run_at",
-    "trace_carrier",
-    "status",
-    "sequence",
-    "updated_at",
-    "counters",
-    "lease",
-    "dispatched_at",
-    "dispatch_expires_at",
-    "started_at",
-    "finished_at",
-    "failure",
-    "streak",
-    "result_json",
-    "reason",
-    "cancellation",
-    "awaiting",
-)
+STATE_FIELDS = Run.__struct_fields__[Run.__struct_fields__.index("queue") :]
 """The fields later events may change: what storage keeps beside the history. `NULL` results are
 kept as such, so that a run without a result differs from one that returned nothing."""

@@ -17,7 +17,7 @@ from perdure.core.decide.fact import Events, fact
 from perdure.core.failure import Failure, FailureKind, make_failure
 from perdure.core.lifecycle import Status
 from perdure.core.retry import LONGEST, retry_delay
-from perdure.core.run import SYSTEM, Actor, ActorType, Awaiting, Lease, OnExhausted, Run
+from perdure.core.run import SYSTEM, WORKER, Actor, Awaiting, Lease, OnExhausted, Run
 from perdure.core.values import check_label, in_utc
 from perdure.errors import LeaseLost, NotAllowed
 
@@ -27,7 +27,7 @@ NEVER_BEGAN = "never_began"
 POISON = "poison"
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
+class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One worker's offer for one run: its lease, and whether to begin the attempt at once."""
 
     token: str
@@ -48,7 +48,8 @@ NO_EVIDENCE = Evidence()
 
 def decide_claim(run: Run, claim: Claim, now: datetime) -> Events:
     """Hand a due run over, or say that its time to live has passed. Never empty."""
-    now = max(now, run.updated_at)
+    if now < run.updated_at:
+        now = run.updated_at
     if run.has_expired(now):
         return [fact(e.RunExpired, run, SYSTEM, now)]
     due = run.claimable_at
@@ -59,10 +60,10 @@ def decide_claim(run: Run, claim: Claim, now: datetime) -> Events:
         run_id=run.id,
         environment=run.environment,
         occurred_at=now,
-        actor=Actor(ActorType.WORKER, claim.worker_id),
+        actor=Actor(WORKER, claim.worker_id),
         token=claim.token,
         worker_id=claim.worker_id,
-        expires_at=now + min(ttl, LONGEST),
+        expires_at=now + (ttl if ttl < LONGEST else LONGEST),
     )
     return [claimed, _started_with(claimed, run)] if claim.start else [claimed]
 
@@ -151,11 +152,11 @@ def decide_success(
     evidence: Evidence = NO_EVIDENCE,
 ) -> Events:
     """The attempt returned. That stands, also if a cancellation was asked for meanwhile."""
-    lease = _attempting(run, token)
+    lease, last = _attempting(run, token), run.updated_at
     succeeded = e.RunSucceeded(
         run_id=run.id,
         environment=run.environment,
-        occurred_at=max(now, run.updated_at),
+        occurred_at=now if now > last else last,
         actor=_worker(lease),
         lease_expires_at=lease.expires_at,
         attempt=lease.attempt,
@@ -305,4 +306,4 @@ def _only_claimed(run: Run, action: str) -> None:
 
 
 def _worker(lease: Lease) -> Actor:
-    return Actor(ActorType.WORKER, lease.worker_id)
+    return Actor(WORKER, lease.worker_id)
