@@ -15,7 +15,7 @@ from contextvars import Context as Variables
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.core.run import Run
 from perdure.engine.context import AttemptStopped, Context, enter
@@ -39,16 +39,20 @@ from perdure.engine.wire import Request
 from perdure.errors import InvalidInput
 from perdure.storage.steps import at_once
 
+if TYPE_CHECKING:
+    from perdure.engine.loop_calls import Performer
+
 MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all calls of a worker share: the handlers' threads and processes; mail to their loop
-    and to the I/O loop, whose time it is; the context variables handlers find; and who wants to
-    know when a call has ended."""
+    """What all calls of a worker share: who performs them on the handlers' loop, in threads and
+    in processes; mail to that loop and to the I/O loop, whose time it is; the context variables
+    handlers find; and who wants to know when a call has ended."""
 
     to_loop: Mailbox
+    performer: Performer
     threads: Threads
     processes: Processes
     mail: Mailbox
@@ -96,9 +100,9 @@ class Call(ABC):
         return {
             "executor": self.handler.executor._value_,
             "queue_wait_ms": max(waited // MICROSECOND, 0) / 1000,
-            "start_ms": round(1000 * (began - asked), 3),
+            "start_ms": _milliseconds(began - asked),
             **self.context.timings,
-            "total_ms": round(1000 * (ended - began), 3),
+            "total_ms": _milliseconds(ended - began),
         }
 
     @abstractmethod
@@ -256,6 +260,11 @@ class ProcessCall(Call):
         with self._lock:
             self._process = None
             return not self.context.cancelled
+
+
+def _milliseconds(seconds: float) -> float:
+    """To the microsecond. `round` would take its time, and every attempt comes along here."""
+    return int(1_000_000 * seconds + 0.5) / 1000
 
 
 def _interrupt(thread_id: int) -> None:

@@ -24,7 +24,7 @@ from perdure.engine.options import Executor
 from perdure.engine.outcome import Ending, HandedOver, Settled, not_executed
 from perdure.engine.processes import Processes
 from perdure.engine.recorder import Finished
-from perdure.engine.run_logs import RunLogs
+from perdure.engine.run_logs import AttemptLog, RunLogs
 from perdure.engine.task import Task
 from perdure.engine.threads import Threads
 from perdure.engine.tracing import Tracing
@@ -49,6 +49,12 @@ class SlotFreed(msgspec.Struct, frozen=True):
 
 
 Report = Finished | Closed | SlotFreed
+_KINDS: Mapping[Executor, type[Call]] = {
+    Executor.THREAD: ThreadCall,
+    Executor.PROCESS: ProcessCall,
+}
+"""All others are on the loop."""
+
 OnReports = Callable[[Sequence[Report]], None]
 
 
@@ -71,7 +77,7 @@ class Handlers:
         self._variables = contextvars.copy_context()
         self._threads = Threads("perdure-task")
         self._processes = Processes(self._loop.time)
-        self._handlers: dict[str, Handler] = {}
+        self._known: dict[str, tuple[Handler, type[Call]]] = {}
         self._calls: dict[str, Call] = {}
         """By their runs' tokens: a run may be claimed again before a former attempt has ended."""
         self._watchdogs: dict[str, Watchdog] = {}
@@ -87,9 +93,9 @@ class Handlers:
         self._logs = logs
         self._on_reports = on_reports
         to_loop = Mailbox(self._loop)
-        self._performer = Performer(to_loop)
         self._around = Surroundings(
             to_loop=to_loop,
+            performer=Performer(to_loop),
             threads=self._threads,
             processes=self._processes,
             mail=Mailbox(loop),
@@ -152,17 +158,9 @@ class Handlers:
         return lambda: None
 
     def _call(self, run: Run) -> Call:
-        handler = self._handler(self.tasks[run.task])
-        log = self._logs.open(run)
-        call: Call
-        match handler.executor:
-            case Executor.THREAD:
-                call = ThreadCall(handler, Context(run, log, self.terms), self._around)
-            case Executor.PROCESS:
-                call = ProcessCall(handler, Context(run, log), self._around)
-            case _:
-                context = Context(run, log, self.terms)
-                call = LoopCall(handler, context, self._around, self._performer)
+        handler, kind = self._served(run.task)
+        context = Context(run, AttemptLog(self._logs, run), self.terms)
+        call = kind(handler, context, self._around)
         span = self._tracing.attempt(run)
         if span is not None:
             call.show(span)
@@ -174,12 +172,14 @@ class Handlers:
             self._watchdogs[token] = Watchdog(call, self._io_loop, ladder, self._on_given_up)
         return self._watchdogs[token]
 
-    def _handler(self, task: Task[..., Any]) -> Handler:
-        known = self._handlers.get(task.name)
-        if known is None or known.function is not task.function:  # a target may have changed
+    def _served(self, name: str) -> tuple[Handler, type[Call]]:
+        """What is called for that task, and how."""
+        task = self.tasks[name]
+        known = self._known.get(name)
+        if known is None or known[0].function is not task.function:  # a target may have changed
             executor = task.settings.executor
-            known = Handler(task.function, task.signature, self._result_limit, executor)
-            self._handlers[task.name] = known
+            handler = Handler(task.function, task.signature, self._result_limit, executor)
+            known = self._known[name] = handler, _KINDS.get(executor, LoopCall)
         return known
 
     def _on_over(self, call: Call, ending: Ending | Settled) -> None:

@@ -67,21 +67,17 @@ class Performer:
 
 
 class LoopCall(Call):
-    """An `async def` handler. `_awaited`: what it waits for first."""
+    """An `async def` handler."""
 
-    def __init__(
-        self, handler: Handler, context: Context, around: Surroundings, performer: Performer
-    ) -> None:
+    def __init__(self, handler: Handler, context: Context, around: Surroundings) -> None:
         super().__init__(handler, context, around)
         context.awaits = True
-        self._performer = performer
         self._task: asyncio.Task[Any] | None = None
         self._coroutine: Coroutine[Any, Any, Any] | None = None
-        self._concluding: Coroutine[Any, Any, Ending | Settled]
-        self._awaited: Any
+        self._waiting: tuple[Coroutine[Any, Any, Ending | Settled], Any]
 
     def begin(self) -> None:
-        self._performer.add(self)
+        self._around.performer.add(self)
 
     def ask(self) -> None:
         self._around.to_loop.post(self._cancel)
@@ -98,12 +94,13 @@ class LoopCall(Call):
         if self.context.cancelled:
             self._over(Stopped())
             return True
-        self._concluding = self._concluded()
+        concluding = self._concluded()
         try:
-            self._awaited = self._variables.run(self._concluding.send, None)
+            awaited = self._variables.run(concluding.send, None)
         except StopIteration as end:
             self._over(end.value)
             return True
+        self._waiting = concluding, awaited
         return False
 
     async def end(self, task: asyncio.Task[Any]) -> None:
@@ -119,7 +116,7 @@ class LoopCall(Call):
     @coroutine
     def _steps(self) -> Generator[Any, Any, Ending | Settled]:
         """Each step among the call's own context variables, as if they were the task's."""
-        concluding, run, awaited = self._concluding, self._variables.run, self._awaited
+        (concluding, awaited), run = self._waiting, self._variables.run
         try:
             while True:
                 try:
