@@ -13,12 +13,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextvars import Context as Variables
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from perdure.core.run import Run
 from perdure.engine.context import AttemptStopped, Context, enter
 from perdure.engine.handler import Handler
 from perdure.engine.importable import locate
 from perdure.engine.mailbox import Mailbox
+from perdure.engine.options import Executor
 from perdure.engine.outcome import (
     Ending,
     Settled,
@@ -35,38 +39,71 @@ from perdure.engine.wire import Request
 from perdure.errors import InvalidInput
 from perdure.storage.steps import at_once
 
+if TYPE_CHECKING:
+    from perdure.engine.loop_calls import Performer
+
+MICROSECOND = timedelta(microseconds=1)
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What all calls of a worker share: the handlers' threads and processes; mail to their loop
-    and to the I/O loop, whose time it is; and the context variables handlers find."""
+    """What all calls of a worker share: who performs them on the handlers' loop, in threads and
+    in processes; mail to that loop and to the I/O loop, whose time it is; the context variables
+    handlers find; and who wants to know when a call has ended."""
 
     to_loop: Mailbox
+    performer: Performer
     threads: Threads
     processes: Processes
     mail: Mailbox
     time: Callable[[], float]
     variables: Variables
+    on_over: Callable[[Call, Ending | Settled], None]
 
 
 class Call(ABC):
-    """What an attempt supervises. `on_began` and `on_over` are called on the I/O loop."""
+    """An attempt under way. `on_began` and `on_over` are called on the I/O loop."""
 
     def __init__(self, handler: Handler, context: Context, around: Surroundings) -> None:
+        assert context.run.lease is not None
+        self.token = context.run.lease.token
         self.handler = handler
         self.context = context
+        self.asked_at = around.time()
         self.began_at: float | None = None
         self.over_at: float | None = None
         self.on_began: Callable[[], None] | None = None
-        self.on_over: Callable[[Ending | Settled], None]
+        self.span: AttemptSpan | None = None
         self._around = around
         self._variables = around.variables.copy()
-        self.is_traced = False
 
-    def trace(self, span: AttemptSpan) -> None:
+    @property
+    def run(self) -> Run:
+        return self.context.run
+
+    @property
+    def executor(self) -> Executor:
+        return self.handler.executor
+
+    def show(self, span: AttemptSpan) -> None:
         """Before it begins: let the handler find its span."""
-        self.is_traced = True
+        self.span = span
         self._variables.run(span.activate)
+
+    def trace(self) -> dict[str, Any]:
+        """Where the time went, in milliseconds."""
+        run, asked = self.context.run, self.asked_at
+        began = self.began_at or asked
+        ended = self.over_at or self._around.time()
+        assert run.lease is not None
+        waited = run.lease.claimed_at - (run.run_at or run.created_at)
+        return {
+            "executor": self.handler.executor._value_,
+            "queue_wait_ms": max(waited // MICROSECOND, 0) / 1000,
+            "start_ms": _milliseconds(began - asked),
+            **self.context.timings,
+            "total_ms": _milliseconds(ended - began),
+        }
 
     @abstractmethod
     def begin(self) -> None:
@@ -91,7 +128,7 @@ class Call(ABC):
 
     def _over(self, ending: Ending | Settled) -> None:
         self.over_at = self._around.time()
-        self._around.mail.post(self.on_over, ending)
+        self._around.mail.post(self._around.on_over, self, ending)
 
 
 class ThreadCall(Call):
@@ -216,13 +253,18 @@ class ProcessCall(Call):
         return process.perform(request, self._began, self.context.sink)
 
     def _carrier(self) -> Carrier | None:
-        return current_carrier() if self.is_traced else None
+        return None if self.span is None else current_carrier()
 
     def _leave(self) -> bool:
         """Let go of the process; whether it was left alone, and can be used again."""
         with self._lock:
             self._process = None
             return not self.context.cancelled
+
+
+def _milliseconds(seconds: float) -> float:
+    """To the microsecond. `round` would take its time, and every attempt comes along here."""
+    return int(1_000_000 * seconds + 0.5) / 1000
 
 
 def _interrupt(thread_id: int) -> None:

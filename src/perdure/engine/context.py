@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -80,7 +79,6 @@ class Context:
         self.attempt: int = run.lease.attempt
         self.fence: int = run.lease.fence
         self.awaits = False
-        self.trace: Callable[[], dict[str, Any]] = dict
         self.timings: dict[str, Any] = {}
         self.output: dict[str, Any] | None = None
         self._asked_to_stop = False

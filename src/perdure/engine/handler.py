@@ -10,6 +10,7 @@ import msgspec
 
 from perdure.core.values import NULL
 from perdure.engine.context import AttemptStopped, Context, enter
+from perdure.engine.options import Executor
 from perdure.engine.outcome import Ending, Returned, Stopped, ending_of, rejected
 from perdure.engine.signature import Signature
 from perdure.errors import InvalidInput, InvalidPayload
@@ -21,11 +22,16 @@ class Handler:
     """One task's function, and how its arguments and results travel."""
 
     def __init__(
-        self, function: Callable[..., Any], signature: Signature, result_limit: int
+        self,
+        function: Callable[..., Any],
+        signature: Signature,
+        result_limit: int,
+        executor: Executor = Executor.THREAD,
     ) -> None:
         self.function = function
         self.signature = signature
         self.result_limit = result_limit
+        self.executor = executor
 
     def call(self, context: Context) -> Ending:
         """How a `def` handler ended, called here and now."""

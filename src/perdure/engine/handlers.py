@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.decide.lease import Evidence
 from perdure.core.run import Run
-from perdure.engine.attempt import Attempt, Ladder, StopReason
 from perdure.engine.calls import Call, ProcessCall, Surroundings, ThreadCall
 from perdure.engine.context import Context
 from perdure.engine.handler import Handler
@@ -23,23 +23,23 @@ from perdure.engine.mailbox import Mailbox
 from perdure.engine.options import Executor
 from perdure.engine.outcome import Ending, HandedOver, Settled, not_executed
 from perdure.engine.processes import Processes
-from perdure.engine.run_logs import RunLogs
+from perdure.engine.recorder import Finished
+from perdure.engine.run_logs import AttemptLog, RunLogs
 from perdure.engine.task import Task
 from perdure.engine.threads import Threads
 from perdure.engine.tracing import Tracing
 from perdure.engine.transaction import TransactionTerms
+from perdure.engine.watchdog import Ladder, StopReason, Watchdog
 
 
-class Ended(msgspec.Struct, frozen=True, gc=False):
-    """An attempt's end. `ending` is None if its lease was lost: then there is nothing to write.
-    `is_stuck`: its handler goes on, and keeps its slot until `SlotFreed`."""
+class Closed(msgspec.Struct, frozen=True):
+    """The end of an attempt of which nothing is to be recorded: its transaction was committed,
+    which concerns `topics`; or, without any, its lease was lost."""
 
     run_id: str
     token: str
-    ending: Ending | Settled | None
-    trace: dict[str, Any]
+    topics: frozenset[str] | None = None
     is_stuck: bool = False
-    output: dict[str, Any] | None = None
 
 
 class SlotFreed(msgspec.Struct, frozen=True):
@@ -48,7 +48,13 @@ class SlotFreed(msgspec.Struct, frozen=True):
     run_id: str
 
 
-Report = Ended | SlotFreed
+Report = Finished | Closed | SlotFreed
+_KINDS: Mapping[Executor, type[Call]] = {
+    Executor.THREAD: ThreadCall,
+    Executor.PROCESS: ProcessCall,
+}
+"""All others are on the loop."""
+
 OnReports = Callable[[Sequence[Report]], None]
 
 
@@ -71,8 +77,10 @@ class Handlers:
         self._variables = contextvars.copy_context()
         self._threads = Threads("perdure-task")
         self._processes = Processes(self._loop.time)
-        self._handlers: dict[str, Handler] = {}
-        self._attempts: dict[str, Attempt] = {}
+        self._known: dict[str, tuple[Handler, type[Call]]] = {}
+        self._calls: dict[str, Call] = {}
+        """By their runs' tokens: a run may be claimed again before a former attempt has ended."""
+        self._watchdogs: dict[str, Watchdog] = {}
         self._reports: list[Report] = []
         self._is_leaving = False
         self.terms: TransactionTerms | None = None
@@ -85,14 +93,15 @@ class Handlers:
         self._logs = logs
         self._on_reports = on_reports
         to_loop = Mailbox(self._loop)
-        self._performer = Performer(to_loop)
         self._around = Surroundings(
             to_loop=to_loop,
+            performer=Performer(to_loop),
             threads=self._threads,
             processes=self._processes,
             mail=Mailbox(loop),
             time=loop.time,
             variables=self._variables,
+            on_over=self._on_over,
         )
 
     def begin(self, runs: Sequence[Run]) -> None:
@@ -101,30 +110,37 @@ class Handlers:
             assert run.lease is not None
             token = run.lease.token
             if self._is_leaving:  # claimed at the last moment
-                self._report(Ended(run.id, token, HandedOver(), {}))
+                self._report(Finished(run, token, HandedOver()))
                 continue
             try:
-                attempt = self._attempts[token] = self._attempt(run)
-                attempt.begin()
+                call = self._calls[token] = self._call(run)
+                if run.policy.timeout is not None or call.executor is Executor.PROCESS:
+                    self._watchdog(token).limit()
+                call.begin()
             except Exception as error:  # noqa: BLE001  # e.g. no thread to be had
-                self._attempts.pop(token, None)
-                self._report(Ended(run.id, token, not_executed(error), {}))
+                self._forget(token)
+                self._report(Finished(run, token, not_executed(error)))
 
     def stop(self, token: str, reason: StopReason) -> None:
         """Stop the attempt that has this lease."""
-        if token in self._attempts:
-            self._attempts[token].stop(reason)
+        if token in self._calls:
+            self._watchdog(token).stop(reason)
 
     def stop_all(self, reason: StopReason) -> None:
         """Nothing begins any more, and what has begun is asked to stop."""
         self._is_leaving = True
-        for attempt in list(self._attempts.values()):
-            attempt.stop(reason)
+        for token in list(self._calls):
+            self._watchdog(token).stop(reason)
 
     def give_up_all(self) -> None:
         """What has not ended is given up."""
-        for attempt in list(self._attempts.values()):
-            attempt.give_up()
+        for token in list(self._calls):
+            self._watchdog(token).give_up()
+
+    def trace(self, token: str) -> dict[str, Any]:
+        """From any thread: where the time of this attempt went so far."""
+        call = self._calls.get(token)
+        return {} if call is None else call.trace()
 
     def dismiss_idle(self) -> None:
         """Let processes go that nobody has needed for long."""
@@ -141,57 +157,65 @@ class Handlers:
         self._processes.dismiss_idle()
         return lambda: None
 
-    def _attempt(self, run: Run) -> Attempt:
-        task = self.tasks[run.task]
-        executor = task.settings.executor
-        terms = None if executor is Executor.PROCESS else self.terms
-        context = Context(run, self._logs.open(run), terms)
-        call = self._call(executor, self._handler(task), context)
+    def _call(self, run: Run) -> Call:
+        handler, kind = self._served(run.task)
+        context = Context(run, AttemptLog(self._logs, run), self.terms)
+        call = kind(handler, context, self._around)
         span = self._tracing.attempt(run)
         if span is not None:
-            call.trace(span)
-        return Attempt(
-            call,
-            executor,
-            self._io_loop,
-            self._ladder,
-            on_ended=self._on_ended,
-            on_freed=self._on_freed,
-            span=span,
-        )
+            call.show(span)
+        return call
 
-    def _call(self, executor: Executor, handler: Handler, context: Context) -> Call:
-        match executor:
-            case Executor.THREAD:
-                return ThreadCall(handler, context, self._around)
-            case Executor.PROCESS:
-                return ProcessCall(handler, context, self._around)
-            case _:
-                return LoopCall(handler, context, self._around, self._performer)
+    def _watchdog(self, token: str) -> Watchdog:
+        if token not in self._watchdogs:
+            call, ladder = self._calls[token], self._ladder
+            self._watchdogs[token] = Watchdog(call, self._io_loop, ladder, self._on_given_up)
+        return self._watchdogs[token]
 
-    def _handler(self, task: Task[..., Any]) -> Handler:
-        known = self._handlers.get(task.name)
-        if known is None or known.function is not task.function:  # a target may have changed
-            known = Handler(task.function, task.signature, self._result_limit)
-            self._handlers[task.name] = known
+    def _served(self, name: str) -> tuple[Handler, type[Call]]:
+        """What is called for that task, and how."""
+        task = self.tasks[name]
+        known = self._known.get(name)
+        if known is None or known[0].function is not task.function:  # a target may have changed
+            executor = task.settings.executor
+            handler = Handler(task.function, task.signature, self._result_limit, executor)
+            known = self._known[name] = handler, _KINDS.get(executor, LoopCall)
         return known
 
-    def _on_ended(self, attempt: Attempt, ending: Ending | Settled | None) -> None:
-        self._attempts.pop(attempt.token, None)
-        if attempt.span is not None:
-            attempt.span.end(ending)
-        ended = Ended(
-            attempt.run.id,
-            attempt.token,
-            ending,
-            attempt.trace(),
-            attempt.is_stuck,
-            attempt.context.output,
-        )
-        self._report(ended)
+    def _on_over(self, call: Call, ending: Ending | Settled) -> None:
+        if call.token not in self._calls:  # it had been given up
+            self._report(SlotFreed(call.run.id))
+            return
+        watchdog = self._forget(call.token)
+        self._on_ended(call, ending if watchdog is None else watchdog.meaning(ending))
 
-    def _on_freed(self, attempt: Attempt) -> None:
-        self._report(SlotFreed(attempt.run.id))
+    def _on_given_up(self, call: Call, ending: Ending | Settled | None) -> None:
+        self._forget(call.token)
+        self._on_ended(call, ending, is_stuck=True)
+
+    def _forget(self, token: str) -> Watchdog | None:
+        """Whoever watched it is not needed any more."""
+        self._calls.pop(token, None)
+        watchdog = self._watchdogs.pop(token, None)
+        if watchdog is not None:
+            watchdog.rest()
+        return watchdog
+
+    def _on_ended(
+        self, call: Call, ending: Ending | Settled | None, *, is_stuck: bool = False
+    ) -> None:
+        run, token = call.run, call.token
+        if isinstance(ending, Settled) and ending.run is None:
+            ending = None
+        if call.span is not None:
+            call.span.end(ending)
+        if ending is None:
+            self._report(Closed(run.id, token, is_stuck=is_stuck))
+        elif isinstance(ending, Settled):
+            self._report(Closed(run.id, token, ending.topics, is_stuck))
+        else:
+            evidence = Evidence(execution_trace=call.trace(), output=call.context.output)
+            self._report(Finished(run, token, ending, evidence, is_stuck))
 
     def _report(self, report: Report) -> None:
         if not self._reports:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Coroutine, Generator
 from contextlib import suppress
 from types import coroutine
 from typing import Any
@@ -60,29 +60,24 @@ class Performer:
         assert task is not None
         while self._calls and not task.cancelling():
             call = self._calls.popleft()
-            await call.perform(self.go_on)
-            if call.has_waited:
+            if not call.start():
+                self.go_on()
+                await call.end(task)
                 return
 
 
 class LoopCall(Call):
     """An `async def` handler."""
 
-    def __init__(
-        self, handler: Handler, context: Context, around: Surroundings, performer: Performer
-    ) -> None:
+    def __init__(self, handler: Handler, context: Context, around: Surroundings) -> None:
         super().__init__(handler, context, around)
         context.awaits = True
-        self._performer = performer
         self._task: asyncio.Task[Any] | None = None
         self._coroutine: Coroutine[Any, Any, Any] | None = None
-
-    @property
-    def has_waited(self) -> bool:
-        return self._task is not None
+        self._waiting: tuple[Coroutine[Any, Any, Ending | Settled], Any]
 
     def begin(self) -> None:
-        self._performer.add(self)
+        self._around.performer.add(self)
 
     def ask(self) -> None:
         self._around.to_loop.post(self._cancel)
@@ -93,24 +88,36 @@ class LoopCall(Call):
     def give_up(self) -> None:
         self._around.to_loop.post(self._close)
 
-    async def perform(self, on_wait: Callable[[], None]) -> None:
-        """To the end, whatever it is. `on_wait`: the task is this call's own from now on."""
+    def start(self) -> bool:
+        """Up to where it waits first; whether it never waited, and has ended."""
         self._began()
+        if self.context.cancelled:
+            self._over(Stopped())
+            return True
+        concluding = self._concluded()
+        try:
+            awaited = self._variables.run(concluding.send, None)
+        except StopIteration as end:
+            self._over(end.value)
+            return True
+        self._waiting = concluding, awaited
+        return False
+
+    async def end(self, task: asyncio.Task[Any]) -> None:
+        """From there on, in a task of its own."""
+        self._task = task
         ending: Ending | Settled
         try:
-            ending = Stopped() if self.context.cancelled else await self._steps(on_wait)
+            ending = await self._steps()
         except asyncio.CancelledError:
             ending = Stopped()
         self._over(ending)
 
     @coroutine
-    def _steps(self, on_wait: Callable[[], None]) -> Generator[Any, Any, Ending | Settled]:
-        """Each step among the call's own context variables, as in a task of its own."""
-        concluding, run = self._concluded(), self._variables.run
+    def _steps(self) -> Generator[Any, Any, Ending | Settled]:
+        """Each step among the call's own context variables, as if they were the task's."""
+        (concluding, awaited), run = self._waiting, self._variables.run
         try:
-            awaited = run(concluding.send, None)
-            self._task = asyncio.current_task()
-            on_wait()
             while True:
                 try:
                     yield awaited
@@ -126,12 +133,7 @@ class LoopCall(Call):
             return ending
 
     async def _concluded(self) -> Ending | Settled:
-        ending = await self._ending()
-        if self.context.open_transaction is None:
-            return ending
-        return await self.context.conclude(ending)
-
-    async def _ending(self) -> Ending:
+        ending: Ending
         try:
             arguments = self.handler.arguments(self.context)
         except InvalidInput as error:
@@ -139,12 +141,14 @@ class LoopCall(Call):
         enter(self.context)
         try:
             self._coroutine = self.handler.invoke(arguments)
-            value = await self._coroutine
+            ending = self.handler.returned(await self._coroutine)
         except asyncio.CancelledError as error:
-            return Stopped() if self.context.cancelled else ending_of(error)
+            ending = Stopped() if self.context.cancelled else ending_of(error)
         except BaseException as error:  # noqa: BLE001  # an attempt's failure is data
-            return ending_of(error)
-        return self.handler.returned(value)
+            ending = ending_of(error)
+        if self.context.open_transaction is None:
+            return ending
+        return await self.context.conclude(ending)
 
     def _cancel(self) -> None:
         if self._task is not None:

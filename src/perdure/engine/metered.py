@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter as Tally
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
@@ -24,7 +25,6 @@ from perdure.core.events import (
     RunStarted,
     RunSucceeded,
 )
-from perdure.core.run import Lease, Run
 from perdure.storage.protocol import Claimed, Committed, Existing, Outcome, Renewed, Storage
 from perdure.storage.schedule_protocol import StepOutcome, Stepped
 from perdure.telemetry import table
@@ -43,6 +43,7 @@ _OUTCOMES: dict[type, str] = {
     RunReleased: "released",
     RunCancelled: "cancelled",
 }
+_NUMBERS = (float, int)
 
 
 def metered(storage: Storage, registry: Registry) -> Storage:
@@ -113,32 +114,34 @@ class Facts:
         if not batch:
             return
         self._commit_size.observe(len(batch))
-        steps: list[Commit] = []
         asked: list[Labels] = []
+        steps: list[Commit] = []
         for commit, outcome in zip(batch, outcomes, strict=True):
             if commit.expected_sequence == 0:
                 asked.append((commit.run.task, commit.run.queue, _answer(outcome)))
             if outcome.__class__ is Committed:
                 steps.append(commit)
-        if asked:
-            self._triggered.add_all(Tally(asked))
-        if len(asked) < len(batch):
-            self._count_attempts(steps)
-        ended = [_ended(c.run) for c in steps if c.run.finished_at is not None]
-        if ended:
-            self._finished.add_all(Tally(ended))
+        self._triggered.add_all(Tally(asked))
+        self._count_steps(steps)
 
     def claimed(self, answer: Claimed, request: object, outcomes: Sequence[Commit] = ()) -> None:
         self._claims.add()
         self.committed(answer.outcomes, outcomes)
-        if answer.runs:
-            self._claim_size.observe(len(answer.runs))
-            leased = [(run, run.lease) for run in answer.runs if run.lease is not None]
-            begun = [_of(run) for run, lease in leased if lease.attempt is not None]
-            self._started.add_all(Tally(begun))
-            self._queue_wait.observe_all(
-                [((run.queue,), _waited(run, lease)) for run, lease in leased]
-            )
+        if not answer.runs:
+            return
+        self._claim_size.observe(len(answer.runs))
+        begun: list[Labels] = []
+        waits: defaultdict[str, list[float]] = defaultdict(list)
+        for run in answer.runs:
+            lease = run.lease
+            if lease is not None:
+                waited = (lease.claimed_at - (run.run_at or run.created_at)).total_seconds()
+                waits[run.queue].append(waited if waited > 0 else 0.0)
+                if lease.attempt is not None:
+                    begun.append((run.task, run.queue))
+        self._started.add_all(Tally(begun))
+        for queue, seconds in waits.items():
+            self._queue_wait.observe_all(seconds, (queue,))
 
     def stepped(self, outcomes: Sequence[StepOutcome], steps: Sequence[ScheduleStep]) -> None:
         for step, outcome in zip(steps, outcomes, strict=True):
@@ -148,36 +151,33 @@ class Facts:
     def renewed(self, answer: Renewed, renewals: object) -> None:
         self._renewed.add(len(answer.renewed))
 
-    def _count_attempts(self, steps: Sequence[Commit]) -> None:
-        """Of runs that were there before. Every run comes along here: each line counts."""
-        ended: list[Labels] = []
-        seconds: list[tuple[Labels, float]] = []
+    def _count_steps(self, steps: Sequence[Commit]) -> None:
+        """Every run comes along here several times in its life: each line counts."""
+        finished: list[Labels] = []
+        attempts: list[Labels] = []
+        seconds: defaultdict[Labels, list[float]] = defaultdict(list)
         recovered = 0
         for commit in steps:
-            run, of = commit.run, (commit.run.task, commit.run.queue)
+            run = commit.run
+            task, queue = of = run.task, run.queue
+            if run.finished_at is not None:
+                finished.append((task, queue, run.status._value_))
             recovered += commit.needs_expiry
             for event in commit.events:
                 outcome = _OUTCOMES.get(event.__class__)
                 if outcome is not None and _ends_attempt(event):
-                    failure, trace = run.failure, event.execution_trace
-                    ended.append((*of, outcome, "" if failure is None else failure.kind.value))
-                    took = trace.get("total_ms") if trace else None
-                    if isinstance(took, int | float):  # a worker far away may say what it likes
-                        seconds.append((of, took / 1000))
+                    kind = "" if run.failure is None else run.failure.kind._value_
+                    attempts.append((task, queue, outcome, kind))
+                    took = event.execution_trace and event.execution_trace.get("total_ms")
+                    if isinstance(took, _NUMBERS):  # a worker far away may say what it likes
+                        seconds[of].append(took / 1000)
                 elif event.__class__ is RunStarted:
                     self._started.add(1, of)
+        self._finished.add_all(Tally(finished))
+        self._attempts.add_all(Tally(attempts))
         self._recovered.add(recovered)
-        if ended:
-            self._attempts.add_all(Tally(ended))
-            self._attempt_seconds.observe_all(seconds)
-
-
-def _of(run: Run) -> Labels:
-    return run.task, run.queue
-
-
-def _ended(run: Run) -> Labels:
-    return run.task, run.queue, run.status.value
+        for labels, values in seconds.items():
+            self._attempt_seconds.observe_all(values, labels)
 
 
 def _ends_attempt(event: Event) -> TypeGuard[Completion | RunCancelled]:
@@ -185,10 +185,6 @@ def _ends_attempt(event: Event) -> TypeGuard[Completion | RunCancelled]:
     if event.__class__ is RunCancelled:
         return event.execution_trace is not None
     return isinstance(event, Completion) and event.attempt is not None
-
-
-def _waited(run: Run, lease: Lease) -> float:
-    return max((lease.claimed_at - (run.run_at or run.created_at)).total_seconds(), 0.0)
 
 
 def _answer(outcome: Outcome) -> str:

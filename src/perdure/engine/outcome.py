@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback as tracebacks
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, assert_never
@@ -69,7 +69,12 @@ Ending = Returned | Raised | GaveBack | Stopped | HandedOver
 
 
 def decide_ending(
-    run: Run, token: str, ending: Ending, now: datetime, jitter: float, evidence: Evidence
+    run: Run,
+    token: str,
+    ending: Ending,
+    now: datetime,
+    jitter: Callable[[], float],
+    evidence: Evidence,
 ) -> Sequence[Event]:
     """The events that record `ending`. Raises LeaseLost if the run is not ours any more."""
     match ending:
@@ -77,7 +82,7 @@ def decide_ending(
             return decide_success(run, token, now, result, evidence)
         case Raised(failure=failure, retry_after=delay):
             return decide_failure(
-                run, token, now, failure, jitter=jitter, retry_after=delay, evidence=evidence
+                run, token, now, failure, jitter=jitter(), retry_after=delay, evidence=evidence
             )
         case GaveBack(delay=delay, until=until, awaiting=awaiting):
             resume_at = until if delay is None else max(now, run.updated_at) + delay

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
 
 
 class Finished(msgspec.Struct, gc=False):
-    """An attempt that ended and is not recorded yet. `is_refused`: the storage would not take
-    what it ended with, and that is what is to be recorded now."""
+    """An attempt that ended and is not recorded yet. `is_stuck`: its handler goes on, and keeps
+    its slot until it ends. `is_refused`: the storage would not take what the attempt ended with,
+    and that is what is to be recorded now."""
 
     run: Run
     token: str
     ending: Ending
-    evidence: Evidence
+    evidence: Evidence = NO_EVIDENCE
+    is_stuck: bool = False
     commit: Commit | None = None
     is_refused: bool = False
 
@@ -55,9 +57,6 @@ class Recorder:
         self._leases = leases
         self._time = time
 
-    def add(self, run: Run, token: str, ending: Ending, evidence: Evidence) -> None:
-        self.finished.append(Finished(run, token, ending, evidence))
-
     def take(self) -> list[Finished]:
         """What is to be recorded now, each with its commit; what lost its lease is dropped."""
         finished, self.finished = self.finished, []
@@ -77,13 +76,13 @@ class Recorder:
         for item, outcome in zip(finished, outcomes, strict=True):
             if isinstance(outcome, Committed):
                 self._leases.drop(item.token)
-                if item.commit is not None:
+                if item.commit is not None and item.commit.run.failure is not None:
                     say_failures(item.commit.run, item.commit.events, self._app.redact)
             elif isinstance(outcome, SequenceConflict):
                 again.append(item)
             else:
                 self._refused(item, outcome)
-        self._hints.publish(_news(finished))
+        self._hints.publish(_news(self._app.environment, finished))
         if again:
             await self._decide_again(again)
 
@@ -102,7 +101,7 @@ class Recorder:
         return True
 
     def _commit_of(self, item: Finished, now: datetime, commit_id: str) -> Commit:
-        jitter = self._app.clock.jitter()
+        jitter = self._app.clock.jitter
         events = decide_ending(item.run, item.token, item.ending, now, jitter, item.evidence)
         return prepare_commit(item.run, events, commit_id)
 
@@ -112,9 +111,7 @@ class Recorder:
             self._leases.drop(item.token)
         else:
             failed = not_stored(str(why))
-            self.finished.append(
-                Finished(item.run, item.token, failed, NO_EVIDENCE, is_refused=True)
-            )
+            self.finished.append(Finished(item.run, item.token, failed, is_refused=True))
         table.OUTCOME_REFUSED.say(run_id=item.run.id, why=str(why))
 
     async def _decide_again(self, items: Sequence[Finished]) -> None:
@@ -132,9 +129,9 @@ class Recorder:
                 self._leases.drop(item.token)
 
 
-def _news(finished: Sequence[Finished]) -> set[str]:
+def _news(environment: str, finished: Sequence[Finished]) -> set[str]:
     """Who should look: those who wait for results, and workers if something is due again."""
     runs = [item.commit.run for item in finished if item.commit is not None]
-    topics = {hints.done(run.environment) for run in runs}
-    due = [run for run in runs if run.claimable_at and run.claimable_at <= run.updated_at]
-    return topics | {hints.work(run.environment, run.queue) for run in due}
+    due = {run.queue for run in runs if run.claimable_at and run.claimable_at <= run.updated_at}
+    topics = {hints.work(environment, queue) for queue in due}
+    return topics | {hints.done(environment)} if runs else topics

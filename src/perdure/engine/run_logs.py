@@ -190,9 +190,6 @@ class RunLogs:
         self._flushing = asyncio.Lock()
         self._flushes: set[asyncio.Task[None]] = set()
 
-    def open(self, run: Run) -> AttemptLog:
-        return AttemptLog(self, run)
-
     def presentable(self, message: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """What may be stored of a line: no secrets, nothing endless, nothing unspeakable."""
         kept = (plain(fields, LARGEST_FIELDS) or {}) if fields else {}

@@ -56,6 +56,7 @@ class Signature:
         self._closed = [n for n, info in self._types.items() if annotation.is_closed(info)]
         self._str_keys = any(map(annotation.has_keys_that_are_no_text, self._types.values()))
         self._arguments = self._arguments_type(hints)
+        self._fields = tuple(zip(self._parameters, self._arguments.__struct_fields__, strict=True))
         self._decoder = msgspec.json.Decoder(self._arguments, dec_hook=_from_plain)
         self._result_type = self._checked_result(hints)
         kinds = [parameter.kind for parameter in self._signature.parameters.values()]
@@ -96,8 +97,8 @@ class Signature:
 
     def decode(self, payload: msgspec.Raw) -> dict[str, Any]:
         """The arguments of a payload, typed. Raises InvalidPayload, naming the field."""
-        values = zip(self._parameters, msgspec.structs.astuple(self._read(payload)), strict=True)
-        return {name: value for name, value in values if value is not UNSET}
+        read = self._read(payload)
+        return {n: value for n, f in self._fields if (value := getattr(read, f)) is not UNSET}
 
     def _read(self, payload: msgspec.Raw) -> msgspec.Struct:
         try:

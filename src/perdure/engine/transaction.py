@@ -13,7 +13,7 @@ Leaving the block does not commit. Runs triggered while it is open are part of i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -48,12 +48,14 @@ TROUBLE = timedelta(milliseconds=500)
 
 @dataclass(frozen=True, slots=True)
 class TransactionTerms:
-    """What the transactions of a worker's handlers share. `storage` lives on `io_loop`."""
+    """What the transactions of a worker's handlers share. `storage` lives on `io_loop`; `trace`
+    says where the time of the attempt went that has this token."""
 
     app: App
     storage: Storage
     transactions: Transactions
     io_loop: asyncio.AbstractEventLoop
+    trace: Callable[[str], dict[str, Any]]
 
     def make(self, context: Context) -> HandlerTransaction:
         return HandlerTransaction(context, self)
@@ -196,7 +198,7 @@ class HandlerTransaction:
     def _succeed(self, ending: Returned, run: Run, now: datetime) -> Commit:
         lease = self._run.lease
         assert lease is not None
-        evidence = Evidence(execution_trace=self._context.trace())
+        evidence = Evidence(execution_trace=self._terms.trace(lease.token))
         events = decide_success(run, lease.token, now, ending.result_json, evidence)
         self._commit = prepare_commit(run, events, self._terms.ids.commit_id())
         return self._commit

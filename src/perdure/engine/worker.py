@@ -14,21 +14,19 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from perdure.core.decide.lease import Evidence
 from perdure.core.run import Run
 from perdure.engine import hints
-from perdure.engine.attempt import StopReason
 from perdure.engine.catalogue import Drain, Registration
 from perdure.engine.doubt import Doubt
-from perdure.engine.handlers import Ended, Handlers, Report
+from perdure.engine.handlers import Closed, Handlers, Report, SlotFreed
 from perdure.engine.heartbeat import Heartbeat
 from perdure.engine.leases import Leases
-from perdure.engine.outcome import Settled
 from perdure.engine.recorder import Finished, Recorder
 from perdure.engine.run_logs import RunLogs
 from perdure.engine.service import Service
 from perdure.engine.storage_time import StorageTime
 from perdure.engine.trouble import TROUBLE, went_well
+from perdure.engine.watchdog import StopReason
 from perdure.errors import StorageUnavailable
 from perdure.storage.protocol import Claimed, ClaimRequest, Storage
 from perdure.telemetry import table
@@ -325,24 +323,34 @@ class Worker:
 
     def _on_reports(self, reports: Sequence[Report]) -> None:
         for report in reports:
-            if not isinstance(report, Ended):
+            if isinstance(report, SlotFreed):
                 self._free += 1
                 continue
-            self._free += not report.is_stuck
-            self._stuck.add(report.is_stuck)
-            if isinstance(report.ending, Settled):
-                self._leases.drop(report.token)
-                self._hints.publish(report.ending.topics)
-                continue
-            run = self._leases.held.get(report.token)
-            if run is None or report.ending is None:
-                self._leases.drop(report.token)
-                table.LATE_OUTCOME.say(run_id=report.run_id)
-                continue
-            evidence = Evidence(execution_trace=report.trace, output=report.output)
-            self._recorder.add(run, report.token, report.ending, evidence)
+            if report.is_stuck:
+                self._stuck.add()
+            else:
+                self._free += 1
+            if isinstance(report, Finished):
+                self._finish(report)
+            else:
+                self._close(report)
         self._changed.set()
         self._wake.set()
+
+    def _finish(self, finished: Finished) -> None:
+        run = self._leases.held.get(finished.token)
+        if run is None:
+            table.LATE_OUTCOME.say(run_id=finished.run.id)
+        else:
+            finished.run = run  # a heartbeat may have been recorded since the attempt began
+            self._recorder.finished.append(finished)
+
+    def _close(self, closed: Closed) -> None:
+        self._leases.drop(closed.token)
+        if closed.topics is None:
+            table.LATE_OUTCOME.say(run_id=closed.run_id)
+        else:
+            self._hints.publish(closed.topics)
 
     def _gauges(self) -> Gauges:
         used = self._concurrency - self._free

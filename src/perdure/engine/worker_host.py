@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
-from perdure.engine.attempt import Ladder
 from perdure.engine.catalogue import Drain
 from perdure.engine.door import Duration, count, duration, queue_names
 from perdure.engine.executors.serving import Serving, check_served, target_kinds
@@ -20,6 +19,7 @@ from perdure.engine.io_thread import IoThread, SameLoop
 from perdure.engine.task import Task
 from perdure.engine.threshold import to_the_end
 from perdure.engine.transaction import TransactionTerms
+from perdure.engine.watchdog import Ladder
 from perdure.engine.worker import Worker
 from perdure.storage.protocol import Storage
 from perdure.storage.transacting import Transactions
@@ -164,6 +164,7 @@ class WorkerHost:
                 storage=self._storage,
                 transactions=self._transactions,
                 io_loop=asyncio.get_running_loop(),
+                trace=self._handlers.trace,
             )
             if self._targets:
                 await stack.enter_async_context(self._serving())

@@ -67,17 +67,17 @@ class Histogram:
         self._lock = threading.Lock()
 
     def observe(self, value: float, labels: Labels = ()) -> None:
-        self.observe_all(((labels, value),))
+        self.observe_all((value,), labels)
 
-    def observe_all(self, observations: Sequence[tuple[Labels, float]]) -> None:
-        buckets, cells = self.metric.buckets, self._cells
+    def observe_all(self, values: Sequence[float], labels: Labels = ()) -> None:
+        buckets = self.metric.buckets
         with self._lock:
-            for labels, value in observations:
-                cell = cells.get(labels) or self._cell(labels)
+            cell = self._cells.get(labels) or self._cell(labels)
+            for value in values:
                 cell[bisect_left(buckets, value)] += 1
-                cell[-1] += value
+            cell[-1] += sum(values)
         if self.on_observe is not None:
-            for labels, value in observations:
+            for value in values:
                 self.on_observe(labels, value)
 
     def _cell(self, labels: Labels) -> list[float]:

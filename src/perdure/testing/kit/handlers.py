@@ -220,16 +220,11 @@ class KitHost(WorkerHost):
         return handlers
 
     @property
-    def attempts(self) -> list[Any]:
-        return list(self._handlers._attempts.values())
-
-    @property
     def is_busy(self) -> bool:
         """Whether it holds a run, or has something to write down."""
-        worker = self._worker
-        return bool(not worker.is_idle or self.attempts)
+        return bool(not self._worker.is_idle or self._handlers._calls)
 
     def next_timer(self) -> float | None:
         """When an attempt will be timed out, or pressed to stop."""
-        timers = [attempt._timer for attempt in self.attempts if attempt._timer is not None]
-        return min((timer.when() for timer in timers), default=None)
+        times = [watchdog.when for watchdog in self._handlers._watchdogs.values()]
+        return min((time for time in times if time is not None), default=None)
