@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from perdure.storage.postgres import pipeline
-from perdure.storage.postgres.pipeline import Pipeline, Asked
+from perdure.storage.postgres.pipeline import Asked, Pipeline
 
 MUCH = "x" * 3_000_000
 PREPARED = Asked("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'perdure%'", {})
