@@ -1,6 +1,7 @@
-"""A page of results: `python -m benchmarks.page RESULTS.json [DIRECTORY]`.
+"""A page of results: `python -m benchmarks.page RESULTS.json …`.
 
-Writes `benchmarks.md`, and its charts into `benchmarks/` beside it; by default into `docs/`. It
+Writes `benchmarks.md`, and its charts into `benchmarks/` beside it. Of further files it takes what
+the first ones have not measured, and says so: what is promised five times, the rest once. It
 says only what the file says, and for what it misses why (`limits.py`): no number stands in this
 code. A quick run makes no page.
 """
@@ -14,19 +15,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.charts import Bar, bar_chart
 from benchmarks.contenders import CEILING, CONTENDERS, PERDURE_POSTGRES, PERDURE_SQLITE
 from benchmarks.limits import reached, unexplained
 from benchmarks.machine import TOO_LOUD
+from benchmarks.pictures import CHARTED, STORES, charts, label
 from benchmarks.pressure import FREE, PINNED
 from benchmarks.results import BYTES, RATE, VALUES, Results, shown
 from benchmarks.retention import ALONE, FORGOTTEN, GOING, KEPT
-from benchmarks.stores import POSTGRES, REDIS, SQLITE
-from benchmarks.suite import OURS
-from benchmarks.targets import Judged, judged, ratio
+from benchmarks.stores import SQLITE
+from benchmarks.targets import judged, misses, ratio
 
-STORES = {POSTGRES: "PostgreSQL", SQLITE: "SQLite", REDIS: "Redis"}
-CHARTED = ("drain", "drain2", "end_to_end", "bulk", "concurrent", "single", "start_p50")
 RATES = ("single", "concurrent", "bulk", "drain", "drain2", "end_to_end")
 TIMES = ("start_p50", "start_p99", "result_p50", "result_p99")
 CEILINGS = ("life", "drain")
@@ -55,7 +53,7 @@ Files = dict[str, str]
 
 def make(results: Results) -> Files:
     """All files of the page, by their names."""
-    charts = {f"benchmarks/{name}.svg": chart for name, chart in _charts(results)}
+    pictures = {f"benchmarks/{name}.svg": chart for name, chart in charts(results)}
     sections: list[Callable[[Results], Iterable[str]]] = [
         _conditions,
         _promises,
@@ -75,7 +73,7 @@ def make(results: Results) -> Files:
     lines = list(_head())
     for section in sections:
         lines += section(results)
-    return {"benchmarks.md": "\n".join(lines).rstrip() + "\n", **charts}
+    return {"benchmarks.md": "\n".join(lines).rstrip() + "\n", **pictures}
 
 
 def _head() -> Iterator[str]:
@@ -104,12 +102,24 @@ def _conditions(results: Results) -> Iterator[str]:
     yield f"- other processes used at most {loud:.2f} cores during any measurement"
     if loud > TOO_LOUD:
         yield f"  (**more than {TOO_LOUD}: not a quiet machine**)"
+    yield from map(_further, results.others)
     yield ""
     yield "Producer, workers and database share the machine. Every measurement begins with a fresh"
     yield "database; PostgreSQL's statistics are refreshed before a drain. All stores sync before"
     yield "they answer, but Redis: it syncs once a second, so a power cut may cost what it had"
     yield "confirmed."
     yield ""
+
+
+def _further(conditions: dict[str, Any]) -> str:
+    """What another run has brought, and how it differed."""
+    brought = [
+        f"{VALUES[name].title.lower() if name in VALUES else name} ({len(of)})"
+        for name, of in conditions["brought"].items()
+        if of
+    ]
+    told = [f"{what} {conditions.get(what)}" for what in ("rounds", "loop_milliseconds")]
+    return f"- from a run of {conditions.get('when')} ({', '.join(told)}): {'; '.join(brought)}"
 
 
 def _condition(name: str, value: object) -> str:
@@ -136,22 +146,18 @@ def _promises(results: Results) -> Iterator[str]:
 
 def _missed(results: Results) -> Iterator[str]:
     """For every limit that these results ran into, what it is, and its profile."""
-    limits = reached(_misses(results))
+    limits = reached(misses(results))
     if not limits:
         return
     yield "## What is missed, and why"
     yield ""
     for limit in limits:
-        missed = [one for one in _misses(results) if one.target.says in limit.targets]
+        missed = [one for one in misses(results) if one.target.says in limit.targets]
         told = [f"{one.target.says}: {one.value:.2f} ({one.target.asks()})" for one in missed]
         yield f"**{'; '.join(told)}.** {limit.says}"
         yield ""
         yield f"![{limit.profile.title}](benchmarks/limit_{limit.name}.svg)"
         yield ""
-
-
-def _misses(results: Results) -> list[Judged]:
-    return [one for one in judged(results) if not one.is_met]
 
 
 def _throughput(results: Results) -> Iterator[str]:
@@ -171,7 +177,7 @@ def _ratios(results: Results) -> Iterator[str]:
         found = [ratio(name, ours, one)(results) for name in names]
         if one != ours and any(found):
             cells = ["" if it is None else f"{it:.2g}" for it in found]
-            rows.append((_label(results, one), *cells))
+            rows.append((label(results, one), *cells))
     head = ("Perdure's, divided by that of", *(VALUES[name].title for name in names))
     yield from _table("Ratios: of rates, more is better for Perdure; of times, less", head, rows)
 
@@ -205,7 +211,7 @@ def _section(results: Results, title: str, names: Sequence[str]) -> Iterator[str
         return
     head = ("", *(_heading(name) for name in measured))
     rows = [
-        (_label(results, one), *(_cell(results, name, one) for name in measured))
+        (label(results, one), *(_cell(results, name, one) for name in measured))
         for one in results.contenders
         if any(one in results.samples[name] for name in measured)
     ]
@@ -270,7 +276,7 @@ def _retention(results: Results) -> Iterator[str]:
 def _pressure(results: Results) -> Iterator[str]:
     rows = [
         (
-            _label(results, one),
+            label(results, one),
             *(f"{shown(part, RATE)}" for laps in (by[FREE], by[PINNED]) for part in _ends(laps)),
         )
         for one, by in results.pressure.items()
@@ -293,7 +299,7 @@ def _contenders(results: Results) -> Iterator[str]:
     yield "## Contenders and their settings"
     yield ""
     for name, facts in results.contenders.items():
-        yield f"- **{_label(results, name)}** {facts['version']}, keeps {facts['keeps']}."
+        yield f"- **{label(results, name)}** {facts['version']}, keeps {facts['keeps']}."
         yield f"  {facts['settings']}"
     yield ""
 
@@ -324,70 +330,23 @@ def _table(
     yield ""
 
 
-def _charts(results: Results) -> Iterator[tuple[str, str]]:
-    for name in CHARTED:
-        medians = {one: results.median(name, one) for one in results.samples.get(name, {})}
-        value = VALUES[name]
-        more = value.unit == RATE
-        bars = [
-            Bar(_label(results, one), got, shown(got, value.unit), _kind(one))
-            for one, got in medians.items()
-            if got is not None
-        ]
-        bars.sort(key=lambda bar: bar.value, reverse=more)
-        if bars:
-            says = f"{value.unit}, {'more' if more else 'less'} is better"
-            yield name, bar_chart(value.title, says + _legend(bars), bars)
-    for store, places in results.growth.items():
-        title = f"Drain on {STORES[store]}, one worker process, beside …"
-        yield f"growth_{store}", bar_chart(title, f"{RATE}, more is better", _grown(places))
-    yield from _limit_charts(results)
-
-
-def _limit_charts(results: Results) -> Iterator[tuple[str, str]]:
-    for limit in reached(_misses(results)):
-        title, unit, parts = limit.profile
-        bars = [Bar(what, cost, shown(cost, unit), "ours") for what, cost in parts]
-        total = sum(cost for _, cost in parts)
-        yield f"limit_{limit.name}", bar_chart(title, f"{shown(total, unit)} in all", bars)
-
-
-def _legend(bars: Iterable[Bar]) -> str:
-    """Who is no equal competitor."""
-    return "; yellow: Redis, less durable, or no engine" * any(bar.kind == "other" for bar in bars)
-
-
-def _grown(places: Sequence[dict[str, Any]]) -> list[Bar]:
-    rates = [(place["beside"], median(place["drain"])) for place in places]
-    return [Bar(beside, rate, shown(rate, RATE), "ours") for beside, rate in rates]
-
-
-def _label(results: Results, contender: str) -> str:
-    facts = results.contenders[contender]
-    return f"{facts['title']}, {STORES[facts['store']]}"
-
-
-def _kind(contender: str) -> str:
-    if contender in OURS:
-        return "ours"
-    return "other" if contender == CEILING or CONTENDERS[contender].store == REDIS else "peer"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.page", description=__doc__)
-    parser.add_argument("results", type=Path)
-    parser.add_argument("directory", type=Path, nargs="?", default=Path("docs"))
+    parser.add_argument("results", type=Path, nargs="+")
+    parser.add_argument("--into", type=Path, default=Path("docs"), metavar="DIRECTORY")
     chosen = parser.parse_args(arguments)
-    results = Results.read(chosen.results)
+    results, *others = map(Results.read, chosen.results)
+    for other in others:
+        results.complete(other)
     if results.conditions.get("quick"):
         print("These are the results of a quick run, which prove nothing: no page", file=sys.stderr)
         return 1
     for name, text in make(results).items():
-        path = chosen.directory / name
+        path = chosen.into / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    print(f"wrote {chosen.directory / 'benchmarks.md'}")
-    for target in unexplained(_misses(results)):
+    print(f"wrote {chosen.into / 'benchmarks.md'}")
+    for target in unexplained(misses(results)):
         print(f"missed: {target}; say why in benchmarks/limits.py", file=sys.stderr)
     return 0
 

@@ -64,6 +64,8 @@ class Results:
         self.retention: dict[str, dict[str, list[float]]] = {}
         self.pressure: dict[str, dict[str, list[float]]] = {}
         self.imports: dict[str, list[float]] = {}
+        self.others: list[dict[str, Any]] = []
+        """Conditions of further runs that completed this one, and what they brought."""
 
     def add(self, contender: str, values: dict[str, float]) -> None:
         for name, value in values.items():
@@ -76,6 +78,24 @@ class Results:
     def median(self, value: str, contender: str) -> float | None:
         samples = self.samples.get(value, {}).get(contender)
         return median(samples) if samples else None
+
+    def complete(self, other: Results) -> None:
+        """Add what only another run has measured, and say so."""
+        brought: dict[str, list[str]] = {}
+        for value, by in other.samples.items():
+            mine = self.samples.get(value, {})
+            brought[value] = [one for one in by if one not in mine]
+            self.samples[value] = by | mine
+        for part in ("growth", "retention", "pressure", "imports"):
+            theirs, mine = getattr(other, part), getattr(self, part)
+            brought[part] = [name for name in theirs if name not in mine]
+            setattr(self, part, theirs | mine)
+        for measure, levels in other.loudest.items():
+            for contender, cores in levels.items():
+                self.heard(measure, contender, cores)
+        self.contenders = other.contenders | self.contenders
+        self.skipped = other.skipped | self.skipped
+        self.others.append(other.conditions | {"brought": brought})
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps({"format": FORMAT, **vars(self)}, indent=1) + "\n")

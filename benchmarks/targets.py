@@ -135,3 +135,7 @@ def judged(results: Results) -> Iterator[Judged]:
         value = target.find(results)
         if value is not None:
             yield Judged(target, value)
+
+
+def misses(results: Results) -> list[Judged]:
+    return [one for one in judged(results) if not one.is_met]

@@ -250,8 +250,24 @@ def test_a_quick_run_makes_no_page(tmp_path: Path) -> None:
     results.conditions["quick"] = True
     results.write(tmp_path / "results.json")
 
-    assert page.main([str(tmp_path / "results.json"), str(tmp_path)]) == 1
+    assert page.main([str(tmp_path / "results.json"), "--into", str(tmp_path)]) == 1
     assert not (tmp_path / "benchmarks.md").exists()
+
+
+def test_a_further_run_brings_what_is_missing_and_is_told_of(tmp_path: Path) -> None:
+    some_results().write(tmp_path / "results.json")
+    further = some_results()
+    further.conditions = {"when": "later", "rounds": 1}
+    further.add(PGQUEUER, {"drain": 1, "bulk": 40_000})
+    further.write(tmp_path / "further.json")
+
+    names = [str(tmp_path / name) for name in ("results.json", "further.json")]
+    assert page.main([*names, "--into", str(tmp_path)]) == 0
+
+    text = (tmp_path / "benchmarks.md").read_text()
+    assert "| PgQueuer, PostgreSQL | 40,000 | 8,000 |" in text
+    assert "- from a run of later (rounds 1, " in text
+    assert "bulk calls of 500 (1)" in text
 
 
 def test_results_survive_being_written_and_read(tmp_path: Path) -> None:
