@@ -24,16 +24,16 @@ PRUNING = "pruning"
 
 # By adapter and deed, for one run. A claim, a bulk call and pruning concern 500 runs at once.
 LIMITS = {
-    ("postgres", SINGLE): Work(statements=2.2, commits=1.1, wal_bytes=1615, calls=945),
-    ("postgres", BULK): Work(statements=0.0066, commits=0.0022, wal_bytes=2010, calls=139),
-    ("postgres", CLAIMS): Work(statements=0.0253, commits=0.0045, wal_bytes=3390),
-    ("postgres", PRUNING): Work(statements=0.027, commits=0.0022, wal_bytes=387),
-    ("postgres", WORKER): Work(calls=292),
-    ("sqlite", SINGLE): Work(statements=4.4, commits=1.1, calls=607),
+    ("postgres", SINGLE): Work(statements=2.2, commits=1.1, wal_bytes=1220, calls=781),
+    ("postgres", BULK): Work(statements=0.0066, commits=0.0022, wal_bytes=1560, calls=135),
+    ("postgres", CLAIMS): Work(statements=0.0253, commits=0.0045, wal_bytes=3270),
+    ("postgres", PRUNING): Work(statements=0.027, commits=0.0022, wal_bytes=380),
+    ("postgres", WORKER): Work(calls=218),
+    ("sqlite", SINGLE): Work(statements=4.4, commits=1.1, calls=680),
     ("sqlite", BULK): Work(statements=0.011, commits=0.0022, calls=132),
     ("sqlite", CLAIMS): Work(statements=0.0226, commits=0.0028),
     ("sqlite", PRUNING): Work(statements=0.0248, commits=0.0022),
-    ("sqlite", WORKER): Work(calls=267),
+    ("sqlite", WORKER): Work(calls=208),
 }
 
 
