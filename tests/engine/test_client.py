@@ -200,7 +200,7 @@ async def test_if_nothing_could_be_kept_that_is_raised_and_is_nobodys_outcome(op
     @opened.task
     async def greet(name: str) -> None: ...
 
-    async def away(batch: Sequence[Commit]) -> Any:
+    async def away(batch: Sequence[Commit], **_: object) -> Any:
         raise StorageUnavailable("away")
 
     storage: Any = opened.storage
@@ -221,7 +221,7 @@ async def test_of_more_than_fit_into_one_transaction_each_is_answered_for_itself
     storage: Any = opened.storage
     commit, batches = storage.commit, []
 
-    async def sometimes(batch: Sequence[Commit]) -> Any:
+    async def sometimes(batch: Sequence[Commit], **_: object) -> Any:
         batches.append(len(batch))
         if len(batches) == 2:
             raise StorageUnavailable("away for a moment")

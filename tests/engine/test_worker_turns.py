@@ -134,7 +134,7 @@ class Refusing:
         self._guilty = guilty
         vars(self._storage).update(commit=self.commit, claim=self.claim)
 
-    async def commit(self, batch: Sequence[Commit]) -> list[Outcome]:
+    async def commit(self, batch: Sequence[Commit], **_: object) -> list[Outcome]:
         stored = iter(await self._commit([item for item in batch if not self._is_guilty(item)]))
         return [
             StorageRefused("too large for this column") if self._is_guilty(item) else next(stored)
