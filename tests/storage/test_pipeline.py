@@ -48,6 +48,17 @@ async def test_what_failed_with_others_is_prepared_the_next_time(
     assert (await trips.run([PREPARED]))[0][0][0] >= 2
 
 
+async def test_what_cannot_be_spelt_leaves_nothing_half_sent(
+    connection: psycopg.AsyncConnection,
+) -> None:
+    trips, good = Pipeline(connection), Asked("SELECT 1", {})
+
+    with pytest.raises(psycopg.DataError):
+        await trips.run([good, Asked("SELECT :said::text", {"said": "nothing\0less"})])
+
+    assert await trips.run([good]) == [[(1,)]]
+
+
 async def test_what_goes_behind_changes_nothing_of_what_came_before(
     connection: psycopg.AsyncConnection,
 ) -> None:

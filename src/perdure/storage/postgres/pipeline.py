@@ -24,7 +24,6 @@ MOST_FORMS = 200
 Form = tuple[bytes, tuple[int, ...]]
 """A text, and the types of its parameters."""
 
-
 Spelt = tuple[bytes, Sequence[Buffer | None], tuple[int, ...], Sequence[int] | None]
 """A text, the values of its parameters, their types and formats."""
 
@@ -51,11 +50,13 @@ class Pipeline:
         Raises what the first that failed did; what came after it was not run. What goes `behind`
         is a transaction of its own, in any case; how that ended, nobody is told."""
         server = self._connection.pgconn
+        # All of it before any of it: what cannot be spelt leaves nothing half sent.
+        spelt = [self._spelt(query) for query in queries]
+        spelt_behind = [self._spelt(query) for query in behind]
         server.enter_pipeline_mode()
-        prepared = [self._send(server, query) for query in queries]
+        prepared = [self._send(server, statement) for statement in spelt]
         server.pipeline_sync()
-        for query in behind:
-            text, given, types, formats = self._spelt(query)
+        for text, given, types, formats in spelt_behind:
             server.send_query_params(text, given, types, formats)
         if behind:
             server.pipeline_sync()
@@ -68,9 +69,9 @@ class Pipeline:
                 self._prepared.pop(form, None)
             raise
 
-    def _send(self, server: PGconn, query: Asked) -> Form | None:
+    def _send(self, server: PGconn, statement: Spelt) -> Form | None:
         """The form that is prepared with it, if so."""
-        text, given, types, formats = self._spelt(query)
+        text, given, types, formats = statement
         form = (text, types)
         is_new = form not in self._prepared and self._is_usual(form)
         if is_new:
