@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
@@ -121,7 +120,7 @@ class Facts:
                 asked.append((commit.run.task, commit.run.queue, _answer(outcome)))
             if outcome.__class__ is Committed:
                 steps.append(commit)
-        self._triggered.add_all(Tally(asked))
+        self._triggered.count(asked)
         self._count_steps(steps)
 
     def claimed(self, answer: Claimed, request: object, outcomes: Sequence[Commit] = ()) -> None:
@@ -139,7 +138,7 @@ class Facts:
                 waits[run.queue].append(waited if waited > 0 else 0.0)
                 if lease.attempt is not None:
                     begun.append((run.task, run.queue))
-        self._started.add_all(Tally(begun))
+        self._started.count(begun)
         for queue, seconds in waits.items():
             self._queue_wait.observe_all(seconds, (queue,))
 
@@ -173,8 +172,8 @@ class Facts:
                         seconds[of].append(took / 1000)
                 elif event.__class__ is RunStarted:
                     self._started.add(1, of)
-        self._finished.add_all(Tally(finished))
-        self._attempts.add_all(Tally(attempts))
+        self._finished.count(finished)
+        self._attempts.count(attempts)
         self._recovered.add(recovered)
         for labels, values in seconds.items():
             self._attempt_seconds.observe_all(values, labels)

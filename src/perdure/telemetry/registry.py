@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections import Counter as Tally
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -44,6 +45,11 @@ class Counter:
     def add(self, amount: float = 1, labels: Labels = ()) -> None:
         if amount:
             self.add_all({labels: amount})
+
+    def count(self, each: Sequence[Labels]) -> None:
+        """One for each of these."""
+        if each:
+            self.add_all(Tally(each))
 
     def add_all(self, amounts: Mapping[Labels, float]) -> None:
         with self._lock:
