@@ -146,6 +146,21 @@ async def test_a_hint_that_rides_comes_with_what_it_speaks_of(postgres_storage_u
         assert commit.run.id in await storage.get([commit.run.id])
 
 
+async def test_a_hint_rides_again_with_what_had_to_be_stored_again(
+    postgres_storage_url: str,
+) -> None:
+    async with (
+        another(postgres_storage_url) as storage,
+        listening(storage.hint_transport()) as heard,
+    ):
+        known, new = new_run(), new_run()
+        await storage.commit([known])
+
+        await storage.commit([known, new], telling=frozenset({"x"}))
+
+        assert [await next_of(heard) for _ in range(2)] == [frozenset({"x"})] * 2
+
+
 async def test_a_listener_that_is_cut_off_says_so(postgres_storage_url: str) -> None:
     async with another(postgres_storage_url) as storage:
         transport = storage.hint_transport()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -101,14 +102,15 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
     ) -> list[Outcome]:
         if not batch:
             return []
+        write = partial(self._write_telling, telling)
         try:
-            return await self._write_telling(telling, lambda: commit_batch(batch, self.dialect))
+            return await write(lambda: commit_batch(batch, self.dialect))
         except AlreadyStored:
-            return await self._write(lambda: commit_batch(batch, self.dialect, settling=True))
+            return await write(lambda: commit_batch(batch, self.dialect, settling=True))
         except StorageRefused as refusal:
             if len(batch) == 1:
                 return [refusal]
-            return [outcome for item in batch for outcome in await self.commit([item])]
+            return [made for item in batch for made in await self.commit([item], telling=telling)]
 
     async def claim(self, request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
         first = await self._first_round(request, outcomes)
