@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -209,10 +208,6 @@ class _Transaction:
     async def run(self, connection: PooledConnection, operation: Operation[T]) -> T:
         try:
             return await drive(operation, partial(self._trip, connection))
-        except asyncio.CancelledError:
-            # In the middle of a pipeline there is no way back; the pool makes another one.
-            await connection.close()
-            raise
         finally:
             if connection.pgconn.transaction_status != IDLE:
                 with contextlib.suppress(psycopg.Error):
