@@ -29,9 +29,10 @@ from perdure.storage.postgres.pooling import (
 )
 from perdure.storage.postgres.transactions import MOST, PostgresTransactions
 from perdure.storage.postgres.vitals import read_vitals
-from perdure.storage.protocol import Clock, HintTransport
+from perdure.storage.protocol import Clock
 from perdure.storage.sql_storage import Make, SqlStorage
 from perdure.storage.steps import Bulk, Many, Operation, Rows, Statement, Step, Trip, drive
+from perdure.storage.topics import HintTransport
 
 T = TypeVar("T")
 OnStatement = Callable[[str], None]
