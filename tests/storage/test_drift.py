@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import pytest
 
 from builders import TASK
-from perdure.core.decide import decide_release
+from perdure.core.commit import Commit
+from perdure.core.decide import Claim, decide_claim, decide_release
 from perdure.core.failure import FailureKind, make_failure
 from perdure.core.limits import LimitScope
 from perdure.core.run import OnExhausted, Policy, Run, Source
+from perdure.engine.ids import make_token
 from perdure.storage.drifting import NO_BEGINNING, NO_RUN
 from perdure.storage.protocol import Storage
 from raw import execute
@@ -19,6 +23,7 @@ from storage_kit import (
     failure,
     new_run,
     now,
+    reload,
     set_limit,
     step,
     stored,
@@ -26,6 +31,7 @@ from storage_kit import (
     token_of,
 )
 
+ONCE = Policy(max_attempts=1, on_exhausted=OnExhausted.DEAD_LETTER)
 TAMPERED = [
     "claimable_at = NULL",
     "attention_at = claimable_at",
@@ -63,10 +69,9 @@ async def _rich(storage: Storage) -> Run:
 
 async def test_what_follows_from_runs_is_no_drift(storage: Storage) -> None:
     retried = Policy(max_attempts=5)
-    last = Policy(max_attempts=1, on_exhausted=OnExhausted.DEAD_LETTER)
     created = [
         await create(storage, n, policy=policy, tags={"n": "1"}, batch_id="batch_1")
-        for n, policy in enumerate([retried, retried, last, retried])
+        for n, policy in enumerate([retried, retried, ONCE, retried])
     ]
     claimed = await claim(storage, 4)
     ended, failed, dead, waiting = sorted(claimed.runs, key=lambda run: bytes(run.payload_json))
@@ -76,6 +81,32 @@ async def test_what_follows_from_runs_is_no_drift(storage: Storage) -> None:
     ids = [run.id for run in (*created, await _rich(storage), await claim_one(storage))]
 
     assert await storage.drift(ids) == {}
+
+
+@pytest.mark.parametrize("environment", ["default", "test"])
+@pytest.mark.parametrize("worker", ["worker-1", "worker-2"])
+@pytest.mark.parametrize("minutes", [1, 2])
+async def test_runs_that_begin_and_end_together_need_not_be_alike(
+    storage: Storage, environment: str, worker: str, minutes: int
+) -> None:
+    one, other = await _rich(storage), await create(storage, environment=environment, policy=ONCE)
+
+    # Beside a new one: otherwise the statement that can do it all is taken.
+    at = now()
+    starts = _begun(one, "worker-1", at, 1), _begun(other, worker, at, minutes)
+    _, *running = await stored(storage, new_run(), *starts)
+    assert [await reload(storage, run) for run in running] == running
+    assert await storage.drift([one.id, other.id]) == {}
+    _, *ended = await stored(storage, new_run(), success(running[0]), failure(running[1]))
+
+    assert [await reload(storage, run) for run in ended] == ended
+    assert await storage.drift([one.id, other.id]) == {}
+
+
+def _begun(run: Run, worker: str, at: datetime, minutes: int) -> Commit:
+    ttl = timedelta(minutes=minutes)
+    offer = Claim(token=make_token(), worker_id=worker, lease_ttl=ttl, start=True)
+    return step(run, decide_claim(run, offer, at))
 
 
 async def test_a_run_that_waits_for_a_place_is_no_drift(storage: Storage) -> None:

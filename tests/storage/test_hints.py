@@ -19,9 +19,9 @@ import pytest
 from perdure.engine.clock import SystemClock
 from perdure.errors import StorageError, StorageUnavailable
 from perdure.storage import open_storage
-from perdure.storage.protocol import HintTransport, Renewal, Storage
+from perdure.storage.protocol import Renewal, Storage
 from perdure.storage.sqlite import hints
-from perdure.storage.topics import pack, unpack
+from perdure.storage.topics import HintTransport, pack, unpack
 from storage_kit import claim_one, create, new_run, token_of
 
 SOON = 10.0

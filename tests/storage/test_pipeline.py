@@ -89,3 +89,53 @@ async def test_a_connection_that_is_gone_is_told(connection: psycopg.AsyncConnec
         await Pipeline(connection).run([Asked("SELECT 1", {}), end, Asked("SELECT 2", {})])
 
     assert connection.closed
+
+
+async def test_a_trip_that_nobody_waits_for_any_more_ends_its_connection(
+    connection: psycopg.AsyncConnection,
+) -> None:
+    waiting = asyncio.ensure_future(Pipeline(connection).run([Asked("SELECT pg_sleep(60)", {})]))
+    await asyncio.sleep(0)
+    waiting.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert connection.closed
+
+
+async def test_what_keeps_failing_is_prepared_once(connection: psycopg.AsyncConnection) -> None:
+    trips = Pipeline(connection)
+    for _ in range(5):
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            await trips.run([Asked("SELECT 1 / :by::int", {"by": 0})])
+
+    assert await trips.run([PREPARED]) == [[(1,)]]
+
+
+async def test_what_the_server_has_forgotten_is_prepared_again(
+    connection: psycopg.AsyncConnection,
+) -> None:
+    trips, good = Pipeline(connection), Asked("SELECT 1", {})
+    for _ in range(2):
+        await trips.run([good])
+    await connection.execute("DEALLOCATE ALL")
+
+    with pytest.raises(psycopg.errors.InvalidSqlStatementName):
+        await trips.run([good])
+
+    assert await trips.run([good]) == [[(1,)]]
+
+
+async def test_what_answers_with_another_type_is_prepared_again(
+    connection: psycopg.AsyncConnection,
+) -> None:
+    trips, asked = Pipeline(connection), Asked("SELECT number FROM numbers", {})
+    await connection.execute("CREATE TEMPORARY TABLE numbers AS SELECT 1 AS number")
+    for _ in range(2):
+        await trips.run([asked])
+    await connection.execute("ALTER TABLE numbers ALTER number TYPE text")
+
+    with pytest.raises(psycopg.errors.FeatureNotSupported):
+        await trips.run([asked])
+
+    assert await trips.run([asked]) == [[("1",)]]

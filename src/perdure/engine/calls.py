@@ -123,8 +123,9 @@ class Call(ABC):
 
     def _began(self) -> None:
         self.began_at = self._around.time()
-        if self.on_began is not None:
-            self._around.mail.post(self.on_began)
+        on_began = self.on_began  # once: whoever gave it up meanwhile has taken it away
+        if on_began is not None:
+            self._around.mail.post(on_began)
 
     def _over(self, ending: Ending | Settled) -> None:
         self.over_at = self._around.time()

@@ -345,14 +345,18 @@ class CommitBatcher:
         return group
 
     async def _outcomes(self, commits: Sequence[Commit]) -> Sequence[Made]:
-        hint, topics = self._app.hints, frozenset(map(work_of, commits))
-        riding = hint.ride(topics)
+        carrier, topics = self._app.hints, frozenset(map(work_of, commits))
+        riding = carrier.ride(topics)
         try:
             outcomes = await self._app.storage.commit(commits, telling=riding)
         except Exception as error:  # noqa: BLE001  # handed to whoever waits for it
             return [error] * len(commits)
-        if any(isinstance(outcome, Committed) for outcome in outcomes):
-            (hint.hub.tell if riding else hint.publish)(topics)
+        if not any(isinstance(outcome, Committed) for outcome in outcomes):
+            return outcomes
+        if riding:  # other processes know by now
+            carrier.hub.tell(topics)
+        else:
+            carrier.publish(topics)
         return outcomes
 
 

@@ -17,7 +17,8 @@ from contextlib import suppress
 from datetime import timedelta
 
 from perdure.errors import PerdureError
-from perdure.storage.protocol import Clock, HintTransport
+from perdure.storage.protocol import Clock
+from perdure.storage.topics import HintTransport
 from perdure.telemetry import table
 from perdure.telemetry.registry import Registry
 

@@ -6,7 +6,7 @@ nothing. Storage time decides: `now` in the answers is the storage's own clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,6 +28,7 @@ from perdure.storage.questions import Questions
 from perdure.storage.reservation import ReserveRequest
 from perdure.storage.run_log import LogBatch, LogLine, Progress
 from perdure.storage.schedule_protocol import ScheduleStorage
+from perdure.storage.topics import HintTransport
 from perdure.storage.webhook_protocol import WebhookStorage
 
 if TYPE_CHECKING:
@@ -202,20 +203,6 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     oldest_due_age: timedelta = timedelta(0)
     parked: int = 0
     leased: int = 0
-
-
-class HintTransport(Protocol):
-    """Carries "look now" to other processes. It may lose hints; it never blocks a write."""
-
-    rides: bool
-    """Whether hints can travel with a commit; see `Storage.commit`."""
-
-    async def notify(self, topics: frozenset[str]) -> None: ...
-
-    async def listen(self, on_topics: Callable[[frozenset[str] | None], None]) -> None:
-        """Tell of topics as they come, and None once on (re)connecting; until the end, or until
-        the connection breaks."""
-        ...
 
 
 class Storage(Questions, ScheduleStorage, WebhookStorage, Oversight, Protocol):

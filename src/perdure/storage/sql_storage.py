@@ -34,7 +34,6 @@ from perdure.storage.protocol import (
     Claimed,
     ClaimRequest,
     Clock,
-    HintTransport,
     OutboxRow,
     Outcome,
     Page,
@@ -49,6 +48,7 @@ from perdure.storage.rows import Dialect
 from perdure.storage.run_log import LogBatch, LogLine, Progress
 from perdure.storage.schedule_protocol import DueSchedules, StepOutcome
 from perdure.storage.steps import Operation
+from perdure.storage.topics import HintTransport
 from perdure.storage.transacting import Transactions, find_commit
 from perdure.storage.webhooks import SqlWebhooks
 

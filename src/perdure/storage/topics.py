@@ -1,11 +1,29 @@
-"""Hints on the wire: lists of topics as JSON, in parts that a transport can carry."""
+"""Hints: who carries them to other processes, and how they travel there, as JSON lists of topics in
+parts that a transport can carry."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
 _DECODER = msgspec.json.Decoder(frozenset[str])
 ANYTHING = b"null"
+
+
+class HintTransport(Protocol):
+    """Carries "look now" to other processes. It may lose hints; it never makes a write fail."""
+
+    rides: bool
+    """Whether hints can travel with a commit; see `Storage.commit`."""
+
+    async def notify(self, topics: frozenset[str]) -> None: ...
+
+    async def listen(self, on_topics: Callable[[frozenset[str] | None], None]) -> None:
+        """Tell of topics as they come, and None once on (re)connecting; until the end, or until
+        the connection breaks."""
+        ...
 
 
 def pack(topics: frozenset[str], most_bytes: int) -> list[bytes]:

@@ -27,12 +27,12 @@ from perdure.storage.protocol import (
     Claimed,
     ClaimRequest,
     Clock,
-    HintTransport,
     Outcome,
     Renewal,
     Renewed,
     Storage,
 )
+from perdure.storage.topics import HintTransport
 from perdure.storage.transacting import Transactions
 from perdure.storage.wire import PROTOCOL, in_parts
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import count, islice
+from itertools import count
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import pq, waiting
 from psycopg.abc import Buffer, PQGen
 from psycopg.adapt import PyFormat, Transformer
-from psycopg.errors import error_from_result
+from psycopg.errors import FeatureNotSupported, InvalidSqlStatementName, error_from_result
 from psycopg.pq.abc import PGconn, PGresult
 
 from perdure.storage.sql import PARAMETER
@@ -20,6 +20,10 @@ from perdure.storage.steps import Rows
 
 MOST_FORMS = 200
 """Of statements that a connection counts and prepares: with conditions there are many."""
+
+FORGOTTEN = (InvalidSqlStatementName, FeatureNotSupported)
+"""What a server says of a prepared statement that it does not know any more, or whose answer has
+other types since a migration. Prepared anew, it will do."""
 
 Form = tuple[bytes, tuple[int, ...]]
 """A text, and the types of its parameters."""
@@ -53,35 +57,39 @@ class Pipeline:
         # All of it before any of it: what cannot be spelt leaves nothing half sent.
         spelt = [self._spelt(query) for query in queries]
         spelt_behind = [self._spelt(query) for query in behind]
-        server.enter_pipeline_mode()
-        prepared = [self._send(server, statement) for statement in spelt]
-        server.pipeline_sync()
-        for text, given, types, formats in spelt_behind:
-            server.send_query_params(text, given, types, formats)
-        if behind:
-            server.pipeline_sync()
-        answers = iter(await self._connection.wait(_answers(server, 1 + bool(behind))))
-        server.exit_pipeline_mode()
+        new: dict[Form, bytes] = {}
         try:
-            return [self._read(answers, form is not None) for form in prepared]
-        except psycopg.Error:
-            for form in filter(None, prepared):  # the server may have skipped it
-                self._prepared.pop(form, None)
+            server.enter_pipeline_mode()
+            prepared = [self._send(server, statement, new) for statement in spelt]
+            server.pipeline_sync()
+            for text, given, types, formats in spelt_behind:
+                server.send_query_params(text, given, types, formats)
+            if behind:
+                server.pipeline_sync()
+            answers = await self._connection.wait(_answers(server, 1 + bool(behind)))
+            server.exit_pipeline_mode()
+        except BaseException:
+            # In the middle of a pipeline there is no way back; the pool makes another connection.
+            await self._connection.close()
             raise
+        return self._read_all(iter(answers), prepared)
 
-    def _send(self, server: PGconn, statement: Spelt) -> Form | None:
-        """The form that is prepared with it, if so."""
+    def _send(
+        self, server: PGconn, statement: Spelt, new: dict[Form, bytes]
+    ) -> tuple[Form, bytes] | None:
+        """The form that is prepared with it, if so, and by what name. `new`: those of this trip."""
         text, given, types, formats = statement
         form = (text, types)
-        is_new = form not in self._prepared and self._is_usual(form)
+        name = self._prepared.get(form) or new.get(form)
+        is_new = name is None and self._is_usual(form)
         if is_new:
-            name = self._prepared[form] = b"perdure_%d" % next(self._numbers)
+            name = new[form] = b"perdure_%d" % next(self._numbers)
             server.send_prepare(name, text, types)
-        if form in self._prepared:
-            server.send_query_prepared(self._prepared[form], given, formats)
-        else:
+        if name is None:
             server.send_query_params(text, given, types, formats)
-        return form if is_new else None
+            return None
+        server.send_query_prepared(name, given, formats)
+        return (form, name) if is_new else None
 
     def _spelt(self, query: Asked) -> Spelt:
         text, names = _numbered(query.text)
@@ -97,14 +105,30 @@ class Pipeline:
         self._uses[form] = self._uses.get(form, 0) + 1
         return self._uses[form] > threshold
 
-    def _read(self, answers: Iterator[PGresult], is_prepared: bool) -> Rows:
-        for answer in islice(answers, 1 + is_prepared):
-            if answer.status == pq.ExecStatus.FATAL_ERROR:
-                raise error_from_result(answer, self._values.encoding)
+    def _read_all(
+        self, answers: Iterator[PGresult], prepared: Sequence[tuple[Form, bytes] | None]
+    ) -> list[Rows]:
+        try:
+            return [self._read(answers, made) for made in prepared]
+        except FORGOTTEN:
+            self._prepared.clear()
+            raise
+
+    def _read(self, answers: Iterator[PGresult], made: tuple[Form, bytes] | None) -> Rows:
+        if made is not None:
+            self._checked(next(answers))
+            form, name = made
+            self._prepared[form] = name  # not before: the server may have skipped it
+        answer = self._checked(next(answers))
         if answer.status == pq.ExecStatus.COMMAND_OK:
             return [()] * (answer.command_tuples or 0)
         self._values.set_pgresult(answer)
         return self._values.load_rows(0, answer.ntuples, tuple) if answer.ntuples else []
+
+    def _checked(self, answer: PGresult) -> PGresult:
+        if answer.status == pq.ExecStatus.FATAL_ERROR:
+            raise error_from_result(answer, self._values.encoding)
+        return answer
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -30,9 +29,10 @@ from perdure.storage.postgres.pooling import (
 )
 from perdure.storage.postgres.transactions import MOST, PostgresTransactions
 from perdure.storage.postgres.vitals import read_vitals
-from perdure.storage.protocol import Clock, HintTransport
+from perdure.storage.protocol import Clock
 from perdure.storage.sql_storage import Make, SqlStorage
 from perdure.storage.steps import Bulk, Many, Operation, Rows, Statement, Step, Trip, drive
+from perdure.storage.topics import HintTransport
 
 T = TypeVar("T")
 OnStatement = Callable[[str], None]
@@ -209,10 +209,6 @@ class _Transaction:
     async def run(self, connection: PooledConnection, operation: Operation[T]) -> T:
         try:
             return await drive(operation, partial(self._trip, connection))
-        except asyncio.CancelledError:
-            # In the middle of a pipeline there is no way back; the pool makes another one.
-            await connection.close()
-            raise
         finally:
             if connection.pgconn.transaction_status != IDLE:
                 with contextlib.suppress(psycopg.Error):

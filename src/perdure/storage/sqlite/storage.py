@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from perdure.core.doctor import Vitals
 from perdure.errors import InvalidInput
 from perdure.storage.migrate import check_version, load_migrations, pending
-from perdure.storage.protocol import Clock, HintTransport
+from perdure.storage.protocol import Clock
 from perdure.storage.sql_storage import Make, SqlStorage
 from perdure.storage.sqlite.checkpoint import Checkpointer
 from perdure.storage.sqlite.connection import Connection, OnStatement, SqliteDialect, translated
@@ -21,6 +21,7 @@ from perdure.storage.sqlite.inline_transactions import InlineTransactions
 from perdure.storage.sqlite.transactions import SqliteTransactions, refuse_to_wait_for_oneself
 from perdure.storage.sqlite.vitals import read_vitals
 from perdure.storage.sqlite.writer import Job, Writer, WriterThread
+from perdure.storage.topics import HintTransport
 from perdure.storage.transacting import Transactions
 
 T = TypeVar("T")

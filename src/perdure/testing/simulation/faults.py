@@ -22,9 +22,10 @@ from perdure.errors import (
     SequenceConflict,
     StorageUnavailable,
 )
-from perdure.storage.protocol import Claimed, ClaimRequest, Committed, HintTransport, Outcome
+from perdure.storage.protocol import Claimed, ClaimRequest, Committed, Outcome
 from perdure.storage.schedule_protocol import StepOutcome, Stepped
 from perdure.storage.sql_storage import Make, SqlStorage
+from perdure.storage.topics import HintTransport
 from perdure.testing.simulation.database import Database, finish
 from perdure.testing.simulation.loop import Process, SimulationLoop
 from perdure.testing.simulation.notes import Notes
