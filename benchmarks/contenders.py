@@ -51,7 +51,7 @@ class Contender:
 _DBOS = Python("dbos", ("dbos==3.3.0",))
 
 
-def _ours(name: str, store: str) -> Contender:
+def _ours(name: str, store: str, concurrency: int) -> Contender:
     return Contender(
         name=name,
         title="Perdure",
@@ -62,14 +62,14 @@ def _ours(name: str, store: str) -> Contender:
         keeps="the run and every event",
         drain=50_000,
         single=5_000,
-        settings={"BENCH_CONCURRENCY": "1000"},
+        settings={"BENCH_CONCURRENCY": str(concurrency)},
     )
 
 
 CONTENDERS: dict[str, Contender] = {
     contender.name: contender
     for contender in (
-        _ours(PERDURE_POSTGRES, POSTGRES),
+        _ours(PERDURE_POSTGRES, POSTGRES, 2000),
         Contender(
             name=PGQUEUER,
             title="PgQueuer",
@@ -126,7 +126,7 @@ CONTENDERS: dict[str, Contender] = {
             drain=50_000,
             single=5_000,
         ),
-        _ours(PERDURE_SQLITE, SQLITE),
+        _ours(PERDURE_SQLITE, SQLITE, 1000),
         Contender(
             name=HUEY,
             title="Huey",

@@ -207,6 +207,7 @@ class Entrant:
     def workers(
         self, count: int, settings: dict[str, str] | None = None
     ) -> Iterator[list[subprocess.Popen[bytes]]]:
+        settings = {"BENCH_WORKERS": str(count), **(settings or {})}
         processes = [self._start_worker(number, settings) for number in range(count)]
         try:
             yield processes

@@ -1,7 +1,7 @@
 """Claims runs, has them executed, keeps their leases, has recorded how they ended.
 
-Everything here runs on the I/O loop. Two claim loops overlap, so that database and Python work
-at the same time; outcomes ride with the next claim. A handler is begun only after the commit
+Everything here runs on the I/O loop. Claim loops overlap, so that database and Python work at
+the same time; outcomes ride with the next claim. A handler is begun only after the commit
 that holds its `run.started`. What is still to be recorded is the `Recorder`'s, what a lost answer
 may have claimed is the `Doubt`'s.
 """
@@ -35,7 +35,8 @@ from perdure.telemetry.registry import Gauges
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
-LOOPS = 2
+MOST = 500
+"""Runs of one claim: more at once would only keep database and Python waiting for each other."""
 SILENCE = 1.0
 """So many seconds a stop waits without saying for what."""
 TO_STOP = 1.0
@@ -100,7 +101,9 @@ class Worker:
         self._handlers.connect(asyncio.get_running_loop(), self._on_reports, self._logs)
         self._farewells.append(self._app.metrics.registry.watch(self._gauges))
         self._farewells.append(self._hints.hub.listen(self._on_hint))
-        self._claimers = [asyncio.create_task(self._claim_for_ever()) for _ in range(LOOPS)]
+        # With room for three full claims, one may be in the database while two meet in Python.
+        loops = 2 if self._concurrency < 3 * MOST else 3
+        self._claimers = [asyncio.create_task(self._claim_for_ever()) for _ in range(loops)]
         for service in self._services:
             service.start()
 
@@ -236,14 +239,14 @@ class Worker:
 
     async def _turn(self) -> bool:
         """Record what has ended and claim for the free slots; whether there may be more."""
-        places = 0 if self._is_stopping else min(self._free, max(self._concurrency // 2, 1))
+        places = 0 if self._is_stopping else min(self._free, max(self._concurrency // 2, 1), MOST)
         finished = self._recorder.take()
         if not places and not finished:
             return False
         runs = await self._record_and_claim(finished, places)
         is_full = len(runs) == places > 0
         if is_full:
-            self._wake.set()  # there may be enough for both loops
+            self._wake.set()  # there may be enough for others
         # What a hint during the claim spoke of, the claim may have missed.
         return is_full or bool(self._recorder.finished) or (places > 0 and self._is_hinted)
 
