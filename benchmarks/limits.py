@@ -32,6 +32,89 @@ class Limit(NamedTuple):
 
 LIMITS = (
     Limit(
+        name="drain",
+        targets=(
+            "PostgreSQL drain, 1 worker: of PgQueuer's",
+            "PostgreSQL drain, 1 worker: of DBOS's",
+            "PostgreSQL drain, 1 worker: of Procrastinate's",
+            "PostgreSQL drain, 1 worker: of graphile-worker's",
+            "PostgreSQL drain, 2 workers: of PgQueuer's",
+            "PostgreSQL end to end: of PgQueuer's",
+        ),
+        says="Two cores are shared by workers and server, and a run costs both about 80 µs together;"
+        " PgQueuer's jobs cost 77. One worker process leaves a fifth of the cores idle, since it waits"
+        " for the server and the server for it; two leave nothing, and then only the sum counts. The"
+        " server's part is two updates and two rows of history, each one heap row and two index"
+        " entries, about a microsecond apiece; without any secondary index it would be 34 of 39."
+        " PgQueuer deletes what is done, and keeps three short log rows of it. The worker's part is"
+        " Python: reading the run, deciding two steps, encoding two commits. graphile-worker keeps"
+        " nothing of a job that is done, and runs on a compiler.",
+        profile=Profile(
+            title="A drained run on PostgreSQL, claims of 500",
+            taken="CPU time of the server's processes by statement, of the worker's by samples,"
+            " 2026-11-18",
+            unit="µs",
+            parts=(
+                ("server: start the run", 10.8),
+                ("server: end it", 10.0),
+                ("server: two rows of history", 10.7),
+                ("server: search and lock", 4.3),
+                ("server: commit, and the rest", 3.0),
+                ("worker: events and state, to and from JSON", 7.5),
+                ("worker: decide and project", 5.5),
+                ("worker: rows, statements, libpq", 9.0),
+                ("worker: attempt, trace, leases, metrics", 14.0),
+                ("worker: the handler's loop", 4.0),
+            ),
+        ),
+    ),
+    Limit(
+        name="sqlite",
+        targets=(
+            "SQLite drain: of Huey's",
+            "SQLite drain: of DBOS's",
+            "SQLite drain: of hand-written SQL's whole lives",
+        ),
+        says="One thread writes, and half of what it does is Python under the interpreter's lock: to"
+        " read the runs, decide, encode and bind. What SQLite does meanwhile without that lock is"
+        " hardly overlapped by anything, since handlers and bookkeeping have their turn while the"
+        " writer reads and decides. Deciding elsewhere, answering later and a third claim loop were"
+        " tried, and gained nothing. Hand-written SQL has integer keys, three statements a batch,"
+        " events of 16 bytes, and neither leases nor guards.",
+        profile=Profile(
+            title="A drained run on SQLite, claims of 500",
+            taken="CPU time by thread, and of a replayed drain by statement, 2026-11-18",
+            unit="µs",
+            parts=(
+                ("SQLite: start the run", 5.0),
+                ("SQLite: end it", 4.6),
+                ("SQLite: two rows of history", 3.1),
+                ("SQLite: search", 2.9),
+                ("SQLite: commit and checkpoint", 5.8),
+                ("writer thread: Python", 20.0),
+                ("worker: I/O loop", 14.0),
+                ("worker: the handler's loop", 4.0),
+            ),
+        ),
+    ),
+    Limit(
+        name="import",
+        targets=("from perdure import App",),
+        says="Not asked for, but our own: what an app needs is imported lazily where it can be. What"
+        " is left is flat: asyncio and its kin, msgspec, and the definitions of some hundred structs.",
+        profile=Profile(
+            title="`from perdure import App`",
+            taken="-X importtime, 2026-11-18",
+            unit="ms",
+            parts=(
+                ("Perdure's own modules", 84),
+                ("the standard library's", 40),
+                ("asyncio", 14),
+                ("msgspec", 3),
+            ),
+        ),
+    ),
+    Limit(
         name="start",
         targets=("Start, p50: of PgQueuer's", "Start, p99: of PgQueuer's"),
         says="A claim here takes two trips to the database: one that searches and locks, one that"
