@@ -41,14 +41,15 @@ LIMITS = (
             "PostgreSQL drain, 2 workers: of PgQueuer's",
             "PostgreSQL end to end: of PgQueuer's",
         ),
-        says="Two cores are shared by workers and server, and a run costs both about 80 µs together;"
-        " PgQueuer's jobs cost 77. One worker process leaves a fifth of the cores idle, since it waits"
-        " for the server and the server for it; two leave nothing, and then only the sum counts. The"
-        " server's part is two updates and two rows of history, each one heap row and two index"
-        " entries, about a microsecond apiece; without any secondary index it would be 34 of 39."
-        " PgQueuer deletes what is done, and keeps three short log rows of it. The worker's part is"
-        " Python: reading the run, deciding two steps, encoding two commits. graphile-worker keeps"
-        " nothing of a job that is done, and runs on a compiler.",
+        says="Two cores are shared by workers and server, and a run costs both about 80 µs"
+        " together; PgQueuer's jobs cost 77. One worker process leaves a fifth of the cores"
+        " idle, since it waits for the server and the server for it; two leave nothing, and"
+        " then only the sum counts. The server's part is two updates and two rows of history,"
+        " each one heap row and two index entries, about a microsecond apiece; without any"
+        " secondary index it would be 34 of 39. PgQueuer deletes what is done, and keeps three"
+        " short log rows of it. The worker's part is Python: reading the run, deciding two"
+        " steps, encoding two commits. graphile-worker keeps nothing of a job that is done,"
+        " and runs on a compiler.",
         profile=Profile(
             title="A drained run on PostgreSQL, claims of 500",
             taken="CPU time of the server's processes by statement, of the worker's by samples,"
@@ -75,12 +76,12 @@ LIMITS = (
             "SQLite drain: of DBOS's",
             "SQLite drain: of hand-written SQL's whole lives",
         ),
-        says="One thread writes, and half of what it does is Python under the interpreter's lock: to"
-        " read the runs, decide, encode and bind. What SQLite does meanwhile without that lock is"
-        " hardly overlapped by anything, since handlers and bookkeeping have their turn while the"
-        " writer reads and decides. Deciding elsewhere, answering later and a third claim loop were"
-        " tried, and gained nothing. Hand-written SQL has integer keys, three statements a batch,"
-        " events of 16 bytes, and neither leases nor guards.",
+        says="One thread writes, and half of what it does is Python under the interpreter's lock:"
+        " to read the runs, decide, encode and bind. What SQLite does meanwhile without that"
+        " lock is hardly overlapped by anything, since handlers and bookkeeping have their"
+        " turn while the writer reads and decides. Deciding elsewhere, answering later and a"
+        " third claim loop were tried, and gained nothing. Hand-written SQL has integer keys,"
+        " three statements a batch, events of 16 bytes, and neither leases nor guards.",
         profile=Profile(
             title="A drained run on SQLite, claims of 500",
             taken="CPU time by thread, and of a replayed drain by statement, 2026-11-18",
@@ -100,8 +101,9 @@ LIMITS = (
     Limit(
         name="import",
         targets=("from perdure import App",),
-        says="Not asked for, but our own: what an app needs is imported lazily where it can be. What"
-        " is left is flat: asyncio and its kin, msgspec, and the definitions of some hundred structs.",
+        says="Not asked for, but our own: what an app needs is imported lazily where it can be."
+        " What is left is flat: asyncio and its kin, msgspec, and the definitions of some"
+        " hundred structs.",
         profile=Profile(
             title="`from perdure import App`",
             taken="-X importtime, 2026-11-18",
@@ -118,11 +120,11 @@ LIMITS = (
         name="start",
         targets=("Start, p50: of PgQueuer's", "Start, p99: of PgQueuer's"),
         says="A claim here takes two trips to the database: one that searches and locks, one that"
-        " writes what Python has decided, with its events, and commits. PgQueuer's takes one: a"
-        " single statement picks a job, logs that, and hands it over. The search and the decision"
-        " below are about as long as the difference; PgQueuer's own steps were not timed. All steps"
-        " are of processes that have just been woken: the client's part of such a trip took three"
-        " times as long after a pause of 50 ms as without one.",
+        " writes what Python has decided, with its events, and commits. PgQueuer's takes one:"
+        " a single statement picks a job, logs that, and hands it over. The search and the"
+        " decision below are about as long as the difference; PgQueuer's own steps were not"
+        " timed. All steps are of processes that have just been woken: the client's part of"
+        " such a trip took three times as long after a pause of 50 ms as without one.",
         profile=Profile(
             title="From trigger to start on PostgreSQL, in another process, at 20 a second",
             taken="medians of time stamps, 2026-11-18",
