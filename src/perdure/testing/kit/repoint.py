@@ -35,7 +35,7 @@ class DirectCommits(CommitBatcher):
     """Whoever asks for a run writes it: nothing to share, and no loop to be bound to."""
 
     async def commit_all(self, parts: Iterable[Sequence[Commit]]) -> list[Made]:
-        return [made for part in parts for made in await self._app.storage.commit(part)]
+        return [made for part in parts for made in await self._outcomes(part)]
 
 
 class PatientResults(Results):
