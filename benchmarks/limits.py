@@ -46,8 +46,8 @@ LIMITS = (
         " idle, since it waits for the server and the server for it; two leave nothing, and"
         " then only the sum counts. The server's part is two updates and two rows of history,"
         " each one heap row and two index entries, about a microsecond apiece; dropping every"
-        " secondary index once took it from 44 to 35. PgQueuer deletes what is done, and keeps three"
-        " short log rows of it. The worker's part is Python: reading the run, deciding two"
+        " secondary index once took it from 44 to 35. PgQueuer deletes what is done, and keeps"
+        " three short log rows of it. The worker's part is Python: reading the run, deciding two"
         " steps, encoding two commits. graphile-worker keeps nothing of a job that is done,"
         " and runs on a compiler.",
         profile=Profile(

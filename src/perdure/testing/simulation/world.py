@@ -291,7 +291,7 @@ class World:
         now = self.loop.time()
         if self._healed_at is not None:
             self.oracle.check_parked()
-        open_runs = [run for run in self.oracle.runs.values() if not self._is_settled(run)]
+        open_runs = self._open_runs()
         due = self.oracle.schedules.due(self.oracle.now) if self.scenario.schedulers else []
         if open_runs or due or self._clients_left or self._is_scheduling:
             self._idle_since = None
@@ -312,6 +312,14 @@ class World:
         """Whether times of schedules are still to come."""
         schedules = self.oracle.schedules.schedules.values()
         return any(schedule.next_at is not None for schedule in schedules)
+
+    def _open_runs(self) -> list[Run]:
+        """Those that must still end. Who waits for the slot of one that an operator has stopped
+        in its course need not; that nobody else waits there, the oracle sees."""
+        runs = self.oracle.runs.values()
+        stopped = {r.schedule_id for r in runs if r.holds_schedule_slot and self._is_settled(r)}
+        left = [run for run in runs if not self._is_settled(run)]
+        return [r for r in left if r.schedule_id not in stopped or r.expires_at is not None]
 
     def _is_settled(self, run: Run) -> bool:
         if run.status is Status.PAUSED:
