@@ -9,7 +9,7 @@ import pytest
 from simulation.schedule_bugs import BANK, Bug
 from simulation.sweeps import Sweep, sweep_with_bug
 
-MOST_SEEDS = 400
+MOST_SEEDS = 800
 
 # They wait for each other in a pool of processes.
 pytestmark = pytest.mark.timeout(900)
