@@ -15,8 +15,8 @@ CODE = "\n".join(path.read_text() for path in SOURCES.rglob("*.py"))
 SQLITE = load_queries("perdure.storage.sqlite")
 POSTGRES = load_queries("perdure.storage.postgres")
 
-ONLY_POSTGRES = {"limit_transaction", "notify", "transaction_id"}
-"""Settings for one transaction, messages in it and its name, which SQLite does not have."""
+ONLY_POSTGRES = {"limit_transaction", "notify", "notify_apart", "transaction_id"}
+"""Settings for one transaction, messages and its name, which SQLite does not have."""
 
 SAMPLE = """-- What a dialect may look like.
 

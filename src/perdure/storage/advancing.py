@@ -84,6 +84,7 @@ def _started(item: Commit, dialect: Dialect) -> Row:
         item.expected_sequence,
         run.sequence,
         lease.token,
+        int(run.holds_schedule_slot),  # SQLite's driver takes its time over a bool
         encode_state(run),
         run.environment,
         item.lease_token,

@@ -52,14 +52,13 @@ def columns(query: Query, rows: Sequence[Row]) -> dict[str, Any]:
     """Rows as one text a column, which the server takes apart faster than anything by rows. What
     the query does not take as an array is the same for all rows, and sent once."""
     arrays = _arrays(query)
-    return {
-        name: BETWEEN_DOCUMENTS.join(column)
-        if name in DOCUMENTS
-        else _array(column)
-        if name in arrays
-        else column[0]
-        for name, column in zip(query.parameters, zip(*rows, strict=True), strict=True)
-    }
+    sent: dict[str, Any] = {}
+    for name, column in zip(query.parameters, zip(*rows, strict=True), strict=True):
+        if name in DOCUMENTS:
+            sent[name] = BETWEEN_DOCUMENTS.join(column)
+        else:
+            sent[name] = _array(column) if name in arrays else column[0]
+    return sent
 
 
 @cache

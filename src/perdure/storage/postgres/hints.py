@@ -18,7 +18,7 @@ import psycopg
 
 from perdure.errors import StorageUnavailable
 from perdure.storage.postgres.dialect import CHANNEL, MOST_BYTES
-from perdure.storage.postgres.driver import translation
+from perdure.storage.postgres.driver import QUERIES, translation
 from perdure.storage.postgres.pipeline import Asked
 from perdure.storage.postgres.pooling import PooledConnection
 from perdure.storage.topics import pack, unpack
@@ -38,16 +38,10 @@ KEEPALIVE: dict[str, Any] = {
     "application_name": "perdure hints",
 }
 
-NOTIFY = """
-SELECT pg_notify(:channel, part)
-  FROM set_config('synchronous_commit', 'off', TRUE), unnest(:parts::text[]) AS part
-"""
-"""Nobody waits for the disk: a hint need not survive anything."""
-
 
 def notice(topics: frozenset[str]) -> Asked:
     parts = [part.decode() for part in pack(topics, MOST_BYTES)]
-    return Asked(NOTIFY, {"channel": CHANNEL, "parts": parts})
+    return Asked(QUERIES["notify_apart"].text, {"channel": CHANNEL, "parts": parts})
 
 
 class PostgresHints:

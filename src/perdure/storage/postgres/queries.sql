@@ -41,6 +41,12 @@ SELECT version FROM perdure_schema;
 -- This dialect's only: inside the transaction that it speaks of, when that is not ours.
 SELECT pg_catalog.pg_notify(:channel, :part);
 
+-- name: notify_apart
+-- This dialect's only: in a transaction of its own, after the one that it speaks of. Nobody waits
+-- for the disk: a hint need not survive anything.
+SELECT pg_notify(:channel, part)
+  FROM set_config('synchronous_commit', 'off', TRUE), unnest(:parts::text[]) AS part;
+
 -- name: savepoint
 SAVEPOINT claim;
 
@@ -119,12 +125,11 @@ RETURNING runs.id;
 UPDATE perdure_runs AS runs
    SET status = :status::text, sequence = new.sequence, claimable_at = NULL,
        attention_at = NULL, lease_token = new.lease_token, lease_worker = :lease_worker::text,
-       lease_expires_at = :lease_expires_at::timestamptz,
-       holds_slot = runs.schedule_id IS NOT NULL, gate = NULL, failure_kind = NULL,
-       fingerprint = NULL, state = new.state
+       lease_expires_at = :lease_expires_at::timestamptz, holds_slot = new.holds_slot,
+       gate = NULL, failure_kind = NULL, fingerprint = NULL, state = new.state
   FROM unnest(:id::uuid[], :expected::integer[], :sequence::integer[], :lease_token::text[],
-              string_to_array(:state, chr(30)))
-       AS new (id, expected, sequence, lease_token, state)
+              :holds_slot::boolean[], string_to_array(:state, chr(30)))
+       AS new (id, expected, sequence, lease_token, holds_slot, state)
  WHERE runs.id = new.id AND runs.environment = :environment::text
    AND runs.sequence = new.expected AND runs.lease_token IS NOT DISTINCT FROM :held_token::text;
 

@@ -90,11 +90,11 @@ UPDATE perdure_runs AS runs
 UPDATE perdure_runs AS runs
    SET status = :status, sequence = new.sequence, claimable_at = NULL,
        attention_at = NULL, lease_token = new.lease_token, lease_worker = :lease_worker,
-       lease_expires_at = :lease_expires_at, holds_slot = runs.schedule_id IS NOT NULL,
+       lease_expires_at = :lease_expires_at, holds_slot = new.holds_slot,
        gate = NULL, failure_kind = NULL, fingerprint = NULL, state = new.state
   FROM (SELECT column1 AS id, column2 AS expected, column3 AS sequence, column4 AS lease_token,
-               column5 AS state
-          FROM (VALUES (:id, :expected, :sequence, :lease_token, :state))) AS new
+               column5 AS holds_slot, column6 AS state
+          FROM (VALUES (:id, :expected, :sequence, :lease_token, :holds_slot, :state))) AS new
  WHERE runs.id = new.id AND runs.environment = :environment AND runs.sequence = new.expected
    AND runs.lease_token IS :held_token;
 
