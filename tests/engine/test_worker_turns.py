@@ -77,6 +77,21 @@ async def test_one_hint_makes_one_claim_and_another_one_meanwhile_another(
         claims.let_go.set()
 
 
+@pytest.mark.parametrize(
+    ("concurrency", "claims"),
+    [(1, [1]), (100, [50, 50]), (1000, [500, 500]), (1500, [500] * 3), (2000, [500] * 3)],
+)
+async def test_claims_have_a_limit_and_a_third_is_under_way_where_there_is_room_for_three(
+    storage_url: str, concurrency: int, claims: list[int]
+) -> None:
+    app = App(storage_url, defaults=Defaults(poll=timedelta(hours=1)), hints=False)
+    async with app, app.worker(concurrency=concurrency, same_loop=True):
+        held = Held(app)
+        await held.are(begun=len(claims))
+        assert held.places == claims
+        held.let_go.set()
+
+
 async def test_the_loop_that_keeps_watch_learns_when_the_next_run_is_due(storage_url: str) -> None:
     """Another one may have been told while it was claiming."""
     app = App(storage_url, defaults=Defaults(poll=timedelta(hours=1)), hints=False)
@@ -97,6 +112,7 @@ class Held:
 
     def __init__(self, app: App) -> None:
         self.let_go = asyncio.Event()
+        self.places: list[int] = []
         self._counts = [0, 0]
         self._news = asyncio.Event()
         self._storage: Any = app.storage
@@ -114,6 +130,7 @@ class Held:
         assert self._counts == [begun, ended]
 
     async def claim(self, request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
+        self.places.append(len(request.tokens))
         self._count(0)
         await self.let_go.wait()
         claimed: Claimed = await self._claim(request, outcomes)
