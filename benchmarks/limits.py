@@ -50,7 +50,7 @@ LIMITS = (
         " secondary index once took it from 44 to 35. PgQueuer deletes what is done, and keeps"
         " three short log rows of it. The worker's part is Python: reading the run, deciding two"
         " steps, encoding two commits. graphile-worker keeps nothing of a job that is done,"
-        " and runs on a compiler.",
+        " and Node compiles what it runs.",
         profile=Profile(
             title="A drained run on PostgreSQL, claims of 500",
             taken="CPU time of the server's processes by statement, of the worker's by samples,"
@@ -81,8 +81,8 @@ LIMITS = (
         " to read the runs, decide, encode and bind. What SQLite does meanwhile without that"
         " lock is hardly overlapped by anything, since handlers and bookkeeping have their"
         " turn while the writer reads and decides. Deciding elsewhere, answering later and a"
-        " third claim loop were tried, and gained nothing. Hand-written SQL has integer keys,"
-        " three statements a batch, events of 16 bytes, and neither leases nor guards.",
+        " third claim loop were tried, and gained little or nothing. Hand-written SQL has"
+        " integer keys, three statements a batch, events of 16 bytes, and neither leases nor guards.",
         profile=Profile(
             title="A drained run on SQLite, claims of 500",
             taken="CPU time by thread, and of a replayed drain by statement, 2026-11-18",
