@@ -82,7 +82,8 @@ LIMITS = (
         " lock is hardly overlapped by anything, since handlers and bookkeeping have their"
         " turn while the writer reads and decides. Deciding elsewhere, answering later and a"
         " third claim loop were tried, and gained little or nothing. Hand-written SQL has"
-        " integer keys, three statements a batch, events of 16 bytes, and neither leases nor guards.",
+        " integer keys, three statements a batch, events of 16 bytes, and neither leases nor"
+        " guards.",
         profile=Profile(
             title="A drained run on SQLite, claims of 500",
             taken="CPU time by thread, and of a replayed drain by statement, 2026-11-18",
