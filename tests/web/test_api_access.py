@@ -18,6 +18,7 @@ from perdure.engine.audit_log import Verification
 from perdure.engine.credential import make_credential
 from perdure.engine.keys import Keys, Scope, read_keys
 from perdure.web.api import LOCAL, Api, ApiOptions
+from perdure.web.keyring import Keyring
 from perdure.web.route import ANY_KEY, Route
 from perdure.web.table import ROUTES
 from raw import dump
@@ -145,6 +146,7 @@ async def test_every_route_takes_its_scope_and_no_other(world: World) -> None:
 
 async def test_a_key_without_scopes_opens_nothing(world: World) -> None:
     keys = Keys(world.app)
+    await world.api.keyring.stop()  # so that it first hears of the key when that is shown
     made = await keys.create("empty", ["read"], by=ADA)
     await keys._change(made.key.id, lambda key: replace(key, scopes=()))
 
@@ -433,3 +435,29 @@ async def test_an_error_of_ours_tells_nothing_but_where_to_look(
     assert answer.json()["type"] == "urn:perdure:problem:internal-error"
     assert "hunter2" not in answer.text
     assert answer.headers["x-request-id"] in answer.json()["detail"]
+
+
+class Slow(Keyring):
+    """Is told when it has read, and when it may go on."""
+
+    def __init__(self, app: App) -> None:
+        super().__init__(app)
+        self.has_read, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def _read(self) -> None:
+        await super()._read()
+        self.has_read.set()
+        await self.may_end.wait()
+
+
+async def test_a_key_made_while_the_others_are_being_read_is_not_missed(shop_app: App) -> None:
+    keyring = Slow(shop_app)
+    early = asyncio.create_task(keyring.refresh())
+    await keyring.has_read.wait()
+    made = await Keys(shop_app).create("k", ["read"], by=ADA)
+    asked = asyncio.create_task(keyring.key_of(f"Bearer {made.text}"))
+    await asyncio.sleep(0)
+    keyring.may_end.set()
+
+    assert (await asked).id == made.key.id
+    await early

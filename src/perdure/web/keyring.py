@@ -62,9 +62,14 @@ class Keyring(Service):
         await self._clock.sleep(REFRESH)
 
     async def refresh(self) -> None:
-        """However many ask at once, there is one reader."""
-        if self._reading is None or self._reading.done():
+        """However many ask at once, there is one reader: one that begins after they asked, since
+        one before may have missed what they ask for."""
+        before = self._reading
+        if before is not None and not before.done():
+            await asyncio.wait([before])
+        if self._reading is before:
             self._reading = asyncio.create_task(self._read())
+        assert self._reading is not None
         await asyncio.shield(self._reading)
 
     async def write_uses(self) -> None:
