@@ -19,6 +19,7 @@ import pytest
 from perdure.engine.clock import SystemClock
 from perdure.errors import StorageError, StorageUnavailable
 from perdure.storage import open_storage
+from perdure.storage.postgres import hints as postgres_hints
 from perdure.storage.protocol import Renewal, Storage
 from perdure.storage.sqlite import hints
 from perdure.storage.topics import HintTransport, pack, unpack
@@ -159,6 +160,21 @@ async def test_a_hint_rides_again_with_what_had_to_be_stored_again(
         await storage.commit([known, new], telling=frozenset({"x"}))
 
         assert [await next_of(heard) for _ in range(2)] == [frozenset({"x"})] * 2
+
+
+async def test_a_listener_hears_between_and_during_its_checks(
+    postgres_storage_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_hints, "CHECK_EVERY", timedelta(0))
+    async with (
+        another(postgres_storage_url) as storage,
+        listening(storage.hint_transport()) as heard,
+    ):
+        for number in range(200):
+            await tell(storage, f"x{number}")
+
+        told = [frozenset({f"x{number}"}) for number in range(200)]
+        assert [await next_of(heard) for _ in told] == told
 
 
 async def test_a_listener_that_is_cut_off_says_so(postgres_storage_url: str) -> None:

@@ -103,6 +103,27 @@ async def test_a_trip_that_nobody_waits_for_any_more_ends_its_connection(
     assert connection.closed
 
 
+async def test_the_server_stops_what_nobody_waits_for_any_more(
+    connection: psycopg.AsyncConnection, postgres_url: str
+) -> None:
+    asleep = "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event = 'PgSleep'"
+    waiting = asyncio.ensure_future(Pipeline(connection).run([Asked("SELECT pg_sleep(60)", {})]))
+    server = connection.info.backend_pid
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as other:
+
+        async def until(is_asleep: bool) -> None:
+            async with asyncio.timeout(30):
+                while bool(await (await other.execute(asleep, [server])).fetchall()) != is_asleep:
+                    pass
+
+        await until(True)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+        await until(False)
+
+
 async def test_what_keeps_failing_is_prepared_once(connection: psycopg.AsyncConnection) -> None:
     trips = Pipeline(connection)
     for _ in range(5):

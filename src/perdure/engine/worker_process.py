@@ -37,7 +37,7 @@ MANY = 20_000
 SELDOM = 20
 """How often among those, before it is looked for among older ones."""
 SWITCH_AFTER = 0.001
-"""Seconds that a thread may keep the interpreter lock while others want it."""
+"""Seconds that a thread may keep the interpreter lock while others want it, to renew leases."""
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +65,8 @@ async def run_worker(
     `besides`: what else is to be done meanwhile, on the services' thread, with an app of its own.
     `leave` ends the process once all is handed over, should a handler's thread go on and on.
     """
+    # Before there is any storage: SQLite's writer changes this for the time it writes.
+    sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_AFTER))
     exit_ = _Exit(asyncio.get_running_loop(), options, leave)
     if options.supervised:
         _stop_with_the_supervisor()
@@ -80,7 +82,7 @@ async def run_worker(
         )
         await stack.enter_async_context(host)
         exit_.watch(host)
-        _tune_interpreter()
+        _spare_the_collector()
         table.WORKER_READY.say(worker_id=host.id, pid=os.getpid())
         await exit_.wanted.wait()
         table.WORKER_STOPS.say(worker_id=host.id, pid=os.getpid())
@@ -88,17 +90,14 @@ async def run_worker(
     return exit_.code
 
 
-def _tune_interpreter() -> None:
+def _spare_the_collector() -> None:
     """What is here by now is needed to the end, and one claim makes thousands of values that are
-    no garbage yet: the collector would look through all of them again and again. And whoever waits
-    for the interpreter lock, to renew leases or to go on with SQLite, waits a millisecond, not
-    five."""
+    no garbage yet: the collector would look through all of them again and again."""
     gc.collect()
     gc.freeze()
     young, *older = gc.get_threshold()
     if young:  # else somebody has turned it off
         gc.set_threshold(max(young, MANY), *(max(it, SELDOM) for it in older))
-    sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_AFTER))
 
 
 class _Exit:

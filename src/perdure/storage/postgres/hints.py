@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg
+from psycopg.pq.abc import PGconn
 
 from perdure.errors import StorageUnavailable
 from perdure.storage.postgres.dialect import CHANNEL, MOST_BYTES
@@ -85,12 +86,39 @@ async def _is_direct(connection: Connection) -> bool:
 
 
 async def _listen(connection: Connection, on_topics: OnTopics) -> None:
+    """What comes between the answers of a command, the driver hands over; the rest we read."""
+    connection.add_notify_handler(lambda heard: on_topics(unpack(heard.payload.encode())))
     await connection.execute(f"LISTEN {CHANNEL}")
     on_topics(None)
     while True:
-        async for heard in connection.notifies(timeout=CHECK_EVERY.total_seconds()):
-            on_topics(unpack(heard.payload.encode()))
+        await _hear(connection.pgconn, on_topics, CHECK_EVERY)
         await _check(connection)
+
+
+async def _hear(server: PGconn, on_topics: OnTopics, long: timedelta) -> None:
+    """For so long, straight from the socket: the driver would look ten times a second whether
+    somebody has interrupted it, and take its time to say what it has heard."""
+    loop, socket = asyncio.get_running_loop(), server.socket
+    broken: asyncio.Future[None] = loop.create_future()
+
+    def read() -> None:
+        try:
+            server.consume_input()
+            while heard := server.notifies():
+                on_topics(unpack(heard.extra))
+        except Exception as error:  # noqa: BLE001  # for whoever waits below
+            if not broken.done():
+                broken.set_exception(error)
+
+    loop.add_reader(socket, read)
+    try:
+        read()  # what has come already makes no socket readable
+        async with asyncio.timeout(long.total_seconds()):
+            await broken
+    except TimeoutError:
+        pass
+    finally:
+        loop.remove_reader(socket)
 
 
 async def _check(connection: Connection) -> None:

@@ -23,6 +23,9 @@ QUERIES: dict[str, Query] = load_queries("perdure.storage.sqlite")
 PACKED = frozenset({"claim_candidates"})
 """What answers with one text for all rows, for the same reason as in `Connection._bulk`."""
 
+TELLING = frozenset({"update_runs"})
+"""What answers with the ids of the runs that it moved; see `Bulk`."""
+
 WAL_TRIES = 100
 TOGETHER = 512
 """Rows of one statement, at most."""
@@ -119,10 +122,11 @@ class Connection:
             self._say(name)
             self.raw.execute(QUERIES[name].text)
 
-    def run(self, operation: Operation[T]) -> T:
-        """Drive an operation to its end. Its errors are its own to handle first."""
+    def run(self, operation: Operation[T], first: Trip | None = None) -> T:
+        """Drive an operation to its end. Its errors are its own to handle first. `first`: what it
+        has asked already."""
         try:
-            request = next(operation)
+            request = next(operation) if first is None else first
             while True:
                 try:
                     results = self._trip(request)
@@ -141,7 +145,8 @@ class Connection:
     def _step(self, step: Statement) -> Rows:
         self._say(step.query)
         if isinstance(step, Bulk):
-            return self._bulk(QUERIES[step.query], step.rows)
+            bulk = self._told if step.query in TELLING else self._bulk
+            return bulk(QUERIES[step.query], step.rows)
         if isinstance(step, Many):
             self.raw.executemany(QUERIES[step.query].text, step.rows)
             return []
@@ -153,26 +158,25 @@ class Connection:
         return _unpacked(found) if step.query in PACKED else found
 
     def _bulk(self, query: Query, rows: Sequence[Row]) -> Rows:
-        """The first values of the rows that took effect.
+        """An empty row for each that took effect, as PostgreSQL answers.
 
         Many rows a call, and no answer row by row: with each step SQLite gives up the interpreter
-        lock, and a busy process takes its time to give that back. So whether all took effect is
-        known by their number; if not, they are taken back and tried one by one.
+        lock, and a busy process takes its time to give that back.
         """
-        raw, before = self.raw, self.raw.total_changes
-        raw.execute("SAVEPOINT bulk")
-        for size, values in _portions(query, rows):
-            raw.execute(repeated(query, size), values)
-        if raw.total_changes - before != len(rows):
-            raw.execute("ROLLBACK TO SAVEPOINT bulk")
-            rows = [row for row in rows if self._takes_effect(query, row)]
-        raw.execute("RELEASE SAVEPOINT bulk")
-        return [row[:1] for row in rows]
-
-    def _takes_effect(self, query: Query, row: Row) -> bool:
         before = self.raw.total_changes
-        self.raw.execute(repeated(query, 1), row)
-        return self.raw.total_changes > before
+        for size, values in _portions(query, rows):
+            self.raw.execute(repeated(query, size), values)
+        return [()] * (self.raw.total_changes - before)
+
+    def _told(self, query: Query, rows: Sequence[Row]) -> Rows:
+        """The first values of the rows that took effect. Nearly always all of them did, which is
+        known by their number; if not, they are taken back and tried one by one."""
+        self.raw.execute("SAVEPOINT bulk")
+        if len(self._bulk(query, rows)) != len(rows):
+            self.raw.execute("ROLLBACK TO SAVEPOINT bulk")
+            rows = [row for row in rows if self._bulk(query, [row])]
+        self.raw.execute("RELEASE SAVEPOINT bulk")
+        return [row[:1] for row in rows]
 
     def _say(self, name: str) -> None:
         if self._on_statement is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
@@ -18,9 +19,10 @@ from perdure.storage.sqlite.checkpoint import Checkpointer
 from perdure.storage.sqlite.connection import Connection, OnStatement, SqliteDialect, translated
 from perdure.storage.sqlite.hints import NewestCommit, SocketHints, WatchHints, socket_directory
 from perdure.storage.sqlite.inline_transactions import InlineTransactions
+from perdure.storage.sqlite.precedence import PRECEDENCE, WritersConnection
 from perdure.storage.sqlite.transactions import SqliteTransactions, refuse_to_wait_for_oneself
 from perdure.storage.sqlite.vitals import read_vitals
-from perdure.storage.sqlite.writer import Job, Writer, WriterThread
+from perdure.storage.sqlite.writer import Writer, WriterThread, job_of
 from perdure.storage.topics import HintTransport
 from perdure.storage.transacting import Transactions
 
@@ -57,7 +59,10 @@ class SqliteStorage(SqlStorage):
             return Connection(path, clock.now, on_statement=on_statement, **options)
 
         self._connect = partial(connect, on_statement)
-        self._connection = connect(on_statement)
+        with PRECEDENCE.taken():
+            self._connection = connect(
+                on_statement, factory=sqlite3.Connection if inline else WritersConnection
+            )
         self._checkpointer = None if path in ("", ":memory:") else Checkpointer(connect())
         self._writer = Writer(self._connection, self._checkpointer)
         self._reader = self._connection if inline else connect(on_statement)
@@ -91,7 +96,8 @@ class SqliteStorage(SqlStorage):
 
     async def check_schema(self) -> None:
         """Raises SchemaMismatch unless the file has the schema of this code."""
-        check_version(MIGRATIONS, await self._call(self._version))
+        version = await self._call(lambda: self._writer.alone(self._version))
+        check_version(MIGRATIONS, version)
 
     async def vitals(self) -> Vitals:
         return await self._call(lambda: read_vitals(self.path))
@@ -123,7 +129,7 @@ class SqliteStorage(SqlStorage):
         refuse_to_wait_for_oneself()
         if self._threads is None:
             future: Future[T] = Future()
-            self._writer.write([Job(make, future)])
+            self._writer.write([job_of(make, future)])
             return future.result()
         return await asyncio.wrap_future(self._threads.writer.submit(make))
 

@@ -15,10 +15,10 @@ import msgspec
 from perdure.errors import StorageError, StorageUnavailable
 from perdure.storage.sqlite.checkpoint import Checkpointer
 from perdure.storage.sqlite.connection import Connection
-from perdure.storage.steps import Operation
+from perdure.storage.sqlite.precedence import PRECEDENCE
+from perdure.storage.steps import Operation, Trip
 
 T = TypeVar("T")
-Make = Callable[[], Operation[Any]]
 Result = tuple[Any, Exception | None]
 
 GROUP = 64
@@ -26,8 +26,18 @@ GROUP = 64
 
 
 class Job(msgspec.Struct, frozen=True):
-    make: Make
+    """An operation. What it asks first needs no database to be known, and is made by whoever wants
+    the job done: the writer has enough to do."""
+
+    operation: Operation[Any]
+    first: Trip | None
     future: Future[Any]
+
+
+def job_of(make: Callable[[], Operation[T]], future: Future[T]) -> Job:
+    operation = make()
+    first = next(operation, None)
+    return Job(operation if first else make(), first, future)
 
 
 class Writer:
@@ -41,7 +51,7 @@ class Writer:
 
     def write(self, jobs: Sequence[Job]) -> None:
         """Run all jobs in one transaction; each has its own savepoint, so none spoils another."""
-        with self.lock:
+        with self.lock, PRECEDENCE.taken():
             results = self._transact(jobs)
         for job, (value, error) in zip(jobs, results, strict=True):
             _settle(job.future, value, error)
@@ -49,7 +59,7 @@ class Writer:
     def _transact(self, jobs: Sequence[Job]) -> list[Result]:
         try:
             self._connection.statement("begin")
-            results = [self._attempt(job) for job in jobs]
+            results = [self._alone(*jobs)] if len(jobs) == 1 else list(map(self._attempt, jobs))
             self._connection.statement("commit")
         except Exception as error:  # noqa: BLE001  # handed to all who wait for the transaction
             self._rollback()
@@ -59,14 +69,18 @@ class Writer:
 
     def alone(self, function: Callable[[], T]) -> T:
         """Call `function` while this process writes nothing else."""
-        with self.lock:
+        with self.lock, PRECEDENCE.taken():
             return function()
+
+    def _alone(self, job: Job) -> Result:
+        """Without a savepoint: what it spoils is its own."""
+        return self._connection.run(job.operation, job.first), None
 
     def _attempt(self, job: Job) -> Result:
         raw = self._connection.raw
         raw.execute("SAVEPOINT job")
         try:
-            value = self._connection.run(job.make())
+            value = self._connection.run(job.operation, job.first)
         except Exception as error:
             if not raw.in_transaction:
                 raise
@@ -112,7 +126,7 @@ class WriterThread:
         if self._closed:
             raise StorageUnavailable("the storage is closed; open it again to use it")
         future: Future[T] = Future()
-        self._jobs.put(Job(make, future))
+        self._jobs.put(job_of(make, future))
         return future
 
     def close(self) -> None:
