@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any, TypeVar
 
 from perdure.errors import StorageError, StorageRefused, StorageUnavailable
@@ -42,12 +42,20 @@ class SqliteDialect:
     """Instants are microseconds since 1970, ids are their own text."""
 
     first_cursor = "0"
+    _last: tuple[datetime, int] = (_EPOCH, 0)
+    """What was asked for last: what happens together happens at one instant."""
 
     def is_cursor(self, text: str) -> bool:
         return text.isascii() and text.isdigit() and len(text) < 19
 
     def instant(self, at: datetime | None) -> int | None:
-        return None if at is None else (at - _EPOCH) // _MICROSECOND
+        if at is None:
+            return None
+        known, stored = self._last
+        if known is not at:
+            stored = (at - _EPOCH) // _MICROSECOND
+            self._last = at, stored
+        return stored
 
     def moment(self, stored: int | None) -> datetime | None:
         return None if stored is None else _EPOCH + stored * _MICROSECOND
@@ -186,13 +194,14 @@ class Connection:
 def _unpacked(found: Rows) -> Rows:
     """Candidates, as every other query has them: id, state, no lease, first events."""
     [[text]] = found
-    lines = [] if text is None else text.split("\x1e")
-    return [(run_id, state, None, events) for run_id, state, events in map(_split, lines)]
-
-
-def _split(line: str) -> list[str]:
-    """What stands behind the last of the three is damage, for its reader to find."""
-    return line.split("\x1f", 2)
+    if text is None:
+        return []
+    count = text.count("\x1e") + 1
+    if text.count("\x1f") != 2 * count:  # what stands behind the last of three is damage
+        lines = (line.split("\x1f", 2) for line in text.split("\x1e"))
+        return [(run_id, state, None, events) for run_id, state, events in lines]
+    values = text.replace("\x1e", "\x1f").split("\x1f")
+    return list(zip(values[::3], values[1::3], repeat(None), values[2::3], strict=False))
 
 
 def _portions(query: Query, rows: Sequence[Row]) -> Iterator[tuple[int, list[Any]]]:
