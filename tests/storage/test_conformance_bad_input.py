@@ -120,6 +120,24 @@ async def test_an_unreadable_run_hides_nobody_and_comes_back_when_it_can_be_read
     await storage.close()
 
 
+@pytest.mark.parametrize("damage", ["char(30)", "char(31)", "char(30, 31, 30)", "char(31, 31)"])
+async def test_what_separates_candidates_may_be_in_a_damaged_one(
+    sqlite_storage_url: str, damage: str
+) -> None:
+    storage = open_storage(sqlite_storage_url, SystemClock())
+    _, bad, good = [await create(storage) for _ in range(3)]
+    raw.execute(
+        sqlite_storage_url,
+        f"UPDATE perdure_runs SET state = {damage} || state WHERE id = '{bad.id}'",
+    )
+
+    claimed = await claim(storage, 3)
+
+    assert good.id in {run.id for run in claimed.runs}
+    assert bad.id not in {run.id for run in claimed.runs}
+    await storage.close()
+
+
 def _is(run_id: str, url: str) -> str:
     return f"id = '{run_id if url.startswith('sqlite') else run_id[4:]}'"
 

@@ -197,9 +197,9 @@ def _unpacked(found: Rows) -> Rows:
     if text is None:
         return []
     count = text.count("\x1e") + 1
-    if text.count("\x1f") != 2 * count:  # what stands behind the last of three is damage
-        lines = (line.split("\x1f", 2) for line in text.split("\x1e"))
-        return [(run_id, state, None, events) for run_id, state, events in lines]
+    if text.count("\x1f") != 2 * count:  # one is damaged, and must hide nobody
+        lines = ((*line.split("\x1f", 2), "", "") for line in text.split("\x1e"))
+        return [(run_id, state, None, events) for run_id, state, events, *_ in lines]
     values = text.replace("\x1e", "\x1f").split("\x1f")
     return list(zip(values[::3], values[1::3], repeat(None), values[2::3], strict=False))
 
