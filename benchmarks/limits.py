@@ -93,7 +93,7 @@ LIMITS = (
                 ("SQLite: two rows of history", 3.1),
                 ("SQLite: search", 2.9),
                 ("SQLite: commit and checkpoint", 5.8),
-                ("writer thread: Python", 12.0),
+                ("writer thread: Python", 12.5),
                 ("worker: I/O loop", 16.0),
                 ("worker: the handler's loop", 4.0),
             ),

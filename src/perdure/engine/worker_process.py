@@ -66,7 +66,8 @@ async def run_worker(
     `leave` ends the process once all is handed over, should a handler's thread go on and on.
     """
     # Before there is any storage: SQLite's writer changes this for the time it writes.
-    sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_AFTER))
+    if sys.getswitchinterval() > SWITCH_AFTER:
+        sys.setswitchinterval(SWITCH_AFTER)
     exit_ = _Exit(asyncio.get_running_loop(), options, leave)
     if options.supervised:
         _stop_with_the_supervisor()

@@ -95,10 +95,10 @@ async def _listen(connection: Connection, on_topics: OnTopics) -> None:
         await _check(connection)
 
 
-async def _hear(server: PGconn, on_topics: OnTopics, long: timedelta) -> None:
+async def _hear(server: PGconn, on_topics: OnTopics, within: timedelta) -> None:
     """For so long, straight from the socket: the driver would look ten times a second whether
     somebody has interrupted it, and take its time to say what it has heard."""
-    loop, socket = asyncio.get_running_loop(), server.socket
+    loop, sockets = asyncio.get_running_loop(), [server.socket]
     broken: asyncio.Future[None] = loop.create_future()
 
     def read() -> None:
@@ -107,18 +107,23 @@ async def _hear(server: PGconn, on_topics: OnTopics, long: timedelta) -> None:
             while heard := server.notifies():
                 on_topics(unpack(heard.extra))
         except Exception as error:  # noqa: BLE001  # for whoever waits below
+            stop()  # at once: libpq has closed the socket, and its number may be another's soon
             if not broken.done():
                 broken.set_exception(error)
 
-    loop.add_reader(socket, read)
+    def stop() -> None:
+        while sockets:
+            loop.remove_reader(sockets.pop())
+
+    loop.add_reader(server.socket, read)
     try:
         read()  # what has come already makes no socket readable
-        async with asyncio.timeout(long.total_seconds()):
+        async with asyncio.timeout(within.total_seconds()):
             await broken
     except TimeoutError:
         pass
     finally:
-        loop.remove_reader(socket)
+        stop()
 
 
 async def _check(connection: Connection) -> None:

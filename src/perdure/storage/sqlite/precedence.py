@@ -7,6 +7,7 @@ two statements is over sooner than anybody else would have asked.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import sys
 import threading
@@ -16,18 +17,23 @@ from typing import Any
 
 SOON = 0.00001
 """Seconds after which the writer asks for the lock: at once, as far as timers go. Others change
-places as often meanwhile, which costs them less than the writer's waiting costs all."""
+places as often meanwhile, which costs them less than the writer's waiting costs all. So they do
+while another process holds the file."""
 LATE = 0.005
 """Seconds after which others get it from the writer: as long as Python has it by itself."""
 
 
 class Precedence:
-    """Of all writers of a process: how soon threads change places is one setting for all."""
+    """Of all writers of a process: how soon threads change places is one setting for all. Whoever
+    else changes it while somebody writes has done so in vain."""
 
     def __init__(self) -> None:
+        self._usual = sys.getswitchinterval()
+        self._begin()
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._writers = 0
-        self._usual = sys.getswitchinterval()
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -44,8 +50,15 @@ class Precedence:
                 if not self._writers:
                     sys.setswitchinterval(self._usual)
 
+    def forget_the_parent(self) -> None:
+        """In a forked child: whoever wrote there does not write here."""
+        if self._writers:
+            sys.setswitchinterval(self._usual)
+        self._begin()
+
 
 PRECEDENCE = Precedence()
+os.register_at_fork(after_in_child=PRECEDENCE.forget_the_parent)
 
 
 class WritersConnection(sqlite3.Connection):
@@ -55,5 +68,12 @@ class WritersConnection(sqlite3.Connection):
         sys.setswitchinterval(SOON)
         try:
             return super().execute(*statement)
+        finally:
+            sys.setswitchinterval(LATE)
+
+    def executemany(self, *statement: Any) -> sqlite3.Cursor:
+        sys.setswitchinterval(SOON)
+        try:
+            return super().executemany(*statement)
         finally:
             sys.setswitchinterval(LATE)

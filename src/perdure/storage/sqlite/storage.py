@@ -79,7 +79,7 @@ class SqliteStorage(SqlStorage):
         with translated():
             raw.execute("BEGIN IMMEDIATE")
             try:
-                for migration in pending(MIGRATIONS, self._version()):
+                for migration in pending(MIGRATIONS, _version(self._connection)):
                     # Not executescript, which would commit first.
                     for statement in split_statements(migration.sql):
                         raw.execute(statement)
@@ -88,16 +88,11 @@ class SqliteStorage(SqlStorage):
             except BaseException:
                 raw.execute("ROLLBACK")
                 raise
-        return self._version()
-
-    def _version(self) -> int:
-        [[version]] = self._connection.raw.execute("PRAGMA user_version").fetchall()
-        return int(version)
+        return _version(self._connection)
 
     async def check_schema(self) -> None:
         """Raises SchemaMismatch unless the file has the schema of this code."""
-        version = await self._call(lambda: self._writer.alone(self._version))
-        check_version(MIGRATIONS, version)
+        check_version(MIGRATIONS, await self._call(lambda: _version(self._reader)))
 
     async def vitals(self) -> Vitals:
         return await self._call(lambda: read_vitals(self.path))
@@ -155,6 +150,11 @@ class _Threads:
     def close(self) -> None:
         self.writer.close()
         self.reader.shutdown(wait=True)
+
+
+def _version(connection: Connection) -> int:
+    [[version]] = connection.raw.execute("PRAGMA user_version").fetchall()
+    return int(version)
 
 
 def split_statements(script: str) -> list[str]:

@@ -3,6 +3,7 @@ transaction, and so its one wait for the disk."""
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -50,7 +51,8 @@ class Writer:
         self.lock = threading.Lock()
 
     def write(self, jobs: Sequence[Job]) -> None:
-        """Run all jobs in one transaction; each has its own savepoint, so none spoils another."""
+        """Run all jobs in one transaction. None spoils another: of several, each has its own
+        savepoint."""
         with self.lock, PRECEDENCE.taken():
             results = self._transact(jobs)
         for job, (value, error) in zip(jobs, results, strict=True):
@@ -91,9 +93,11 @@ class Writer:
         return value, None
 
     def _rollback(self) -> None:
-        # SQLite itself rolls back on a full disk; a second ROLLBACK would raise.
-        if self._connection.raw.in_transaction:
-            self._connection.raw.execute("ROLLBACK")
+        # SQLite itself rolls back on a full disk; a second ROLLBACK would raise. If one does all
+        # the same, the next BEGIN will, too, and lead here again.
+        with suppress(sqlite3.Error):
+            if self._connection.raw.in_transaction:
+                self._connection.raw.execute("ROLLBACK")
 
     def _checkpoint(self) -> None:
         if self._checkpointer is None:
@@ -119,20 +123,24 @@ class WriterThread:
         self._writer = writer
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._closed = False
+        self._closing = threading.Lock()
         self._thread = threading.Thread(target=self._loop, name="perdure-sqlite", daemon=True)
         self._thread.start()
 
     def submit(self, make: Callable[[], Operation[T]]) -> Future[T]:
-        if self._closed:
-            raise StorageUnavailable("the storage is closed; open it again to use it")
         future: Future[T] = Future()
-        self._jobs.put(job_of(make, future))
+        job = job_of(make, future)
+        with self._closing:
+            if self._closed:
+                raise StorageUnavailable("the storage is closed; open it again to use it")
+            self._jobs.put(job)
         return future
 
     def close(self) -> None:
         """Finish what was submitted, then end the thread."""
-        self._closed = True
-        self._jobs.put(None)
+        with self._closing:  # or somebody would be queued behind the end, and wait for ever
+            self._closed = True
+            self._jobs.put(None)
         self._thread.join()
 
     def _loop(self) -> None:
