@@ -3,7 +3,8 @@
 An operation is a generator. It yields the statements to run next, all of which may travel
 together, and gets back the rows of each. Whoever drives it knows a driver, and how to wait:
 the SQLite adapter executes at once on its writer thread, the PostgreSQL adapter sends each
-yield as one pipeline. No operation knows whether it is awaited.
+yield as one pipeline. No operation knows whether it is awaited, and before its first yield it only
+reckons: the transaction may not have begun yet.
 """
 
 from __future__ import annotations

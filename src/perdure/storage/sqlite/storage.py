@@ -22,7 +22,7 @@ from perdure.storage.sqlite.inline_transactions import InlineTransactions
 from perdure.storage.sqlite.precedence import PRECEDENCE, WritersConnection
 from perdure.storage.sqlite.transactions import SqliteTransactions, refuse_to_wait_for_oneself
 from perdure.storage.sqlite.vitals import read_vitals
-from perdure.storage.sqlite.writer import Writer, WriterThread, job_of
+from perdure.storage.sqlite.writer import Job, Writer, WriterThread
 from perdure.storage.topics import HintTransport
 from perdure.storage.transacting import Transactions
 
@@ -124,7 +124,7 @@ class SqliteStorage(SqlStorage):
         refuse_to_wait_for_oneself()
         if self._threads is None:
             future: Future[T] = Future()
-            self._writer.write([job_of(make, future)])
+            self._writer.write([Job(make(), None, future)])
             return future.result()
         return await asyncio.wrap_future(self._threads.writer.submit(make))
 

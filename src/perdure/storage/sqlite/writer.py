@@ -27,8 +27,7 @@ GROUP = 64
 
 
 class Job(msgspec.Struct, frozen=True):
-    """An operation. What it asks first needs no database to be known, and is made by whoever wants
-    the job done: the writer has enough to do."""
+    """An operation, and what it asks first, if that is known already."""
 
     operation: Operation[Any]
     first: Trip | None
@@ -36,6 +35,8 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def job_of(make: Callable[[], Operation[T]], future: Future[T]) -> Job:
+    """What an operation asks first is reckoned by whoever wants it done: that needs no database,
+    and the writer has enough to do."""
     operation = make()
     first = next(operation, None)
     return Job(operation if first else make(), first, future)

@@ -84,6 +84,7 @@ class SimulatedTransaction:
         pass
 
     def _all(self, operation: Operation[T]) -> Operation[T]:
+        """Inline, the transaction has begun before the first yield, too."""
         self._has_arrived = True
         for write in self._writes:
             self._server.database.add_effect(*write)
