@@ -90,6 +90,11 @@ class Results:
             theirs, mine = getattr(other, part), getattr(self, part)
             brought[part] = [name for name in theirs if name not in mine]
             setattr(self, part, theirs | mine)
+        for adapter, places in other.growth.items():
+            # Places are compared with each other: they come from one run, that with most of them.
+            if len(places) > len(self.growth[adapter]):
+                self.growth[adapter] = places
+                brought["growth"].append(adapter)
         for measure, levels in other.loudest.items():
             for contender, cores in levels.items():
                 self.heard(measure, contender, cores)

@@ -270,6 +270,19 @@ def test_a_further_run_brings_what_is_missing_and_is_told_of(tmp_path: Path) -> 
     assert "bulk calls of 500 (1)" in text
 
 
+def test_places_are_compared_within_the_run_that_has_most_of_them() -> None:
+    few, many = some_results(), some_results()
+    place = {"name": "empty", "beside": "nothing", "drain": [1.0], "claim": [1.0]}
+    few.growth = {"sqlite": [place]}
+    many.growth = {"sqlite": [{**place, "drain": [2.0]}, {**place, "name": "much"}]}
+
+    few.complete(many)
+    many.complete(few)
+
+    assert few.growth["sqlite"][0]["drain"] == many.growth["sqlite"][0]["drain"] == [2.0]
+    assert few.others[0]["brought"]["growth"] == ["sqlite"]
+
+
 def test_results_survive_being_written_and_read(tmp_path: Path) -> None:
     results = some_results()
     results.write(tmp_path / "results.json")
