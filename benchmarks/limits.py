@@ -41,9 +41,9 @@ LIMITS = (
             "PostgreSQL drain, 2 workers: of PgQueuer's",
             "PostgreSQL end to end: of PgQueuer's",
         ),
-        says="Two cores are shared by workers and server, and a run costs both about 80 µs"
-        " together; a job of PgQueuer's costs 66, its worker's part being as long as ours and its"
-        " server's 15 less. One worker process leaves a fifth of the cores"
+        says="Two cores are shared by workers and server, and a run costs both some 80 µs"
+        " together; a job of PgQueuer's some 70, its worker's part being about as long as ours and"
+        " its server's 15 less. One worker process leaves a fifth of the cores"
         " idle, since it waits for the server and the server for it; two leave nothing, and"
         " then only the sum counts. The server's part is two updates and two rows of history,"
         " each one heap row and two index entries, about a microsecond apiece; dropping every"
