@@ -1,9 +1,9 @@
 """A page of results: `python -m benchmarks.page RESULTS.json …`.
 
 Writes `benchmarks.md`, and its charts into `benchmarks/` beside it. Of further files it takes what
-the first ones have not measured, and says so: what is promised five times, the rest once. It
-says only what the file says, and for what it misses why (`limits.py`): no number stands in this
-code. A quick run makes no page.
+the first ones have not measured, and says so: what is promised five times, the rest once; of growth
+all places of the file that has most. It says only what the files say, and for what they miss why
+(`limits.py`): no number stands in this code. A quick run makes no page.
 """
 
 from __future__ import annotations

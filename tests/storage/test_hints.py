@@ -8,10 +8,11 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -175,6 +176,54 @@ async def test_a_listener_hears_between_and_during_its_checks(
 
         told = [frozenset({f"x{number}"}) for number in range(200)]
         assert [await next_of(heard) for _ in told] == told
+
+
+class Broken:
+    """A connection that loses its socket at the first word, whose number `newcomer` gets at once:
+    as when libpq closes one, and somebody else connects."""
+
+    def __init__(self, newcomer: socket.socket, on_topics: Callable[[], None]) -> None:
+        self._ours, self._theirs = socket.socketpair()
+        self.socket = self._ours.fileno()
+        self._newcomer = newcomer
+        self._heard = on_topics
+        self._is_first = True
+        self._theirs.send(b"!")
+
+    def consume_input(self) -> None:
+        if self._is_first:  # nothing has come yet
+            self._is_first = False
+            return
+        asyncio.get_running_loop().call_soon(self._hand_over)
+        raise psycopg.OperationalError("gone")
+
+    def notifies(self) -> None:
+        return None
+
+    def _hand_over(self) -> None:
+        os.dup2(self._newcomer.fileno(), self.socket)
+        asyncio.get_running_loop().add_reader(self.socket, self._heard)
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self.socket)
+        self._ours.close()
+        self._theirs.close()
+
+
+async def test_whoever_gets_the_number_of_a_broken_listeners_socket_keeps_it() -> None:
+    newcomer, friend = socket.socketpair()
+    heard = asyncio.Event()
+    server: Any = Broken(newcomer, heard.set)
+    try:
+        with pytest.raises(psycopg.OperationalError, match="gone"):
+            await postgres_hints._hear(server, lambda topics: None, timedelta(seconds=SOON))
+        friend.send(b"hello")
+
+        await asyncio.wait_for(heard.wait(), SOON)
+    finally:
+        server.close()
+        newcomer.close()
+        friend.close()
 
 
 async def test_a_listener_that_is_cut_off_says_so(postgres_storage_url: str) -> None:

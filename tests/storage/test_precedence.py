@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
-from datetime import timedelta
 
 import pytest
 import pytest_asyncio
 
-import raw
 from perdure.engine.clock import SystemClock
-from perdure.errors import StorageRefused, StorageUnavailable
+from perdure.errors import StorageRefused
 from perdure.storage.sqlite.precedence import LATE, SOON, Precedence
 from perdure.storage.sqlite.storage import SqliteStorage
 from perdure.storage.steps import Operation, Step, trip
@@ -94,40 +91,6 @@ async def test_a_write_that_fails_leaves_it_as_it_was(storage: SqliteStorage) ->
     assert now() == USUAL
 
 
-async def test_a_write_that_fails_half_way_leaves_nothing(storage: SqliteStorage) -> None:
-    def half() -> Operation[None]:
-        yield trip(Step("insert_batches", {"batch_id": "half", "id": "run_1"}))
-        raise ValueError("changed its mind")
-
-    with pytest.raises(ValueError, match="its mind"):
-        await storage._write(half)
-
-    assert raw.execute(f"sqlite:///{storage.path}", "SELECT * FROM perdure_batches") == [[]]
-
-
-async def test_readers_do_not_wait_for_a_handlers_transaction(storage: SqliteStorage) -> None:
-    held = await storage.transactions().begin(timedelta(seconds=60))
-    try:
-        async with asyncio.timeout(30):
-            await storage.check_schema()
-    finally:
-        await held.rollback()
-
-
-async def test_whoever_comes_while_a_storage_is_closed_is_told(storage: SqliteStorage) -> None:
-    assert storage._threads is not None
-    writer = storage._threads.writer
-    closing = threading.Thread(target=writer.close)
-
-    def slow() -> Operation[None]:
-        closing.start()
-        closing.join()
-        yield trip(Step("read_time"))
-
-    with pytest.raises(StorageUnavailable, match="closed"):
-        writer.submit(slow)
-
-
 def test_a_forked_child_begins_anew() -> None:
     precedence = Precedence()
     with precedence.taken():
@@ -155,11 +118,3 @@ async def test_while_sqlite_works_the_writer_asks_for_its_turn_soon(
     await storage._call(lambda: storage._writer.alone(look))
 
     assert seen == [SOON, LATE] * 2
-
-
-async def test_an_operation_that_asks_for_nothing_has_its_answer(storage: SqliteStorage) -> None:
-    def silent() -> Operation[str]:
-        yield from ()
-        return "nothing was needed"
-
-    assert await storage._write(silent) == "nothing was needed"

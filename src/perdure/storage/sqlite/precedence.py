@@ -11,7 +11,7 @@ import os
 import sqlite3
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -65,15 +65,15 @@ class WritersConnection(sqlite3.Connection):
     """Only to be used while precedence is taken."""
 
     def execute(self, *statement: Any) -> sqlite3.Cursor:
-        sys.setswitchinterval(SOON)
-        try:
-            return super().execute(*statement)
-        finally:
-            sys.setswitchinterval(LATE)
+        return _hastened(super().execute, statement)
 
     def executemany(self, *statement: Any) -> sqlite3.Cursor:
-        sys.setswitchinterval(SOON)
-        try:
-            return super().executemany(*statement)
-        finally:
-            sys.setswitchinterval(LATE)
+        return _hastened(super().executemany, statement)
+
+
+def _hastened(run: Callable[..., sqlite3.Cursor], statement: tuple[Any, ...]) -> sqlite3.Cursor:
+    sys.setswitchinterval(SOON)
+    try:
+        return run(*statement)
+    finally:
+        sys.setswitchinterval(LATE)

@@ -62,7 +62,7 @@ class Writer:
     def _transact(self, jobs: Sequence[Job]) -> list[Result]:
         try:
             self._connection.statement("begin")
-            results = [self._alone(*jobs)] if len(jobs) == 1 else list(map(self._attempt, jobs))
+            results = [self._only(*jobs)] if len(jobs) == 1 else list(map(self._attempt, jobs))
             self._connection.statement("commit")
         except Exception as error:  # noqa: BLE001  # handed to all who wait for the transaction
             self._rollback()
@@ -75,8 +75,8 @@ class Writer:
         with self.lock, PRECEDENCE.taken():
             return function()
 
-    def _alone(self, job: Job) -> Result:
-        """Without a savepoint: what it spoils is its own."""
+    def _only(self, job: Job) -> Result:
+        """The only one of its transaction needs no savepoint: what it spoils is its own."""
         return self._connection.run(job.operation, job.first), None
 
     def _attempt(self, job: Job) -> Result:
