@@ -2,7 +2,10 @@
 
 import os
 
+import pytest
 from hypothesis import settings
+
+from perdure.telemetry.record import HOURLY_LOG_LIMIT
 
 pytest_plugins = [
     "fix_app",
@@ -20,3 +23,9 @@ settings.register_profile("ci", deadline=None, print_blob=True, max_examples=100
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2000)
 # Hypothesis has a "ci" profile of its own, derandomized, which it picks where it sees a CI.
 settings.load_profile(os.environ.get("PERDURE_HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True)
+def _fresh_log_limit() -> None:
+    """What one test logged must not keep another one's line away."""
+    HOURLY_LOG_LIMIT.clear()

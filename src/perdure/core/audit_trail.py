@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from perdure.core.run import Actor
+from perdure.core.values import Instant
 
 BEGINNING = "0" * 64
 """What the first entry of an environment follows."""
@@ -20,7 +20,7 @@ BEGINNING = "0" * 64
 class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One order of an operator, and what became of it: `done`, or the kind of its refusal."""
 
-    at: datetime
+    at: Instant
     actor: Actor
     action: str
     outcome: str

@@ -43,7 +43,7 @@ class _Plain(msgspec.Struct):
     events: msgspec.Raw = NULL
 
 
-_run_types = get_type_hints(Run)
+_run_types = get_type_hints(Run, include_extras=True)
 _run_fields = {field.name: field for field in msgspec.structs.fields(Run)}
 _State = msgspec.defstruct(
     "_State",

@@ -18,7 +18,7 @@ from perdure.core.failure import FailureKind, clean_reason
 from perdure.core.lifecycle import DEAD_LETTERED, Status
 from perdure.core.retry import LONGEST
 from perdure.core.run import Actor, Run
-from perdure.core.values import as_it_will_be_read
+from perdure.core.values import Instant, as_it_will_be_read
 
 
 class KeyKind(StrEnum):
@@ -42,7 +42,7 @@ class KeyFreed(msgspec.Struct, frozen=True):
     """From `free_at` on, another run may take the key."""
 
     key: Key
-    free_at: datetime
+    free_at: Instant
 
 
 class DeadLetterStatus(StrEnum):
@@ -63,9 +63,9 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     failure_kind: FailureKind
     fingerprint: str
     message: str
-    opened_at: datetime
+    opened_at: Instant
     status: DeadLetterStatus = DeadLetterStatus.OPEN
-    closed_at: datetime | None = None
+    closed_at: Instant | None = None
     closed_by: Actor | None = None
     closed_reason: str | None = None
     replay_run_id: str | None = None
@@ -76,7 +76,7 @@ class DeadLetterClosed(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     status: DeadLetterStatus
-    closed_at: datetime
+    closed_at: Instant
     closed_by: Actor
     closed_reason: str | None = None
     replay_run_id: str | None = None

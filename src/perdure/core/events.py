@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, ClassVar
 
 import msgspec
@@ -12,6 +11,7 @@ from perdure.core.failure import Failure
 from perdure.core.lifecycle import EventType
 from perdure.core.run import DEFAULT_ENVIRONMENT, Actor, Awaiting, Policy, Source
 from perdure.core.skipping import Evidence
+from perdure.core.values import Instant
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -20,8 +20,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_id: str
     environment: str = DEFAULT_ENVIRONMENT
     queue: str
-    available_at: datetime
-    dispatch_expires_at: datetime | None = None
+    available_at: Instant
+    dispatch_expires_at: Instant | None = None
     trace_carrier: dict[str, str] | None = None
 
 
@@ -34,10 +34,10 @@ class Fact(
     type: ClassVar[EventType]
     run_id: str
     environment: str = DEFAULT_ENVIRONMENT
-    occurred_at: datetime
+    occurred_at: Instant
     actor: Actor
     meta: dict[str, Any] | None = None
-    lease_expires_at: datetime | None = None
+    lease_expires_at: Instant | None = None
 
 
 class RunCreated(Fact, frozen=True, kw_only=True, tag=EventType.CREATED.value):
@@ -48,7 +48,7 @@ class RunCreated(Fact, frozen=True, kw_only=True, tag=EventType.CREATED.value):
     queue: str
     policy: Policy
     priority: int = 0
-    run_at: datetime | None = None
+    run_at: Instant | None = None
     source: Source = Source()
     occurrence_key: str | None = None
     parent_id: str | None = None
@@ -60,7 +60,7 @@ class RunCreated(Fact, frozen=True, kw_only=True, tag=EventType.CREATED.value):
     idempotency_key: str | None = None
     singleton_key: str | None = None
     tags: dict[str, str] | None = None
-    expires_at: datetime | None = None
+    expires_at: Instant | None = None
     task_version: int | None = None
     debug: bool = False
     trace_carrier: dict[str, str] | None = None
@@ -78,7 +78,7 @@ class RunLeaseClaimed(Fact, frozen=True, kw_only=True, tag=EventType.LEASE_CLAIM
 
     token: str
     worker_id: str
-    expires_at: datetime
+    expires_at: Instant
 
 
 class RunLeaseHeartbeat(Fact, frozen=True, kw_only=True, tag=EventType.LEASE_HEARTBEAT.value):
@@ -86,7 +86,7 @@ class RunLeaseHeartbeat(Fact, frozen=True, kw_only=True, tag=EventType.LEASE_HEA
 
     token: str
     worker_id: str
-    expires_at: datetime
+    expires_at: Instant
 
 
 class RunLeaseReturned(Fact, frozen=True, kw_only=True, tag=EventType.LEASE_RETURNED.value):
@@ -94,7 +94,7 @@ class RunLeaseReturned(Fact, frozen=True, kw_only=True, tag=EventType.LEASE_RETU
 
     token: str
     worker_id: str
-    run_at: datetime | None = None
+    run_at: Instant | None = None
     reason: str | None = None
 
 
@@ -136,13 +136,13 @@ class RunRetryScheduled(Completion, frozen=True, kw_only=True, tag=EventType.RET
     """The attempt failed; another one is due at `retry_at`."""
 
     failure: Failure
-    retry_at: datetime
+    retry_at: Instant
 
 
 class RunReleased(Completion, frozen=True, kw_only=True, tag=EventType.RELEASED.value):
     """The handler gave the run back: until `resume_at`, or until what it is `awaiting`."""
 
-    resume_at: datetime | None = None
+    resume_at: Instant | None = None
     awaiting: Awaiting | None = None
     reason: str | None = None
 
@@ -187,7 +187,7 @@ class RunResumed(Fact, frozen=True, kw_only=True, tag=EventType.RESUMED.value):
 class RunRescheduled(Fact, frozen=True, kw_only=True, tag=EventType.RESCHEDULED.value):
     """Another time, priority or queue; what is not given stays."""
 
-    run_at: datetime | None = None
+    run_at: Instant | None = None
     priority: int | None = None
     queue: str | None = None
     reason: str | None = None

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from perdure.core.failure import Failure
 from perdure.core.lifecycle import LEASED, QUEUED, TERMINAL, Status
 from perdure.core.retry import Backoff
-from perdure.core.values import decode_value
+from perdure.core.values import Instant, decode_value
 
 PRIORITY_STEP = timedelta(hours=1)
 """One step of priority is worth this much waiting, so that nothing starves."""
@@ -66,7 +66,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     type: SourceType = SourceType.TRIGGER
     run_id: str | None = None
     schedule_id: str | None = None
-    nominal_time: datetime | None = None
+    nominal_time: Instant | None = None
     reason: str | None = None
     rule_id: str | None = None
 
@@ -130,9 +130,9 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     token: str
     fence: int
     worker_id: str
-    claimed_at: datetime
-    renewed_at: datetime
-    expires_at: datetime
+    claimed_at: Instant
+    renewed_at: Instant
+    expires_at: Instant
     attempt: int | None = None
 
 
@@ -147,11 +147,11 @@ class Awaiting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     kind: AwaitingKind
     key: str
-    deadline: datetime | None = None
+    deadline: Instant | None = None
 
 
 class Cancellation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    at: datetime
+    at: Instant
     actor: Actor
     reason: str | None = None
 
@@ -188,29 +188,29 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     singleton_key: str | None
     tags: dict[str, str]
     meta: dict[str, Any]
-    expires_at: datetime | None
-    requested_at: datetime | None
+    expires_at: Instant | None
+    requested_at: Instant | None
     policy: Policy
     task_version: int | None
     debug: bool
     created_by: Actor
-    created_at: datetime
+    created_at: Instant
 
     # Changed by the events that say so; `queue`, `priority`, `run_at` and `trace_carrier` start
     # from `run.created`.
     queue: str
     status: Status
     sequence: int
-    updated_at: datetime
+    updated_at: Instant
     priority: int = 0
-    run_at: datetime | None = None
+    run_at: Instant | None = None
     trace_carrier: dict[str, str] | None = None
     counters: Counters = Counters()
     lease: Lease | None = None
-    dispatched_at: datetime | None = None
-    dispatch_expires_at: datetime | None = None
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
+    dispatched_at: Instant | None = None
+    dispatch_expires_at: Instant | None = None
+    started_at: Instant | None = None
+    finished_at: Instant | None = None
     failure: Failure | None = None
     streak: Streak | None = None
     result_json: msgspec.Raw | msgspec.UnsetType = UNSET

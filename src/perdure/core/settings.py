@@ -18,6 +18,7 @@ from msgspec.structs import asdict, replace
 from perdure.core.limits import LimitScope, Rule
 from perdure.core.rates import Pace, Rate
 from perdure.core.run import DEFAULT_ENVIRONMENT, SYSTEM, Actor
+from perdure.core.values import Instant
 from perdure.errors import InvalidInput
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ class Said(msgspec.Struct, Generic[T], frozen=True):
 
     value: T
     by: Actor
-    at: datetime
+    at: Instant
 
 
 class Source(StrEnum):
@@ -57,7 +58,7 @@ class Pause(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who paused a queue, when and why."""
 
     by: Actor
-    at: datetime
+    at: Instant
     reason: str | None = None
 
 

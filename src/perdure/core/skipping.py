@@ -13,6 +13,7 @@ from enum import StrEnum
 import msgspec
 
 from perdure.core.run import Actor
+from perdure.core.values import Instant
 from perdure.core.wording import in_words, rfc3339
 
 Clock = Callable[[datetime], str]
@@ -37,15 +38,15 @@ class Touch(msgspec.Struct, frozen=True, kw_only=True):
     """An operator's hand on a schedule."""
 
     by: Actor
-    at: datetime
+    at: Instant
     reason: str | None = None
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
     """A pause that is over. Its times are treated by the misfire policy."""
 
-    since: datetime
-    until: datetime
+    since: Instant
+    until: Instant
     by: Actor
     reason: str | None = None
 
@@ -66,7 +67,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     slots: int | None = None
     pause: Pause | None = None
     held_by: tuple[str, ...] = ()
-    newer: datetime | None = None
+    newer: Instant | None = None
     touch: Touch | None = None
     unknown_task: str | None = None
 

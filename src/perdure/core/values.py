@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -20,6 +20,9 @@ DEFAULT_LIMIT = 1024 * 1024
 MAX_LABEL = 256
 
 NULL = msgspec.Raw(b"null")
+
+Instant: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A datetime with a time zone. Decoding a text without one fails, wherever it came from."""
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 

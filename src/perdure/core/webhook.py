@@ -19,7 +19,7 @@ from perdure.core.alias import resolve_status
 from perdure.core.lifecycle import EventType
 from perdure.core.retry import Backoff, retry_delay
 from perdure.core.run import Run
-from perdure.core.values import check_label
+from perdure.core.values import Instant, check_label
 from perdure.errors import InvalidInput
 
 EVERYTHING = "run.*"
@@ -85,20 +85,20 @@ class Hold(msgspec.Struct, frozen=True):
     it is done has been overtaken."""
 
     token: str
-    until: datetime
+    until: Instant
 
 
 class Disabled(msgspec.Struct, frozen=True):
     """Nothing is sent any more, until somebody resumes or replays."""
 
-    at: datetime
+    at: Instant
     why: str
 
 
 class Gap(msgspec.Struct, frozen=True):
     """Changes after `after` were pruned before they were told, the last of them at `until`."""
 
-    at: datetime
+    at: Instant
     after: str
     until: str
 
@@ -107,13 +107,13 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far a webhook has been told. `not_before`: what occurred earlier is passed by."""
 
     cursor: str
-    not_before: datetime | None = None
+    not_before: Instant | None = None
     done: tuple[str, ...] = ()
     posts: int = 0
-    delivered_at: datetime | None = None
+    delivered_at: Instant | None = None
     failures: int = 0
-    failing_since: datetime | None = None
-    next_try_at: datetime | None = None
+    failing_since: Instant | None = None
+    next_try_at: Instant | None = None
     why: str | None = None
     hold: Hold | None = None
     disabled: Disabled | None = None

@@ -139,9 +139,11 @@ class Audit:
         for _ in range(MOST_MOVES):
             try:
                 history = await self._storage.events(run.id)
+                problems = judge(run, history)
             except UnreadableHistory as error:
                 return [str(error)]
-            problems = judge(run, history)
+            except Exception as error:  # noqa: BLE001  # damaged: report it and continue
+                return [f"its history cannot be replayed: {type(error).__name__}: {error}"]
             if not problems:
                 self.totals.events += len(history)
                 return []

@@ -14,7 +14,6 @@ import hashlib
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
@@ -24,6 +23,7 @@ from msgspec.structs import replace
 from perdure.core.alias import StatusFilter
 from perdure.core.lifecycle import ACTIVE, FAILURES, LEASED, TERMINAL, Status
 from perdure.core.run import Actor
+from perdure.core.values import Instant
 from perdure.engine.context import Context
 from perdure.engine.door import reason_of
 from perdure.engine.filters import make_filter
@@ -59,8 +59,8 @@ class Words(TypedDict, total=False):
     batch_id: str | None
     schedule_id: str | None
     parent_id: str | None
-    created_after: datetime | None
-    created_before: datetime | None
+    created_after: Instant | None
+    created_before: Instant | None
     failure_kind: str | None
     fingerprint: str | None
     text: str | None
@@ -94,7 +94,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     action: Action
     words: Words
-    before: datetime
+    before: Instant
     by: Actor
     reason: str | None = None
 

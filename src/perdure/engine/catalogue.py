@@ -10,23 +10,26 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
 from perdure.core.rates import Rate
 from perdure.core.run import Actor, Policy
-from perdure.core.values import encode_value
+from perdure.core.values import Instant, encode_value
 from perdure.engine.door import did_you_mean
 from perdure.engine.executors.target import Target
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import Executor, TaskSettings, TriggerOptions
 from perdure.engine.task import Task
-from perdure.errors import InvalidPayload, TaskNotFound
+from perdure.errors import InvalidPayload, PerdureError, TaskNotFound
 from perdure.storage.protocol import Record, Storage
+from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
+
+EntryT = TypeVar("EntryT")
 
 TASK = "task"
 WORKER = "worker"
@@ -80,7 +83,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody's wish that a worker end what it has begun, and then itself."""
 
     by: Actor
-    at: datetime
+    at: Instant
     reason: str | None = None
 
 
@@ -91,7 +94,7 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     host: str
     process_id: int
-    started_at: datetime
+    started_at: Instant
     concurrency: int
     running: int
     queues: tuple[str, ...] | None
@@ -99,7 +102,7 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     stopping: bool = False
     stopped: bool = False
     drain: Drain | None = None
-    seen_at: datetime | None = None
+    seen_at: Instant | None = None
 
     def is_live(self, since: datetime) -> bool:
         """A worker speaks with every renewal: one silent for a whole lease is as gone as one that
@@ -141,10 +144,30 @@ async def publish_tasks(
                 body=msgspec.json.encode(entry).decode(),
             )
             for entry in entries
-            if entry.name not in known or replaces(entry, read_task(known[entry.name]))
+            if _is_news(entry, known.get(entry.name), replaces)
         ]
         if not records or all(await storage.put(records)):
             return
+
+
+def _is_news(
+    entry: TaskEntry, record: Record | None, replaces: Callable[[TaskEntry, TaskEntry], bool]
+) -> bool:
+    """Return whether `entry` is to be stored. It replaces a record that cannot be read."""
+    known = [] if record is None else _readable([record], read_task)
+    return not known or replaces(entry, known[0])
+
+
+def _readable(records: Sequence[Record], read: Callable[[Record], EntryT]) -> list[EntryT]:
+    """Return the entries that this code can decode; one damaged record must not hide the rest."""
+    entries: list[EntryT] = []
+    for record in records:
+        try:
+            entries.append(read(record))
+        except (msgspec.MsgspecError, PerdureError) as error:
+            name = f"{record.kind} {record.name} of environment {record.environment}"
+            table.UNREADABLE_RECORD.log_hourly(name, record=name, error=str(error))
+    return entries
 
 
 def read_task(record: Record) -> TaskEntry:
@@ -152,7 +175,7 @@ def read_task(record: Record) -> TaskEntry:
 
 
 async def known_tasks(storage: Storage, environment: str) -> list[TaskEntry]:
-    return [read_task(record) for record in await storage.records(environment, TASK)]
+    return _readable(await storage.records(environment, TASK), read_task)
 
 
 async def find_task(storage: Storage, environment: str, name: str) -> TaskEntry:
@@ -206,7 +229,7 @@ def check_payload(task: str, schema: dict[str, Any], payload: Mapping[str, Any])
 
 
 async def known_workers(storage: Storage, environment: str) -> list[WorkerEntry]:
-    return [read_worker(record) for record in await storage.records(environment, WORKER)]
+    return _readable(await storage.records(environment, WORKER), read_worker)
 
 
 def read_worker(record: Record) -> WorkerEntry:

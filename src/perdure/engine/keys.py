@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.run import Actor, ActorType
-from perdure.core.values import check_label
+from perdure.core.values import Instant, check_label
 from perdure.engine.catalogue import MOST_CONFLICTS
 from perdure.engine.credential import Credential, hash_secret, make_credential, same
 from perdure.engine.door import OPERATOR, By, Duration, actor_of, choice, duration, some_time
@@ -50,8 +50,8 @@ class Secret(msgspec.Struct, frozen=True, kw_only=True):
     """One secret of a key, as it is kept."""
 
     hash: str
-    made_at: datetime
-    ends_at: datetime | None = None
+    made_at: Instant
+    ends_at: Instant | None = None
 
     def is_good(self, now: datetime) -> bool:
         return self.ends_at is None or now < self.ends_at
@@ -68,11 +68,11 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     environment: str
     scopes: tuple[Scope, ...]
-    created_at: datetime
+    created_at: Instant
     created_by: Actor
-    expires_at: datetime | None = None
-    revoked_at: datetime | None = None
-    last_used_at: datetime | None = None
+    expires_at: Instant | None = None
+    revoked_at: Instant | None = None
+    last_used_at: Instant | None = None
     secrets: tuple[Secret, ...] = ()
     version: int = 0
 

@@ -93,12 +93,12 @@ class Maintenance(AppService):
         self._is_waiting = False
         while True:
             due = await self._app.storage.attention(self._app.defaults.maintenance_batch)
-            commits = self._commits(await self._judged(due, now), now)
-            if not commits:
-                return
-            outcomes = await self._app.storage.commit(commits)
+            commits, failed = self._commits(await self._judged(due, now), now)
+            if failed:
+                await self._app.storage.put_off(failed)
+            outcomes = await self._app.storage.commit(commits) if commits else []
             self._tell(commits)
-            settled = sum(isinstance(outcome, Committed) for outcome in outcomes)
+            settled = sum(isinstance(outcome, Committed) for outcome in outcomes) + len(failed)
             if len(due) < self._app.defaults.maintenance_batch or not settled:
                 return
 
@@ -108,22 +108,32 @@ class Maintenance(AppService):
         if not held:
             return list(due)
         started = await self._app.storage.started_at()
-        spared = {run.id for run in held if not self._patience.may_take(run, now, started)}
+        spared = {run.id for run in held if not self._may_take(run, now, started)}
         self._is_waiting = self._is_waiting or bool(spared)
         return [run for run in due if run.id not in spared]
 
-    def _commits(self, due: Sequence[Run], now: datetime) -> list[Commit]:
-        commits = [self._commit(run, now) for run in due]
-        return [commit for commit in commits if commit is not None]
-
-    def _commit(self, run: Run, now: datetime) -> Commit | None:
-        """What is to be done about a run. One that cannot be helped must not keep the others."""
+    def _may_take(self, run: Run, now: datetime, started: datetime | None) -> bool:
+        """Return True also where the policy's durations overflow: the lease has expired."""
         try:
-            events = decide_attention(run, now, self._clock.jitter())
-            return prepare_commit(run, events, self._app.ids.commit_id()) if events else None
-        except Exception:  # noqa: BLE001  # a bug, or a damaged run
-            table.RUN_NOT_ATTENDED.say_with_error(run_id=run.id)
-            return None
+            return self._patience.may_take(run, now, started)
+        except ArithmeticError:
+            return True
+
+    def _commits(self, due: Sequence[Run], now: datetime) -> tuple[list[Commit], list[str]]:
+        """Return what follows for each run, and the ids of runs that cannot be decided about."""
+        commits: list[Commit] = []
+        failed: list[str] = []
+        for run in due:
+            try:
+                commits += self._commit(run, now)
+            except Exception:  # noqa: BLE001  # a bug, or a damaged run: it must not stop the others
+                table.RUN_NOT_ATTENDED.log_hourly(run.id, run_id=run.id)
+                failed.append(run.id)
+        return commits, failed
+
+    def _commit(self, run: Run, now: datetime) -> list[Commit]:
+        events = decide_attention(run, now, self._clock.jitter())
+        return [prepare_commit(run, events, self._app.ids.commit_id())] if events else []
 
     def _tell(self, commits: Sequence[Commit]) -> None:
         topics = {hints.done(commit.run.environment) for commit in commits}

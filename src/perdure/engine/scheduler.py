@@ -99,7 +99,7 @@ class Scheduler(AppService):
         self._next_at = due.next_at
         for name in due.unreadable:
             self._pass_by(name)
-            table.UNREADABLE_SCHEDULE.say(schedule_id=name)
+            table.UNREADABLE_SCHEDULE.log_hourly(self._log_key(name), schedule_id=name)
         return due
 
     async def _decide(self, due: DueSchedules) -> None:
@@ -134,7 +134,8 @@ class Scheduler(AppService):
             return None
         except Exception:  # noqa: BLE001  # a bug
             self._pass_by(schedule.id)
-            table.SCHEDULE_NOT_DECIDED.say_with_error(schedule_id=schedule.id)
+            key = self._log_key(schedule.id)
+            table.SCHEDULE_NOT_DECIDED.log_hourly(key, schedule_id=schedule.id)
             return None
 
     def _wait_for(self, name: str, task: str) -> None:
@@ -153,7 +154,12 @@ class Scheduler(AppService):
         for step, outcome in pairs:
             if isinstance(outcome, PerdureError) and not isinstance(outcome, ScheduleConflict):
                 self._pass_by(step.schedule.id)
-                table.SCHEDULE_REFUSED.say(schedule_id=step.schedule.id, error=str(outcome))
+                name, error = step.schedule.id, str(outcome)
+                key = self._log_key(name)
+                table.SCHEDULE_REFUSED.log_hourly(key, schedule_id=name, error=error)
+
+    def _log_key(self, name: str) -> str:
+        return f"{self._app.environment}:{name}"
 
     def _measure(self, steps: Sequence[ScheduleStep], now: datetime) -> None:
         for step in steps:

@@ -16,7 +16,7 @@ from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import Claim, decide_claim, decide_dispatch
 from perdure.core.limits import Admission, Standing, admit, gates_of
 from perdure.core.run import Run
-from perdure.errors import PerdureError, StorageError, StorageUnavailable, UnreadableHistory
+from perdure.errors import StorageError, StorageUnavailable, UnreadableHistory
 from perdure.storage import rows
 from perdure.storage.committing import advance_unseen, gates_opened, judge_batch, writes_of
 from perdure.storage.gating import UNREADABLE, lock_standing, token_writes
@@ -26,6 +26,7 @@ from perdure.storage.reservation import ReserveRequest
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Many, Operation, Rows, Step, Trip, trip
 from perdure.storage.turns import FairQueue, interleave, next_turns, turn_writes
+from perdure.telemetry import table
 
 
 class Wish(Protocol):
@@ -337,7 +338,7 @@ def _park(parked: Sequence[tuple[str, str]], dialect: Dialect) -> Many:
 
 
 def _decide(wish: Wish, runs: Sequence[Run], now: datetime) -> tuple[list[Commit], list[str]]:
-    """The steps, and the runs that nobody can be given as they are."""
+    """Return the commits, and the ids of runs about which no decision is possible."""
     commits: list[Commit] = []
     impossible: list[str] = []
     given = 0
@@ -346,7 +347,8 @@ def _decide(wish: Wish, runs: Sequence[Run], now: datetime) -> tuple[list[Commit
             break
         try:
             commit = wish.commit(run, given, now)
-        except (PerdureError, OverflowError):
+        except Exception as error:  # noqa: BLE001  # one damaged run must not stop the claim
+            table.UNREADABLE_RUN.log_hourly(run.id, run_id=run.id, why=str(error))
             impossible.append(run.id)
             continue
         commits.append(commit)

@@ -34,6 +34,7 @@ NOT_OVER_HTTP = {
     "append_audit": "whoever could write the audit log could forge it",
     "outbox": "pushing is for those who hold all environments' runs: the server",
     "delivered": "pushing is for those who hold all environments' runs: the server",
+    "put_off": "maintenance calls it; the server's maintenance attends to runs",
     "prune": "it forgets runs of every environment; the server's maintenance prunes",
     "prunable": "it counts runs of every environment; the server's maintenance prunes",
     "forget_runs": "it forgets without leaving word; measure beside the database",

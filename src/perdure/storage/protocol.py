@@ -20,7 +20,7 @@ from perdure.core.lifecycle import EventType, Status
 from perdure.core.limits import Gate, Standing
 from perdure.core.run import DEFAULT_ENVIRONMENT, Actor, Run
 from perdure.core.settings import Limit
-from perdure.core.values import check_label
+from perdure.core.values import Instant, check_label
 from perdure.errors import InvalidInput, PerdureError
 from perdure.storage.orders import OrderTransport
 from perdure.storage.oversight import Oversight
@@ -100,8 +100,8 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: tuple[Run, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
-    now: datetime
-    next_claimable_at: datetime | None = None
+    now: Instant
+    next_claimable_at: Instant | None = None
 
 
 class Renewal(msgspec.Struct, frozen=True):
@@ -119,7 +119,7 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     lost: frozenset[str]
     cancelling: frozenset[str]
     unknown: frozenset[str]
-    now: datetime
+    now: Instant
 
 
 class RecordedEvent(msgspec.Struct, frozen=True):
@@ -152,8 +152,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     batch_id: str | None = None
     schedule_id: str | None = None
     parent_id: str | None = None
-    created_after: datetime | None = None
-    created_before: datetime | None = None
+    created_after: Instant | None = None
+    created_before: Instant | None = None
     failure_kind: str | None = None
     fingerprint: str | None = None
     text: str | None = None
@@ -190,7 +190,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     version: int
     body: str
-    seen_at: datetime | None = None
+    seen_at: Instant | None = None
 
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):
@@ -289,6 +289,10 @@ class Storage(Questions, ScheduleStorage, WebhookStorage, Oversight, Protocol):
     async def attention(self, limit: int) -> list[Run]:
         """Runs that maintenance must look at, longest due first: those whose lease has expired,
         and those that nobody holds and whose time has come."""
+        ...
+
+    async def put_off(self, run_ids: Sequence[str]) -> None:
+        """Leave these runs out of `attention` for an hour, or until they are written to."""
         ...
 
     async def open_gates(self, limit: int) -> int:

@@ -139,7 +139,8 @@ def run_or_none(row: Row, dialect: Dialect) -> Run | None:
     try:
         return rows.run_of(row, dialect)
     except UnreadableHistory as error:
-        table.UNREADABLE_RUN.say(run_id=dialect.run_id(row[0]), why=str(error))
+        run_id = dialect.run_id(row[0])
+        table.UNREADABLE_RUN.log_hourly(run_id, run_id=run_id, why=str(error))
         return None
 
 

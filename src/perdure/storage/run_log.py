@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from perdure.core.values import Instant
 from perdure.errors import InvalidInput
 
 
@@ -16,7 +16,7 @@ class LogLine(msgspec.Struct, frozen=True, kw_only=True):
 
     attempt: int
     number: int
-    at: datetime
+    at: Instant
     level: int
     logger: str
     message: str
@@ -36,7 +36,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """How far an attempt says it is: `fraction` from 0 to 1."""
 
     attempt: int
-    at: datetime
+    at: Instant
     fraction: float
     message: str = ""
 

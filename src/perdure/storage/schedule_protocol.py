@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from perdure.core.run import Run
+from perdure.core.values import Instant
 from perdure.errors import PerdureError
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ class DueSchedules(msgspec.Struct, frozen=True, kw_only=True):
 
     schedules: tuple[Schedule, ...] = ()
     unreadable: tuple[str, ...] = ()
-    now: datetime
-    next_at: datetime | None = None
+    now: Instant
+    next_at: Instant | None = None
 
 
 class ScheduleStorage(Protocol):

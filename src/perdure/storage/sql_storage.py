@@ -186,6 +186,9 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
     async def attention(self, limit: int) -> list[Run]:
         return await self._write(lambda: upkeep.due_for_attention(limit, self.dialect))
 
+    async def put_off(self, run_ids: Sequence[str]) -> None:
+        await self._write(lambda: upkeep.put_off(run_ids, self.dialect))
+
     async def open_gates(self, limit: int) -> int:
         opened = await self._open_gates(None, limit)
         let_in = opened.runs

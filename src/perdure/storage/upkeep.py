@@ -80,13 +80,15 @@ def due_for_attention(limit: int, dialect: Dialect) -> Operation[list[Run]]:
     [found] = yield trip(Step("due_for_attention", bound))
     runs = runs_of(found, dialect)
     readable = {run.id for run in runs}
-    aside = [
-        {"id": dialect.key(run_id)}
-        for run_id in (dialect.run_id(row[0]) for row in found)
-        if run_id not in readable
-    ]
-    yield last_trip(Many("put_off_unreadable", aside))
+    yield from put_off(
+        [run_id for row in found if (run_id := dialect.run_id(row[0])) not in readable], dialect
+    )
     return runs
+
+
+def put_off(run_ids: Sequence[str], dialect: Dialect) -> Operation[None]:
+    """Leave runs that cannot be processed out of `attention` for an hour."""
+    yield last_trip(Many("put_off", [{"id": dialect.key(run_id)} for run_id in run_ids]))
 
 
 def prune_runs(status: Status, before: datetime, limit: int, dialect: Dialect) -> Operation[int]:

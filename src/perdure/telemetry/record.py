@@ -3,10 +3,61 @@
 from __future__ import annotations
 
 import logging
+import sys
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
+
+REPEAT_INTERVAL_S = 3600.0
+MAX_REMEMBERED = 10_000
+
+
+class LogLimit:
+    """Allows one log line per key and hour. Any thread may ask.
+
+    Keys beyond `capacity` push out the oldest ones: memory stays bounded, and at worst a line
+    repeats.
+    """
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        interval_s: float = REPEAT_INTERVAL_S,
+        capacity: int = MAX_REMEMBERED,
+    ) -> None:
+        self._monotonic = monotonic
+        self._interval_s = interval_s
+        self._capacity = capacity
+        self._logged_at: OrderedDict[Hashable, float] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def clear(self) -> None:
+        """Forget every key, so that each may be logged again at once."""
+        with self._lock:
+            self._logged_at.clear()
+
+    def allows(self, key: Hashable) -> bool:
+        """Return whether `key` may be logged now, and count it as logged if so."""
+        now = self._monotonic()
+        with self._lock:
+            last = self._logged_at.get(key)
+            if last is not None and now - last < self._interval_s:
+                return False
+            self._logged_at[key] = now
+            self._logged_at.move_to_end(key)
+            if len(self._logged_at) > self._capacity:
+                self._logged_at.popitem(last=False)
+            return True
+
+
+HOURLY_LOG_LIMIT = LogLimit()
+"""Shared by the process, as loggers are."""
 
 
 class Log(Protocol):
@@ -38,6 +89,18 @@ class Record(msgspec.Struct, frozen=True):
         with suppress(Exception):
             shown = self._shown(fields)
             log.log(self.level, self.message, *shown, extra=fields, exc_info=True, stacklevel=2)
+
+    def log_hourly(self, key: str, **fields: Any) -> None:
+        """Log at most once per hour for `key`, with the exception that is being handled, if any."""
+        if HOURLY_LOG_LIMIT.allows((self.message, key)):
+            with suppress(Exception):
+                log = logging.getLogger(self.logger)
+                is_handling = sys.exc_info()[0] is not None
+                shown = self._shown(fields)
+                log.log(
+                    self.level, self.message, *shown,
+                    extra=fields, exc_info=is_handling, stacklevel=2,
+                )  # fmt: skip
 
     def say_on(self, log: Log, **fields: Any) -> None:
         """In a run's own log, which knows whose it is."""

@@ -180,6 +180,13 @@ UNREADABLE_RUN = Record(
     ("run_id", "why"),
     "Parked; never tried in a loop.",
 )
+UNREADABLE_RECORD = Record(
+    "perdure.catalogue",
+    ERROR,
+    "cannot read %(record)s: %(error)s",
+    ("record", "error"),
+    "Stored by newer code, or damaged. It is left out until it is stored again.",
+)
 VARIABLE_MISSPELT = Record(
     "perdure.app",
     WARNING,

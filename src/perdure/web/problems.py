@@ -87,6 +87,7 @@ STATUSES: dict[type[e.PerdureError], int] = {
     e.ScheduleConflict: 409,
     e.IdempotencyConflict: 409,
     e.SingletonConflict: 409,
+    e.UnreadableHistory: 409,
     e.StorageUnavailable: 503,
     e.SchemaMismatch: 503,
 }

@@ -12,7 +12,7 @@ import msgspec
 from perdure.core.retry import LONGEST
 from perdure.core.schedule.cron import parse_cron
 from perdure.core.schedule.zone import EPOCH, Fold, check_zone
-from perdure.core.values import in_utc
+from perdure.core.values import Instant, in_utc
 from perdure.core.wording import in_words
 from perdure.errors import InvalidInput
 
@@ -37,8 +37,8 @@ class Cron(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="cro
     tz: str = "UTC"
     gap: Gap = Gap.FIRST_VALID
     fold: Fold = Fold.FIRST
-    start: datetime | None = None
-    end: datetime | None = None
+    start: Instant | None = None
+    end: Instant | None = None
     jitter: timedelta = NO_TIME
 
 
@@ -50,9 +50,9 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
     """
 
     length: timedelta
-    anchor: datetime | None = None
-    start: datetime | None = None
-    end: datetime | None = None
+    anchor: Instant | None = None
+    start: Instant | None = None
+    end: Instant | None = None
     jitter: timedelta = NO_TIME
 
     @property
@@ -63,7 +63,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
 class Once(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="once"):
     """At one instant and never again."""
 
-    instant: datetime
+    instant: Instant
     jitter: timedelta = NO_TIME
 
 

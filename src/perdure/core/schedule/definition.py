@@ -18,7 +18,7 @@ from perdure.core.schedule.times import next_time
 from perdure.core.schedule.zone import EPOCH
 from perdure.core.settings import Values
 from perdure.core.skipping import Evidence, Pause, SkipReason, Touch
-from perdure.core.values import NULL, check_label
+from perdure.core.values import NULL, Instant, check_label
 from perdure.core.wording import in_words, rfc3339
 from perdure.errors import InvalidInput
 
@@ -93,9 +93,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     definition: Definition
-    cursor: datetime
-    created_at: datetime
-    cadence_since: datetime
+    cursor: Instant
+    created_at: Instant
+    cadence_since: Instant
     environment: str = DEFAULT_ENVIRONMENT
     version: int = 1
     defined_by: DefinedBy = DefinedBy.OPERATOR
@@ -106,7 +106,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     paused: Touch | None = None
     pauses: tuple[Pause, ...] = ()
     deleted: Touch | None = None
-    forgotten_until: datetime | None = None
+    forgotten_until: Instant | None = None
 
     @property
     def id(self) -> str:
@@ -147,11 +147,11 @@ class SkippedSpan(msgspec.Struct, frozen=True, kw_only=True):
 
     schedule_id: str
     environment: str
-    first: datetime
-    last: datetime
+    first: Instant
+    last: Instant
     count: int
     reason: SkipReason
-    recorded_at: datetime
+    recorded_at: Instant
     evidence: Evidence | None = None
 
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.run import Actor
+from perdure.core.values import Instant
 from perdure.core.webhook import Disabled, Gap, Interest, Progress, WebhookState, state_of
 from perdure.engine.executors.secret import Secret
 from perdure.engine.executors.target import HttpTarget
@@ -30,7 +31,7 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
     target: HttpTarget
     interest: Interest
     with_payload: bool
-    created_at: datetime
+    created_at: Instant
     created_by: Actor
     progress: Progress
     enabled: bool = True
@@ -60,14 +61,14 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     headers: dict[str, str]
     signing_secrets: tuple[str, ...]
     with_payload: bool
-    created_at: datetime
+    created_at: Instant
     created_by: Actor
     cursor: str
     posts: int
-    delivered_at: datetime | None
+    delivered_at: Instant | None
     failures: int
-    failing_since: datetime | None
-    next_try_at: datetime | None
+    failing_since: Instant | None
+    next_try_at: Instant | None
     why: str | None
     disabled: Disabled | None
     gap: Gap | None
@@ -83,7 +84,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     passes this message by."""
 
     number: int
-    at: datetime
+    at: Instant
     outcome: DeliveryOutcome
     message_id: str
     event: str

@@ -251,6 +251,9 @@ class HttpStorage:
     async def append_audit(self, entries: Sequence[Any]) -> bool:
         raise _refused("append_audit")
 
+    async def put_off(self, run_ids: Sequence[str]) -> None:
+        raise _refused("put_off")
+
     async def outbox(self, *, limit: int) -> list[Any]:
         raise _refused("outbox")
 

@@ -989,8 +989,8 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
         LIMIT 1) AS history
  WHERE runs.lease_worker = :worker_id AND runs.lease_token IS NOT NULL;
 
--- name: put_off_unreadable
--- Runs this code cannot read: look again in an hour, perhaps it has been upgraded.
+-- name: put_off
+-- Runs that this code cannot process: try again in an hour, newer code may be able to.
 UPDATE perdure_runs AS runs
    SET attention_at = statement_timestamp() + interval '1 hour'
   FROM jsonb_to_recordset(:rows::jsonb) AS aside (id uuid)

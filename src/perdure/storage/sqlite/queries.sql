@@ -848,8 +848,8 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
  WHERE runs.lease_worker = :worker_id AND runs.lease_token IS NOT NULL;
 
--- name: put_off_unreadable
--- Runs this code cannot read: look again in an hour, perhaps it has been upgraded.
+-- name: put_off
+-- Runs that this code cannot process: try again in an hour, newer code may be able to.
 UPDATE perdure_runs
    SET attention_at = now() + 3600000000
  WHERE id = :id;
