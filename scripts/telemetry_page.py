@@ -6,9 +6,10 @@ import logging
 from collections.abc import Iterable
 
 from perdure.telemetry.metric import Kind, Metric
+from perdure.telemetry.metrics import METRICS
 from perdure.telemetry.opentelemetry import name_of
 from perdure.telemetry.record import Record
-from perdure.telemetry.table import METRICS, RECORDS
+from perdure.telemetry.table import RECORDS
 from scripts.reference_pages import NOTICE
 
 NONE = "\N{EN DASH}"

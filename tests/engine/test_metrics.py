@@ -18,9 +18,9 @@ from perdure.core.run import Policy
 from perdure.engine.leases import Leases
 from perdure.errors import RunFailed, StorageUnavailable
 from perdure.storage.protocol import Storage
-from perdure.telemetry import table
+from perdure.telemetry import metrics
+from perdure.telemetry.metrics import METRICS
 from perdure.telemetry.opentelemetry import name_of
-from perdure.telemetry.table import METRICS
 from storage_kit import claim_one, new_run, stored, token_of, wait_until
 
 AT_ONCE = Policy(max_attempts=3, lease_ttl=timedelta(milliseconds=50))
@@ -236,14 +236,14 @@ async def test_opentelemetry_sees_the_same_table(app: App) -> None:
         metric.name: list(metric.data.data_points) for metric in scope.metrics
     }
     assert points.keys() <= {name_of(metric) for metric in METRICS}
-    [finished] = points[name_of(table.RUNS_FINISHED)]
+    [finished] = points[name_of(metrics.RUNS_FINISHED)]
     assert finished.value == 1
     assert finished.attributes == {
         "perdure.task": "simple",
         "perdure.queue": "default",
         "perdure.status": "succeeded",
     }
-    [took] = points[name_of(table.ATTEMPT_SECONDS)]
-    assert (took.count, took.explicit_bounds) == (1, table.ATTEMPT_SECONDS.buckets)
-    assert [point.value for point in points[name_of(table.WORKER_SLOTS)]] == [3]
-    assert [point.value for point in points[name_of(table.QUEUE_LATER)]] == [1]
+    [took] = points[name_of(metrics.ATTEMPT_SECONDS)]
+    assert (took.count, took.explicit_bounds) == (1, metrics.ATTEMPT_SECONDS.buckets)
+    assert [point.value for point in points[name_of(metrics.WORKER_SLOTS)]] == [3]
+    assert [point.value for point in points[name_of(metrics.QUEUE_LATER)]] == [1]

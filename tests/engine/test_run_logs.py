@@ -20,7 +20,7 @@ from perdure.engine import run_logs
 from perdure.errors import InvalidInput, RunCancelled, RunFailed, RunNotFound, StorageUnavailable
 from perdure.storage.protocol import Storage
 from perdure.storage.run_log import LogBatch
-from perdure.telemetry import table
+from perdure.telemetry import metrics
 
 ONCE = Retry(max_attempts=1)
 
@@ -208,7 +208,7 @@ async def test_of_a_flood_the_newest_lines_are_kept_and_the_rest_is_owned_up_to(
     assert texts(lines[:2]) == ["500 lines left out", "line 500"]
     assert len(lines) == 1 + run_logs.MOST_LINES
     assert lines[-1].message == f"line {run_logs.MOST_LINES + 499}"
-    assert app.metrics.registry.counter(table.LOG_LINES_LEFT_OUT).read()[()] >= 500
+    assert app.metrics.registry.counter(metrics.LOG_LINES_LEFT_OUT).read()[()] >= 500
 
 
 async def test_lines_already_stored_go_when_newer_ones_need_the_room(

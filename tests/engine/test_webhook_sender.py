@@ -30,7 +30,7 @@ from perdure.core.webhook import WebhookState
 from perdure.engine.executors.secret import Secret
 from perdure.engine.webhooks.hook import DeliveryOutcome
 from perdure.engine.webhooks.sender import WebhookSender
-from perdure.telemetry import table
+from perdure.telemetry import metrics
 
 ENDINGS = ["run.succeeded", "run.failed"]
 
@@ -540,7 +540,7 @@ async def test_the_posts_are_counted(app: App, receiver: Receiver) -> None:
     assert 'perdure_webhook_posts_total{outcome="delivered"} 2' in text
     assert 'perdure_webhooks{state="active"}' in text
     assert "perdure_webhook_lag_seconds_count 2" in text
-    assert table.WEBHOOK_POSTS.name in text
+    assert metrics.WEBHOOK_POSTS.name in text
 
 
 async def test_planted_secrets_are_nowhere_afterwards(

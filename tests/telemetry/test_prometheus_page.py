@@ -7,9 +7,9 @@ import pytest
 
 from perdure import App
 from perdure.telemetry.metric import Kind, Metric
+from perdure.telemetry.metrics import METRICS
 from perdure.telemetry.prometheus import render
 from perdure.telemetry.registry import Labels, Registry
-from perdure.telemetry.table import METRICS
 from prometheus_lint import flaws
 from web_kit import dead_letter
 

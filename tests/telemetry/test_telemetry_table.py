@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from perdure.telemetry import table
-from perdure.telemetry.fields import STANDARD
 from perdure.telemetry.metric import Kind, Metric
-from perdure.telemetry.record import Record
-from perdure.telemetry.table import METRICS, RECORDS
+from perdure.telemetry.metrics import METRICS
+from perdure.telemetry.record import STANDARD, Record
+from perdure.telemetry.table import RECORDS
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted((ROOT / "src/perdure").rglob("*.py"))

@@ -12,7 +12,7 @@ from typing import Any
 
 from perdure.cli.output import CannotStart
 from perdure.engine.redaction import HIDDEN, Redact, Redaction
-from perdure.telemetry.fields import fields_of
+from perdure.telemetry.record import fields_of
 
 
 def log_to_stderr(as_json: bool) -> None:

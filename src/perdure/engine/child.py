@@ -43,7 +43,7 @@ from perdure.engine.wire import (
 )
 from perdure.errors import InvalidInput
 from perdure.storage.run_log import LogBatch
-from perdure.telemetry.fields import fields_of
+from perdure.telemetry.record import fields_of
 
 _PR_SET_PDEATHSIG = 1
 

@@ -19,7 +19,7 @@ from datetime import timedelta
 from perdure.errors import PerdureError
 from perdure.storage.protocol import Clock
 from perdure.storage.topics import HintTransport
-from perdure.telemetry import table
+from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Registry
 
 Topics = frozenset[str]
@@ -68,8 +68,8 @@ class Hub:
 
     def __init__(self, name: str | None = None, registry: Registry | None = None) -> None:
         registry = registry or Registry()
-        self.sent = registry.counter(table.HINTS_SENT)
-        self._received = registry.counter(table.HINTS_RECEIVED)
+        self.sent = registry.counter(metrics.HINTS_SENT)
+        self._received = registry.counter(metrics.HINTS_RECEIVED)
         self.signature: Topics = frozenset() if name is None else frozenset([f"from:{name}"])
         self._lock = threading.Lock()
         self._listeners: dict[object, _Listener] = {}

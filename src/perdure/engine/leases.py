@@ -15,7 +15,7 @@ from perdure.engine.service import Service
 from perdure.engine.trouble import TROUBLE
 from perdure.errors import LeaseLost
 from perdure.storage.protocol import Committed, Renewal, Renewed, Storage
-from perdure.telemetry import table
+from perdure.telemetry import metrics, table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -48,7 +48,7 @@ class Leases(Service):
         self._on_cancel = on_cancel
         self._due = self._next_due([])
         self._due_earlier = asyncio.Event()
-        self._lost = app.metrics.registry.counter(table.LEASES_LOST)
+        self._lost = app.metrics.registry.counter(metrics.LEASES_LOST)
 
     def hold(self, runs: Iterable[Run]) -> None:
         new = {run.lease.token: run for run in runs if run.lease is not None}

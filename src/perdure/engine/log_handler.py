@@ -6,7 +6,7 @@ import logging
 
 from perdure.engine.context import current
 from perdure.engine.run_log import TASK_LOG, message_of, traceback_of
-from perdure.telemetry.fields import fields_of
+from perdure.telemetry.record import fields_of
 
 
 class RunLogHandler(logging.Handler):

@@ -26,7 +26,7 @@ from perdure.core.events import (
 )
 from perdure.storage.protocol import Claimed, Committed, Existing, Outcome, Renewed, Storage
 from perdure.storage.schedule_protocol import StepOutcome, Stepped
-from perdure.telemetry import table
+from perdure.telemetry import metrics
 from perdure.telemetry.registry import Labels, Registry
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ class _Metered:
     def __init__(self, storage: Storage, registry: Registry) -> None:
         self._storage = storage
         self._facts = Facts(registry)
-        self._seconds = registry.histogram(table.STORAGE_SECONDS)
-        self._errors = registry.counter(table.STORAGE_ERRORS)
+        self._seconds = registry.histogram(metrics.STORAGE_SECONDS)
+        self._errors = registry.counter(metrics.STORAGE_ERRORS)
         self._after: dict[str, Callable[..., None]] = {
             "commit": self._facts.committed,
             "claim": self._facts.claimed,
@@ -95,17 +95,17 @@ class Facts:
     """Counts what storage has answered."""
 
     def __init__(self, registry: Registry) -> None:
-        self._triggered = registry.counter(table.RUNS_TRIGGERED)
-        self._finished = registry.counter(table.RUNS_FINISHED)
-        self._started = registry.counter(table.ATTEMPTS_STARTED)
-        self._attempts = registry.counter(table.ATTEMPTS_FINISHED)
-        self._recovered = registry.counter(table.LEASES_RECOVERED)
-        self._renewed = registry.counter(table.LEASES_RENEWED)
-        self._claims = registry.counter(table.CLAIMS)
-        self._attempt_seconds = registry.histogram(table.ATTEMPT_SECONDS)
-        self._queue_wait = registry.histogram(table.QUEUE_WAIT_SECONDS)
-        self._claim_size = registry.histogram(table.CLAIM_SIZE)
-        self._commit_size = registry.histogram(table.COMMIT_SIZE)
+        self._triggered = registry.counter(metrics.RUNS_TRIGGERED)
+        self._finished = registry.counter(metrics.RUNS_FINISHED)
+        self._started = registry.counter(metrics.ATTEMPTS_STARTED)
+        self._attempts = registry.counter(metrics.ATTEMPTS_FINISHED)
+        self._recovered = registry.counter(metrics.LEASES_RECOVERED)
+        self._renewed = registry.counter(metrics.LEASES_RENEWED)
+        self._claims = registry.counter(metrics.CLAIMS)
+        self._attempt_seconds = registry.histogram(metrics.ATTEMPT_SECONDS)
+        self._queue_wait = registry.histogram(metrics.QUEUE_WAIT_SECONDS)
+        self._claim_size = registry.histogram(metrics.CLAIM_SIZE)
+        self._commit_size = registry.histogram(metrics.COMMIT_SIZE)
 
     def committed(
         self, outcomes: Sequence[Outcome], batch: Sequence[Commit], telling: object = ()

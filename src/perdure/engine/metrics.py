@@ -10,7 +10,7 @@ from perdure.core.commit import Commit
 from perdure.engine.metered import Facts
 from perdure.errors import AppNotOpen, InvalidInput, StorageError
 from perdure.storage.protocol import Backlog, Committed, Outcome, Storage
-from perdure.telemetry import prometheus, table
+from perdure.telemetry import metrics, prometheus
 from perdure.telemetry.metric import Metric
 from perdure.telemetry.registry import Gauges, Labels, Registry
 
@@ -40,7 +40,7 @@ class Metrics:
     def borrowed(self, task: str, queue: str, outcomes: Sequence[Outcome]) -> None:
         """Count runs asked for in a transaction whose end others decide."""
         asked = sum(isinstance(outcome, Committed) for outcome in outcomes)
-        self.registry.counter(table.RUNS_TRIGGERED).add(asked, (task, queue, "borrowed"))
+        self.registry.counter(metrics.RUNS_TRIGGERED).add(asked, (task, queue, "borrowed"))
 
     async def prometheus(self) -> str:
         """Everything as Prometheus text. Looks at the queues if the app is open, at bounded
@@ -91,13 +91,13 @@ class _Queues:
     def take(self, backlogs: Sequence[Backlog], now: datetime) -> None:
         self._looked_at = now
         self._gauges = {
-            table.QUEUE_DUE: {(b.queue,): b.due for b in backlogs},
-            table.QUEUE_LATER: {(b.queue,): b.later for b in backlogs},
-            table.QUEUE_OLDEST_SECONDS: {
+            metrics.QUEUE_DUE: {(b.queue,): b.due for b in backlogs},
+            metrics.QUEUE_LATER: {(b.queue,): b.later for b in backlogs},
+            metrics.QUEUE_OLDEST_SECONDS: {
                 (b.queue,): b.oldest_due_age.total_seconds() for b in backlogs
             },
-            table.QUEUE_PARKED: {(b.queue,): b.parked for b in backlogs},
-            table.QUEUE_LEASED: {(b.queue,): b.leased for b in backlogs},
+            metrics.QUEUE_PARKED: {(b.queue,): b.parked for b in backlogs},
+            metrics.QUEUE_LEASED: {(b.queue,): b.leased for b in backlogs},
         }
 
     def forget(self) -> None:

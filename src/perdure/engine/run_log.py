@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from perdure.core.run import Run
 from perdure.storage.run_log import LogBatch
-from perdure.telemetry.fields import STANDARD
+from perdure.telemetry.record import STANDARD
 
 TASK_LOG = "perdure.task"
 _OF_LOGGING = frozenset({"exc_info", "stack_info", "stacklevel", "extra"})

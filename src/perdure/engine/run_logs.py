@@ -25,7 +25,7 @@ from perdure.engine.run_log import least_level
 from perdure.errors import StorageUnavailable
 from perdure.storage.protocol import Clock, Storage
 from perdure.storage.run_log import LogBatch, LogLine, Progress
-from perdure.telemetry import table
+from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Registry
 
 MOST_LINES = 1000
@@ -181,8 +181,8 @@ class RunLogs:
         self._redact = redact
         self._loop = asyncio.get_running_loop()
         self._variables = contextvars.copy_context()
-        self._lines = registry.counter(table.LOG_LINES)
-        self._left_out = registry.counter(table.LOG_LINES_LEFT_OUT)
+        self._lines = registry.counter(metrics.LOG_LINES)
+        self._left_out = registry.counter(metrics.LOG_LINES_LEFT_OUT)
         self.opening = threading.Lock()
         self._lock = threading.Lock()
         self._dirty: dict[str, _Notes] = {}

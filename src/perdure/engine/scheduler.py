@@ -25,7 +25,7 @@ from perdure.engine.service import AppService
 from perdure.engine.storage_time import StorageTime
 from perdure.errors import PerdureError, ScheduleConflict, TaskNotFound
 from perdure.storage.schedule_protocol import DueSchedules, Stepped
-from perdure.telemetry import table
+from perdure.telemetry import metrics, table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -55,7 +55,7 @@ class Scheduler(AppService):
         self._wake = asyncio.Event()
         self._stop_listening: Callable[[], None] = lambda: None
         self._time: StorageTime | None = None
-        self._lag = app.metrics.registry.histogram(table.SCHEDULE_LAG_SECONDS)
+        self._lag = app.metrics.registry.histogram(metrics.SCHEDULE_LAG_SECONDS)
 
     def start(self) -> None:
         self._stop_listening = self._app.hints.hub.listen(self._on_hint)

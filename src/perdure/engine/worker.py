@@ -29,7 +29,7 @@ from perdure.engine.trouble import TROUBLE, went_well
 from perdure.engine.watchdog import StopReason
 from perdure.errors import StorageUnavailable
 from perdure.storage.protocol import Claimed, ClaimRequest, Storage
-from perdure.telemetry import table
+from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Gauges
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Worker:
         self._doubt = Doubt(app, storage, self.id, self._time, self._on_change)
         self._registration = Registration(app, storage, self.id)
         registry = app.metrics.registry
-        self._stuck = registry.counter(table.HANDLERS_STUCK)
+        self._stuck = registry.counter(metrics.HANDLERS_STUCK)
         self._logs = RunLogs(storage, hint, app.clock, self._time.now, app.redact, registry)
         self._heartbeat = Heartbeat(app, self._beat)
         self._services: list[Service] = [self._leases, self._doubt, self._heartbeat]
@@ -357,7 +357,10 @@ class Worker:
 
     def _gauges(self) -> Gauges:
         used = self._concurrency - self._free
-        return {table.WORKER_SLOTS: {(): self._concurrency}, table.WORKER_SLOTS_USED: {(): used}}
+        return {
+            metrics.WORKER_SLOTS: {(): self._concurrency},
+            metrics.WORKER_SLOTS_USED: {(): used},
+        }
 
     def _on_lost(self, token: str) -> None:
         self._handlers.stop(token, StopReason.LEASE_LOST)

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from perdure.telemetry.metric import Kind, Metric
+from perdure.telemetry.metrics import METRICS
 from perdure.telemetry.registry import Labels, Registry
-from perdure.telemetry.table import METRICS
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation

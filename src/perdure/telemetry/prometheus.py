@@ -7,8 +7,8 @@ from itertools import accumulate
 from math import isfinite, isnan
 
 from perdure.telemetry.metric import Kind, Metric
+from perdure.telemetry.metrics import METRICS
 from perdure.telemetry.registry import Distribution, Labels, Registry
-from perdure.telemetry.table import METRICS
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _VALUE = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

@@ -110,3 +110,12 @@ class Record(msgspec.Struct, frozen=True):
     def _shown(self, fields: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         """What the message shows, as logging takes it."""
         return (fields,) if "%(" in self.message else ()
+
+
+STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""Names that `logging` has taken for itself: it refuses them as `extra`."""
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What was given as `extra`."""
+    return {name: value for name, value in vars(record).items() if name not in STANDARD}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from perdure.telemetry.metric import Kind, Metric
-from perdure.telemetry.table import METRICS
+from perdure.telemetry.metrics import METRICS
 
 Labels = tuple[str, ...]
 Gauges = Mapping[Metric, Mapping[Labels, float]]

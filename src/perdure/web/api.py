@@ -26,7 +26,7 @@ from perdure.engine.app import App
 from perdure.engine.write import load
 from perdure.errors import PerdureError, RunNotFound, SequenceConflict
 from perdure.storage.wire import PROTOCOL_HEADER
-from perdure.telemetry import table
+from perdure.telemetry import metrics, table
 from perdure.web.door import LOOPBACK_NAMES, SECURITY_HEADERS, Door
 from perdure.web.ears import Ears
 from perdure.web.feed import Feed
@@ -232,8 +232,8 @@ class Api:
     ) -> None:
         seconds = self._like.clock.elapsed() - began
         registry = (self.home if call is None else call.at).app.metrics.registry
-        registry.counter(table.HTTP_REQUESTS).add(1, (route.method, route.path, str(status)))
-        registry.histogram(table.HTTP_SECONDS).observe(seconds, (route.method, route.path))
+        registry.counter(metrics.HTTP_REQUESTS).add(1, (route.method, route.path, str(status)))
+        registry.histogram(metrics.HTTP_SECONDS).observe(seconds, (route.method, route.path))
         table.REQUEST.say(
             method=route.method,
             route=route.path,

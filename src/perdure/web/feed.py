@@ -21,7 +21,7 @@ from perdure.engine.app import App
 from perdure.engine.service import Service
 from perdure.storage.oversight import feed_order
 from perdure.storage.protocol import Change
-from perdure.telemetry import table
+from perdure.telemetry import metrics
 from perdure.telemetry.registry import Gauges
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.wishes import StreamQuery
@@ -147,7 +147,7 @@ class Feed(Service):
         return sum(map(len, self._streams.values()))
 
     def gauges(self) -> Gauges:
-        return {table.STREAMS: {(): float(self.count)}}
+        return {metrics.STREAMS: {(): float(self.count)}}
 
     def listen(self) -> None:
         self._stop_listening = self._app.hub.listen(lambda _: self._news.set())

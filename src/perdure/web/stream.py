@@ -8,7 +8,7 @@ from contextlib import suppress
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from perdure.telemetry import table
+from perdure.telemetry import metrics, table
 from perdure.web.feed import Feed, Question, Stream
 from perdure.web.route import Call
 from perdure.web.wishes import StreamQuery
@@ -59,7 +59,7 @@ class EventStream(Response):
         except TimeoutError:
             self._stream.is_dropped = True
         if self._stream.is_dropped:
-            self._call.app.metrics.registry.counter(table.STREAMS_DROPPED).add()
+            self._call.app.metrics.registry.counter(metrics.STREAMS_DROPPED).add()
             table.STREAM_DROPPED.say(request_id=self._call.request_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL):

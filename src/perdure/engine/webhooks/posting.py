@@ -25,7 +25,7 @@ from perdure.engine.executors.secret import Secrets, only
 from perdure.engine.executors.surroundings import Surroundings
 from perdure.engine.webhooks.hook import Delivery, DeliveryOutcome, Hook
 from perdure.engine.webhooks.message import Message
-from perdure.telemetry import table
+from perdure.telemetry import metrics, table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -134,11 +134,11 @@ class Poster:
 
     def _count(self, message: Message, outcome: DeliveryOutcome, seconds: float) -> None:
         registry, labels = self._registry, (outcome.value,)
-        registry.counter(table.WEBHOOK_POSTS).add(1, labels)
-        registry.histogram(table.WEBHOOK_SECONDS).observe(seconds, labels)
+        registry.counter(metrics.WEBHOOK_POSTS).add(1, labels)
+        registry.histogram(metrics.WEBHOOK_SECONDS).observe(seconds, labels)
         if outcome is DeliveryOutcome.DELIVERED and message.run is not None:
             lag = max(self._app.time() - message.occurred_at, timedelta(0))
-            registry.histogram(table.WEBHOOK_LAG_SECONDS).observe(lag.total_seconds())
+            registry.histogram(metrics.WEBHOOK_LAG_SECONDS).observe(lag.total_seconds())
 
 
 def _nothing() -> None:

@@ -38,7 +38,7 @@ from perdure.engine.webhooks.hook import Delivery, Hook, put_hook, read_hooks
 from perdure.engine.webhooks.message import Message, messages_for
 from perdure.storage.oversight import feed_order
 from perdure.storage.protocol import Change
-from perdure.telemetry import table
+from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Gauges
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class WebhookSender(AppService):
 
     def gauges(self) -> Gauges:
         return {
-            table.WEBHOOKS: {(state.value,): float(self._states[state]) for state in WebhookState}
+            metrics.WEBHOOKS: {(state.value,): float(self._states[state]) for state in WebhookState}
         }
 
     def _hear(self, topics: Topics | None) -> None:
