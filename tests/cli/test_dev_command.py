@@ -132,7 +132,7 @@ async def test_a_change_of_the_source_holds_a_moment_later(development: Developm
     assert (before, after) == (42, 210)
     assert again == address
     assert address.startswith("http://127.0.0.1:")
-    assert "growing.py has changed; beginning again" in development.said
+    assert "growing.py has changed; restarting" in development.said
     process.send_signal(signal.SIGINT)
     assert await ended(process) == 0
 

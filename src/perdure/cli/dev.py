@@ -1,4 +1,4 @@
-"""`perdure dev`: everything for one app in one process, begun again when its source changes."""
+"""`perdure dev`: everything for one app in one process, restarted when its source changes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import click
 
 from perdure.cli.loading import load_app, url_option
 from perdure.cli.output import CannotStart, CommandFailed, explained, json_option
-from perdure.cli.reloading import Reloading
+from perdure.cli.reloading import Reloader
 from perdure.cli.server import require_server
+from perdure.cli.source_watcher import require_watchfiles
 from perdure.cli.together import run_together
 from perdure.errors import PerdureError
 
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True)
 @click.option("--concurrency", type=click.IntRange(min=1), help="Runs at once; as configured.")
 @click.option("--drain", type=click.FloatRange(min=0), default=2.0, show_default=True,
-              help="Seconds to end runs before it begins again.")  # fmt: skip
-@click.option("--reload/--no-reload", default=True, help="Begin again when the source changes.")
+              help="Seconds that runs get to end before a restart.")  # fmt: skip
+@click.option("--reload/--no-reload", default=True, help="Restart when the source changes.")
 @json_option
 @explained
 def dev(
@@ -46,12 +47,15 @@ def dev(
     """Server, scheduler, maintenance and worker for APP in one process.
 
     For the machine that you sit at: it listens there only, and needs no keys. When a source file
-    that APP was loaded from changes, runs get --drain seconds to end, and all begins again with
-    the new source. With --json, log lines are JSON.
+    that APP was loaded from changes, runs get --drain seconds to end, and the process restarts
+    with the new source. With --json, log lines are JSON.
     """
     from perdure.cli.logs import log_to_stderr
 
     require_server()
+    if reload:
+        require_watchfiles()
+    from perdure.engine.own_sources import ignore_bytecode
     from perdure.engine.worker_process import WorkerOptions
     from perdure.web.server import ServerOptions
 
@@ -59,7 +63,9 @@ def dev(
     worker = WorkerOptions(concurrency=concurrency, drain=timedelta(seconds=drain))
     server = ServerOptions(host=host, port=port, maintenance=False)
     say = say_json if as_json else say_plainly
-    _Life(app_spec, url, server, say, Reloading(say) if reload else None).live(worker)
+    loaded = ignore_bytecode()
+    reloader = Reloader(loaded, say) if reload else None
+    _DevSession(app_spec, url, server, say, reloader).run(worker)
 
 
 def say_plainly(text: str) -> None:
@@ -78,8 +84,8 @@ def _require_database(url: str) -> None:
         raise CannotStart(f"{problem}; name a database with --url, or use `perdure worker`")
 
 
-class _Life:
-    """From one beginning to the next."""
+class _DevSession:
+    """The app from its loading to the end of the process or to its restart."""
 
     def __init__(
         self,
@@ -87,44 +93,50 @@ class _Life:
         url: str | None,
         server: ServerOptions,
         say: Callable[[str], None],
-        reloading: Reloading | None,
+        reloader: Reloader | None,
     ) -> None:
         self._app_spec = app_spec
         self._url = url
         self._server = server
         self._say = say
-        self._reloading = reloading
+        self._reloader = reloader
 
-    def live(self, worker: WorkerOptions) -> None:
-        if self._reloading is not None:
-            self._reloading.start()
+    def run(self, worker: WorkerOptions) -> None:
+        if self._reloader is None:
+            return self._serve(worker)
+        self._reloader.start()
         try:
-            app = load_app(self._app_spec, self._url)
-            _require_database(app.url)
-            run_together(app, worker, self._server, on_ready=self._on_ready, leave=self._leave_now)
+            self._serve(worker)
         except (CommandFailed, PerdureError) as error:
-            self._after(error)
-        self._begin_again_if_wanted()
+            self._wait_for_change(self._reloader, error)
+        finally:
+            self._reloader.stop()
+        self._restart_if_needed()
+
+    def _serve(self, worker: WorkerOptions) -> None:
+        app = load_app(self._app_spec, self._url)
+        _require_database(app.url)
+        run_together(app, worker, self._server, on_ready=self._on_ready, leave=self._exit)
 
     def _on_ready(self, address: str) -> None:
         self._say(f"{self._app_spec} is at {address}; Ctrl-C ends it")
-        if self._reloading is not None:
-            if not self._server.port:  # it was any, and shall stay this one
-                self._reloading.arguments = ("--port", address.rpartition(":")[2])
-            self._reloading.arm()
+        if self._reloader is not None:
+            if not self._server.port:  # any free port; keep it after a restart
+                self._reloader.arguments = ("--port", address.rpartition(":")[2])
+            self._reloader.arm()
 
-    def _after(self, error: Exception) -> None:
-        """Whoever has just broken what worked is about to mend it."""
-        if self._reloading is None or not self._reloading.is_again:
+    def _wait_for_change(self, reloader: Reloader, error: Exception) -> None:
+        """Log `error` and wait for a change. Raise `error` if the app has never been loaded."""
+        if not reloader.is_restarted:
             raise error
         self._say(error.format_message() if isinstance(error, CommandFailed) else str(error))
         self._say("waiting for another change")
-        self._reloading.wait()
+        reloader.wait()
 
-    def _begin_again_if_wanted(self) -> None:
-        if self._reloading is not None and self._reloading.is_wanted:
-            self._reloading.begin_again()
+    def _restart_if_needed(self) -> None:
+        if self._reloader is not None and self._reloader.needs_restart:
+            self._reloader.restart()
 
-    def _leave_now(self, code: int) -> None:
-        self._begin_again_if_wanted()
+    def _exit(self, code: int) -> None:
+        self._restart_if_needed()
         os._exit(code)

@@ -1,8 +1,11 @@
-"""Beginning again when source changes: the same process, by exec.
+"""Restart this process, by exec, when a source that it has loaded changes.
 
-Looked at are the files of modules that were loaded, except those of installed packages; by polling,
-since that works everywhere. What cannot be loaded any more is not known by its modules: then every
-source file below this directory is looked at.
+`perdure.engine.own_sources` loads sources and records their contents, and never uses bytecode for
+them; `perdure.cli.source_watcher` compares the record with the files. So a change is neither missed
+nor answered with stale bytecode, however soon it follows another one and whatever its length.
+
+A restarted process whose source cannot be loaded waits for a change. The modules that it lacks are
+not known, so it watches every source below the current directory then.
 """
 
 from __future__ import annotations
@@ -11,115 +14,78 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NoReturn
 
-INTERVAL = 0.5
-MOST_FILES = 5000
-AGAIN = "PERDURE_DEV_BEGUN_AGAIN"
-"""Set for a process that has begun before."""
-NOT_OURS = ("site-packages", "dist-packages")
-NOT_SOURCE = ("node_modules", "__pycache__")
+from perdure.cli.source_watcher import SourceWatcher
+from perdure.engine.own_sources import Digests
 
-Stamp = tuple[int, int]
+RESTARTED_VARIABLE = "PERDURE_DEV_RESTARTED"
+"""Set for a process that a reloader has restarted."""
+STOP_TIMEOUT_S = 5.0
 
 
-class Reloading:
-    """Watches from `start` on, and asks the process to stop once `arm` says that it can."""
+class Reloader:
+    """Watches from `start` on. Sends SIGTERM to this process after a change, but not before `arm`.
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self.is_again = AGAIN in os.environ
+    `loaded` are the digests of the loaded sources, as `ignore_bytecode` returns them.
+    """
+
+    def __init__(self, loaded: Digests, on_message: Callable[[str], None]) -> None:
+        self._on_message = on_message
+        self.is_restarted = RESTARTED_VARIABLE in os.environ
         self.arguments: tuple[str, ...] = ()
-        """More for the command line of the next life."""
+        """Added to the command line of the restarted process."""
+        self._directory = os.getcwd()
+        self._watcher = SourceWatcher(loaded)
+        self._thread = threading.Thread(target=self._watch, name="perdure-reload", daemon=True)
         self._changed = threading.Event()
         self._lock = threading.Lock()
         self._is_armed = False
-        self._everything = False
-        self._stamps: dict[str, Stamp | None] = {}
 
     @property
-    def is_wanted(self) -> bool:
+    def needs_restart(self) -> bool:
         return self._changed.is_set()
 
     def start(self) -> None:
-        """Before anything is loaded: what changes meanwhile counts, too."""
-        self._stamps = {path: _stamp(path) for path in _sources(os.getcwd())}
-        threading.Thread(target=self._watch, name="perdure-reload", daemon=True).start()
+        """Start to watch. Call it before any source is loaded."""
+        if self.is_restarted:
+            self._watcher.record_directory()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. An interpreter that exits during a call of watchfiles would abort."""
+        self._watcher.stop()
+        self._thread.join(STOP_TIMEOUT_S)
 
     def arm(self) -> None:
-        """From now on SIGTERM ends this process well."""
+        """Allow SIGTERM: from now on this process handles it."""
         with self._lock:
             self._is_armed = True
-            if self.is_wanted:
-                _stop()
+            if self.needs_restart:
+                _terminate()
 
     def wait(self) -> None:
-        """Until anything here changes."""
-        self._everything = True
+        """Block until any source below the current directory changes."""
+        self._watcher.watch_directory()
         self._changed.wait()
 
-    def begin_again(self) -> NoReturn:
-        os.environ[AGAIN] = "1"
+    def restart(self) -> NoReturn:
+        os.environ[RESTARTED_VARIABLE] = "1"
         sys.stdout.flush()
         sys.stderr.flush()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], *self.arguments])
 
     def _watch(self) -> None:
-        while (path := self._look()) is None:
-            self._changed.wait(INTERVAL)
-        self._say(f"{os.path.relpath(path)} has changed; beginning again")
+        path = self._watcher.wait_for_change()
+        if path is None:
+            return
+        self._on_message(f"{os.path.relpath(path, self._directory)} has changed; restarting")
         with self._lock:
             self._changed.set()
             if self._is_armed:
-                _stop()
-
-    def _look(self) -> str | None:
-        """A file that is not as it was when it was first seen."""
-        files = set(_loaded())
-        if self._everything:
-            files |= set(_sources(os.getcwd()))
-        for path in files:
-            stamp = _stamp(path)
-            if self._stamps.setdefault(path, stamp) != stamp:
-                return path
-        return None
+                _terminate()
 
 
-def _stop() -> None:
+def _terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _stamp(path: str) -> Stamp | None:
-    try:
-        found = os.stat(path)
-    except OSError:  # deleted, or about to be replaced
-        return None
-    return found.st_mtime_ns, found.st_size
-
-
-def _loaded() -> Iterator[str]:
-    libraries = tuple(os.path.realpath(it) for it in (os.path.dirname(os.__file__), sys.prefix))
-    for module in list(sys.modules.values()):
-        path: str | None = getattr(module, "__file__", None)
-        if path is None or not path.endswith(".py"):
-            continue
-        path = os.path.realpath(path)
-        if not path.startswith(libraries) and not any(it in path for it in NOT_OURS):
-            yield path
-
-
-def _sources(directory: str) -> Iterator[str]:
-    count = 0
-    for folder, folders, files in os.walk(directory):
-        folders[:] = [it for it in folders if _is_source(os.path.join(folder, it))]
-        for name in files:
-            if name.endswith(".py") and count < MOST_FILES:
-                count += 1
-                yield os.path.realpath(os.path.join(folder, name))
-
-
-def _is_source(folder: str) -> bool:
-    name = os.path.basename(folder)
-    is_environment = os.path.exists(os.path.join(folder, "pyvenv.cfg"))
-    return not (name.startswith(".") or name in NOT_SOURCE or is_environment)

@@ -26,6 +26,7 @@ from perdure.engine.context import AttemptStopped, Context
 from perdure.engine.handler import Handler
 from perdure.engine.importable import Location, find
 from perdure.engine.outcome import Ending, Stopped, rejected
+from perdure.engine.own_sources import ignore_bytecode_in_child
 from perdure.engine.run_log import TASK_LOG, least_level
 from perdure.engine.signature import Signature
 from perdure.engine.task import Task
@@ -51,6 +52,7 @@ _PR_SET_PDEATHSIG = 1
 def main(descriptor: int, parent: int) -> None:
     """Serve the worker at the other end of `descriptor`."""
     die_with(parent)
+    ignore_bytecode_in_child()
     os.set_inheritable(descriptor, False)
     channel = Channel(socket.socket(fileno=descriptor))
     child = Child(channel)
