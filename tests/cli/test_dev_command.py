@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import py_compile
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,10 @@ async def times(number: int) -> int:
 def block() -> None:
     time.sleep(600)
 
+@app.task(executor="process")
+def times_elsewhere(number: int) -> int:
+    return FACTOR * number
+
 @app.schedule(every(1))
 @app.task
 async def tick() -> None: ...
@@ -43,18 +50,28 @@ class Development:
     """A `perdure dev` on an app of its own, and what it says."""
 
     def __init__(self, shell: Shell) -> None:
-        self._shell = shell
+        self.shell = shell
         self._source = shell.directory / "growing.py"
         self._process: subprocess.Popen[bytes] | None = None
         self.write(APP)
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         command = ("dev", "growing:app", "--port", "0", *arguments)
-        self._process = self._shell.start(*command, log="dev.log")
+        self._process = self.shell.start(*command, log="dev.log")
         return self._process
 
     def write(self, source: str) -> None:
         self._source.write_text(source)
+
+    def change_unnoticeably(self, old: str, new: str) -> None:
+        """Keep length and time, and leave bytecode of the old source that looks current."""
+        py_compile.compile(str(self._source), doraise=True)
+        source, stat = self._source.read_text(), self._source.stat()
+        replacement = self._source.with_suffix(".new")
+        replacement.write_text(source.replace(old, new))
+        os.utime(replacement, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        assert replacement.stat().st_size == stat.st_size
+        replacement.replace(self._source)
 
     def change(self, old: str, new: str) -> None:
         source = self._source.read_text()
@@ -63,7 +80,7 @@ class Development:
 
     @property
     def said(self) -> str:
-        return (self._shell.directory / "dev.log").read_text()
+        return (self.shell.directory / "dev.log").read_text()
 
     @property
     def addresses(self) -> list[str]:
@@ -137,6 +154,44 @@ async def test_a_change_of_the_source_holds_a_moment_later(development: Developm
     assert await ended(process) == 0
 
 
+async def test_a_change_of_equal_length_and_time_holds_also_in_worker_processes(
+    development: Development,
+) -> None:
+    development.start()
+    address = await development.ready()
+    results = []
+
+    for life, factor in enumerate((3, 4, 5), 2):
+        development.change_unnoticeably(f"FACTOR = {factor - 1}", f"FACTOR = {factor}")
+        await development.ready(times=life)
+        results.append(await result_of(address, "times", number=10))
+        results.append(await result_of(address, "times_elsewhere", number=10))
+
+    assert results == [30, 30, 40, 40, 50, 50]
+
+
+async def test_bytecode_from_before_the_start_is_not_executed(development: Development) -> None:
+    development.change_unnoticeably("FACTOR = 2", "FACTOR = 7")
+
+    development.start("--no-reload")
+    address = await development.ready()
+
+    assert await result_of(address, "times", number=1) == 7
+    assert await result_of(address, "times_elsewhere", number=1) == 7
+
+
+async def test_a_missing_module_is_waited_for(development: Development, tmp_path: Path) -> None:
+    development.start()
+    await development.ready()
+
+    development.change("FACTOR = 2", "from factors import FACTOR")
+    await development.until(lambda: "waiting for another change" in development.said)
+    (tmp_path / "factors.py").write_text("FACTOR = 6")
+    address = await development.ready(times=2)
+
+    assert await result_of(address, "times", number=2) == 12
+
+
 async def test_what_is_scheduled_runs(development: Development) -> None:
     development.start()
     address = await development.ready()
@@ -199,3 +254,21 @@ def test_what_cannot_begin_says_what_to_do(
     assert answer.code == 2
     assert advice in answer.err
     assert "Traceback" not in answer.err
+
+
+def test_without_watchfiles_it_says_what_to_install(development: Development) -> None:
+    code = "import sys; sys.modules['watchfiles'] = None; from perdure.cli.main import main; main()"
+    shell = development.shell
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, "dev", "growing:app", "--port", "0"],
+        env=shell.environ(),
+        cwd=shell.directory,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 2
+    assert "pip install 'perdure[server]', or use --no-reload" in done.stderr
+    assert "Traceback" not in done.stderr

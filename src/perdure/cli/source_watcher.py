@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from watchfiles.main import FileChange
 
 CHECK_INTERVAL_S = 1.0
-GROUPING_TIMEOUT_MS = 200
-"""How long events may keep coming before they are looked at: a database beside the sources changes
-all the time."""
+EVENT_TIMEOUT_MS = 100
+MAX_GROUPING_MS = 200
+"""How long events are collected at most: a database beside the sources changes all the time."""
 MAX_FILES = 5000
 SKIPPED_DIRECTORIES = ("node_modules", "__pycache__")
 
@@ -49,7 +49,7 @@ class SourceWatcher:
         self._watches_directory = False
         self._stopping = threading.Event()
         self._watched_directories: set[str] = set()
-        self._events: Iterator[set[FileChange]] | None = None
+        self._events: Iterator[set[FileChange]] = iter(())
         # It logs each event: one more event, if the log is a file in a watched directory.
         logging.getLogger("watchfiles").setLevel(logging.WARNING)
 
@@ -85,32 +85,36 @@ class SourceWatcher:
 
     def _wait_for_event(self) -> None:
         """Return soon after an event of a source, and after CHECK_INTERVAL_S in any case."""
-        deadline = time.monotonic() + CHECK_INTERVAL_S
+        is_new = self._listen()
+        # A change may precede the first moment of listening: compare once more right after it.
+        deadline = time.monotonic() + (0 if is_new else CHECK_INTERVAL_S)
         try:
-            for events in self._listen():
+            for events in self._events:
                 is_due = time.monotonic() >= deadline
                 if is_due or any(path.endswith(".py") for _, path in events):
                     return
         except (OSError, RuntimeError):  # a directory is gone, or the system's watches are used up
-            self._events = None
-            self._stopping.wait(deadline - time.monotonic())
+            self._watched_directories = set()
+            self._stopping.wait(CHECK_INTERVAL_S)
 
-    def _listen(self) -> Iterator[set[FileChange]]:
+    def _listen(self) -> bool:
+        """Listen to the directories of the watched sources. Return whether others were before."""
+        directories = self._find_directories()
+        if directories == self._watched_directories:
+            return False
         from watchfiles import watch
 
-        directories = self._find_directories()
-        if self._events is None or directories != self._watched_directories:
-            self._watched_directories = directories
-            self._events = watch(
-                *directories,
-                watch_filter=None,
-                recursive=False,
-                debounce=GROUPING_TIMEOUT_MS,
-                rust_timeout=int(CHECK_INTERVAL_S * 1000),
-                yield_on_timeout=True,
-                stop_event=self._stopping,
-            )
-        return self._events
+        self._watched_directories = directories
+        self._events = watch(
+            *directories,
+            watch_filter=None,
+            recursive=False,
+            debounce=MAX_GROUPING_MS,
+            rust_timeout=EVENT_TIMEOUT_MS,
+            yield_on_timeout=True,
+            stop_event=self._stopping,
+        )
+        return True
 
     def _find_directories(self) -> set[str]:
         """Directories, not files: many editors replace a file instead of writing to it."""
