@@ -1,4 +1,4 @@
-"""`perdure dev`: everything in one process, begun again when the source changes."""
+"""`perdure dev`: everything in one process, restarted when the source changes."""
 
 from __future__ import annotations
 

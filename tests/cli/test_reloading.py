@@ -57,7 +57,7 @@ def running(directory: Path, script: str, **variables: str) -> Iterator[subproce
     process = subprocess.Popen(
         [sys.executable, "script.py"],
         cwd=directory,
-        env={**os.environ, **variables},
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **variables},
         stdout=subprocess.PIPE,
         text=True,
     )
