@@ -1,9 +1,9 @@
 """Find out that a source differs from what this process has loaded.
 
-Compared are digests of contents, so neither the resolution of file times nor equal lengths can hide
-a change, and a source that changes between its loading and the first check counts as changed.
-`watchfiles` tells when to compare. A comparison takes place every second besides, for directories
-without notification, such as network mounts.
+The watcher compares digests of contents, so neither the resolution of file times nor equal lengths
+can hide a change, and a source that changes between its loading and the first check counts too.
+`watchfiles` tells when to compare. The watcher also compares every second, for directories without
+notification, such as network mounts.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class SourceWatcher:
             self._stopping.wait(CHECK_INTERVAL_S)
 
     def _listen(self) -> bool:
-        """Listen to the directories of the watched sources. Return whether others were before."""
+        """Listen to the directories of the watched sources. Return whether they are new."""
         directories = self._find_directories()
         if directories == self._watched_directories:
             return False

@@ -6,7 +6,7 @@ bytecode of the first version. Any process may have written that file, before th
 
 So `perdure dev` reads and writes no bytecode of own sources: those outside of the standard library,
 of installed packages and of Perdure. Libraries keep theirs, because compiling them takes long, and
-nobody's file is deleted. Every loader of source files derives from `SourceFileLoader`, also those
+no file is deleted. Every loader of source files derives from `SourceFileLoader`, also those
 of editable installs and of `spec_from_file_location`, and two of its documented methods decide:
 `path_stats` (Python uses no bytecode if it raises OSError) and `get_data` (returns what is
 compiled). Both are replaced in this process, and, by a variable, in its worker processes.
