@@ -54,7 +54,7 @@ class Reloader:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. An interpreter that exits during a call of watchfiles would abort."""
+        """End the thread, so that the interpreter does not exit during a call of watchfiles."""
         self._watcher.stop()
         self._thread.join(STOP_TIMEOUT_S)
 
