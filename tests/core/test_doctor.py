@@ -38,6 +38,7 @@ VITALS = Vitals(
     database="PostgreSQL 16.1",
     bytes=2**20,
     log_bytes=LONG_LOG,
+    log_held_bytes=1,
     free_bytes=LITTLE_SPACE,
     checkpoints=(0, MANY_CHECKPOINTS),
     tables=(Table("perdure_runs", live=10, dead=MANY_DEAD),),
@@ -79,12 +80,13 @@ def test_nothing_is_found_where_all_is_well() -> None:
     assert examine(HEALTHY) == []
     assert examine(hooks(behind=WEBHOOK_LATE)) == []
     assert examine(Facts(now=T0, vitals=Vitals(database="SQLite 3.51.3", bytes=0))) == []
+    assert examine(seen(log_bytes=10 * LONG_LOG, log_held_bytes=0)) == []
 
 
 @pytest.mark.parametrize(
     ("facts", "code", "words"),
     [
-        (seen(log_bytes=LONG_LOG + 1), Code.LONG_LOG, "256 MiB"),
+        (seen(log_bytes=LONG_LOG + 1, log_held_bytes=2**20), Code.LONG_LOG, "holds 1 MiB"),
         (seen(free_bytes=LITTLE_SPACE - 1), Code.LITTLE_SPACE, "1024 MiB are free"),
         (seen(free_bytes=3 * 2**30, bytes=2**35), Code.LITTLE_SPACE, "3072 MiB are free"),
         (seen(is_vacuumed=False), Code.AUTOVACUUM_OFF, "off on this server"),

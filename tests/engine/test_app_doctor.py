@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -207,11 +207,20 @@ async def test_dead_rows_are_counted(
 async def test_a_log_that_a_reader_keeps_from_being_moved_over_is_a_problem(
     sqlite_storage_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.core.doctor.LONG_LOG", 2**16)
+    for module in ("perdure.core.doctor", "perdure.storage.sqlite.storage"):
+        monkeypatch.setattr(f"{module}.LONG_LOG", 2**16)
     app = App(sqlite_storage_url)
     async with app:
-        await stored(app.storage, *(new_run("x" * 1000) for _ in range(100)))
-        assert Code.LONG_LOG in await problems(app)
+        path = sqlite_storage_url.removeprefix("sqlite:///")
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT count(*) FROM perdure_runs").fetchall()
+            await stored(app.storage, *(new_run("x" * 1000) for _ in range(100)))
+            held = await problems(app)
+            reader.execute("COMMIT")
+        released = await problems(app)
+
+    assert (Code.LONG_LOG in held, Code.LONG_LOG in released) == (True, False)
 
 
 async def test_a_full_disk_is_a_problem(

@@ -1,21 +1,27 @@
 """SQLite's log moves into the file only when we say so, and does not grow for ever."""
 
+import resource
 import sqlite3
-from collections.abc import AsyncIterator
-from contextlib import closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from perdure.errors import StorageUnavailable
 from perdure.storage import open_storage
 from perdure.storage.protocol import Storage
 from perdure.storage.sqlite import checkpoint
 from perdure.storage.sqlite.checkpoint import has_wal_reset_fault
+from perdure.storage.sqlite.connection import Connection
+from perdure.storage.sqlite.storage import SqliteStorage
 from storage_kit import CLOCK, new_run, stored
 
 BATCH = 20
+BOUND = 64 * 2**20
+"""Bytes of log that a database may have while nothing reads it for long."""
 CHANGES_A_BATCH = 2 * BATCH  # a run and its history
 
 
@@ -114,6 +120,97 @@ async def test_without_checkpoints_the_log_would_grow(storage: Storage, path: Pa
     await commit_batches(storage, 60)
 
     assert log_size(path) > 4 * before
+
+
+async def test_large_runs_do_not_grow_the_log_beyond_its_bound(
+    storage: Storage, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few changes, many bytes: counting changes alone would let it grow."""
+    for _ in range(100):
+        await stored(storage, new_run("x" * 900_000))
+
+    assert log_size(path) <= BOUND
+
+
+async def test_the_bound_holds_for_processes_together(storage: Storage, path: Path) -> None:
+    others = [open_storage(f"sqlite:///{path}", CLOCK) for _ in range(2)]
+    for _ in range(40):
+        for each in (storage, *others):
+            await stored(each, new_run("x" * 900_000))
+    size = log_size(path)
+    for other in others:
+        await other.close()
+
+    assert size <= BOUND
+
+
+async def test_a_log_that_a_reader_held_is_cut_once_the_reader_ends(
+    storage: Storage, path: Path
+) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM perdure_runs").fetchall()
+        for _ in range(90):
+            await stored(storage, new_run("x" * 900_000))
+        held = log_size(path)
+        reader.execute("COMMIT")
+    for _ in range(10):
+        await stored(storage, new_run("x" * 900_000))
+
+    assert held > BOUND
+    assert log_size(path) <= BOUND
+
+
+async def test_an_idle_writer_moves_the_log_once(
+    storage: Storage, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(storage, SqliteStorage)
+    monkeypatch.setattr(checkpoint, "IDLE_LOG_BYTES", 0)
+    await commit_batches(storage, 3)
+    checkpoints: list[int] = []
+    move = storage._checkpointer.checkpoint  # type: ignore[union-attr]  # it has a file
+
+    def counted(writer: Connection) -> int:
+        checkpoints.append(move(writer))
+        return checkpoints[-1]
+
+    monkeypatch.setattr(storage._checkpointer, "checkpoint", counted)
+    for _ in range(3):
+        storage._writer.when_idle()
+
+    assert checkpoints == [0]
+    assert runs_in_file(path) == 3 * BATCH
+
+
+async def test_a_full_disk_is_recovered_from_without_help(
+    storage: Storage, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit on the size of files stands in for the disk: the log cannot grow any more, but the
+    database file still can."""
+    monkeypatch.setattr(checkpoint, "LOG_KEPT_BYTES", 2**40)
+    with file_size_limit(4 * 2**20):
+        outcomes = [await _try_to_store(storage) for _ in range(30)]
+
+    assert outcomes.count(False) in (1, 2)
+    assert outcomes[-5:] == [True] * 5
+
+
+async def _try_to_store(storage: Storage) -> bool:
+    try:
+        await stored(storage, new_run("x" * 100_000))
+    except StorageUnavailable:
+        return False
+    return True
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 async def test_a_reader_in_the_middle_is_not_disturbed(

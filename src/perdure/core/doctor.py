@@ -21,7 +21,7 @@ PRUNING_LATE = timedelta(days=1)
 MANY_DEAD = 50_000
 MANY_CHECKPOINTS = 10
 """Fewer forced ones say nothing: a large import or a restore does that."""
-LONG_LOG = 256 * 2**20
+LONG_LOG = 128 * 2**20
 LITTLE_SPACE = 2**30
 MOST_NAMED = 5
 
@@ -88,6 +88,8 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     has_wal_reset_fault: bool = False
     log_bytes: int | None = None
+    log_held_bytes: int = 0
+    """Bytes of the log that a reader keeps from being moved into the file."""
     free_bytes: int | None = None
     is_vacuumed: bool = True
     is_durable: bool = True
@@ -159,8 +161,9 @@ def _log(facts: Facts) -> Findings:
             "the file. Better use a Python with SQLite 3.51.3 or newer."
         )
         yield Finding(Code.WAL_RESET_FAULT, False, words, advice)
-    if vitals.log_bytes is not None and vitals.log_bytes > LONG_LOG:
-        words = f"The write-ahead log has {_size(vitals.log_bytes)} and is not moved over."
+    if vitals.log_bytes is not None and vitals.log_bytes > LONG_LOG and vitals.log_held_bytes:
+        held = _size(vitals.log_held_bytes)
+        words = f"The write-ahead log has {_size(vitals.log_bytes)}; a reader holds {held} of it."
         advice = "Look for a process that keeps a read transaction open, and end it."
         yield Finding(Code.LONG_LOG, True, words, advice)
 

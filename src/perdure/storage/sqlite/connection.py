@@ -26,6 +26,9 @@ PACKED = frozenset({"claim_candidates"})
 TELLING = frozenset({"update_runs"})
 """What answers with the ids of the runs that it moved; see `Bulk`."""
 
+LOG_KEPT_BYTES = 32 * 2**20
+"""Length to which SQLite cuts the write-ahead log when it begins anew: half of the 64 MiB that the
+log may reach while it is being moved."""
 WAL_TRIES = 100
 TOGETHER = 512
 """Rows of one statement, at most."""
@@ -105,6 +108,7 @@ class Connection:
         self.raw.execute("PRAGMA synchronous = FULL")
         # Checkpoints are made by `Checkpointer` alone: see there.
         self.raw.execute("PRAGMA wal_autocheckpoint = 0")
+        self.raw.execute(f"PRAGMA journal_size_limit = {LOG_KEPT_BYTES}")
         self.raw.execute("PRAGMA cache_size = -65536")
 
     def _enter_wal_mode(self) -> None:

@@ -10,7 +10,9 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from perdure.core.doctor import Vitals
+from msgspec.structs import replace
+
+from perdure.core.doctor import LONG_LOG, Vitals
 from perdure.errors import InvalidInput
 from perdure.storage.migrate import check_version, load_migrations, pending
 from perdure.storage.protocol import Clock
@@ -63,7 +65,7 @@ class SqliteStorage(SqlStorage):
             self._connection = connect(
                 on_statement, factory=sqlite3.Connection if inline else WritersConnection
             )
-        self._checkpointer = None if path in ("", ":memory:") else Checkpointer(connect())
+        self._checkpointer = None if path in ("", ":memory:") else Checkpointer(connect(), path)
         self._writer = Writer(self._connection, self._checkpointer)
         self._reader = self._connection if inline else connect(on_statement)
         self._threads = None if inline else _Threads(self._writer, self._reader)
@@ -95,7 +97,14 @@ class SqliteStorage(SqlStorage):
         check_version(MIGRATIONS, await self._call(lambda: _version(self._reader)))
 
     async def vitals(self) -> Vitals:
-        return await self._call(lambda: read_vitals(self.path))
+        return await self._call(self._read_vitals)
+
+    def _read_vitals(self) -> Vitals:
+        vitals = read_vitals(self.path)
+        if self._checkpointer is None or (vitals.log_bytes or 0) <= LONG_LOG:
+            return vitals
+        checkpoint = partial(self._checkpointer.checkpoint, self._connection)
+        return replace(vitals, log_held_bytes=self._writer.alone(checkpoint))
 
     def transactions(self) -> Transactions:
         if self._threads is None:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,6 +22,8 @@ from perdure.storage.steps import Operation, Trip
 T = TypeVar("T")
 Result = tuple[Any, Exception | None]
 
+IDLE_DELAY_S = 1.0
+"""Seconds without a write after which the writer checkpoints."""
 GROUP = 64
 """How many waiting operations share one transaction at most."""
 
@@ -66,8 +68,9 @@ class Writer:
             self._connection.statement("commit")
         except Exception as error:  # noqa: BLE001  # handed to all who wait for the transaction
             self._rollback()
+            self._after_failure(error)
             return [(None, error) for _ in jobs]
-        self._checkpoint()
+        self._after_commit()
         return results
 
     def alone(self, function: Callable[[], T]) -> T:
@@ -100,12 +103,32 @@ class Writer:
             if self._connection.raw.in_transaction:
                 self._connection.raw.execute("ROLLBACK")
 
-    def _checkpoint(self) -> None:
-        if self._checkpointer is None:
-            return
-        # What was to be stored is stored; a log that cannot be moved over now is moved later.
-        with suppress(StorageError):
-            self._checkpointer.after_commit(self._connection)
+    def when_idle(self) -> None:
+        """Call after a pause without writes."""
+        if self._checkpointer is not None and self.lock.acquire(blocking=False):
+            try:
+                with suppress(StorageError):
+                    self._checkpointer.when_idle(self._connection)
+            finally:
+                self.lock.release()
+
+    def _after_commit(self) -> None:
+        # The transaction is stored; a log that cannot be moved now is moved later.
+        if self._checkpointer is not None:
+            with suppress(StorageError):
+                self._checkpointer.after_commit(self._connection)
+
+    def _after_failure(self, error: Exception) -> None:
+        """Checkpoint if the disk was full: once the log is reused, commits need less room."""
+        if self._checkpointer is not None and _is_out_of_space(error):
+            with suppress(StorageError):
+                self._checkpointer.checkpoint(self._connection)
+
+
+def _is_out_of_space(error: Exception) -> bool:
+    """Return True for a full disk, quota or file-size limit: SQLite reports the latter as I/O."""
+    code = getattr(error.__cause__, "sqlite_errorcode", None)
+    return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
 
 
 def _settle(future: Future[Any], value: Any, error: Exception | None) -> None:
@@ -153,7 +176,7 @@ class WriterThread:
                 return
 
     def _next_group(self) -> tuple[list[Job], bool]:
-        job = self._jobs.get()
+        job = self._next_job()
         jobs: list[Job] = []
         while job is not None:
             jobs.append(job)
@@ -161,3 +184,11 @@ class WriterThread:
                 return jobs, True
             job = self._jobs.get()
         return jobs, False
+
+    def _next_job(self) -> Job | None:
+        """Wait for the next job. After a pause use the time for a checkpoint, once."""
+        try:
+            return self._jobs.get(timeout=IDLE_DELAY_S)
+        except Empty:
+            self._writer.when_idle()
+            return self._jobs.get()
