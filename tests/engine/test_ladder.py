@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+import raw
 from bell import Bell, ring, wait_at
 from perdure import App, Context, Retry, RunHandle, Task
 from perdure.core.failure import Failure, FailureKind
@@ -102,6 +104,39 @@ async def test_a_timeout_holds_although_the_handlers_loop_is_blocked(app: App, b
         assert await watching is Status.FAILED
         await run.result(20)
     await asyncio.to_thread(app.sync.close)
+
+
+async def test_a_handler_that_blocks_its_loop_past_its_timeout_does_not_succeed(app: App) -> None:
+    @app.task(timeout=0.1, retry=ONCE)
+    async def returns_late() -> str:
+        time.sleep(0.2)  # noqa: ASYNC251  # blocking the loop is the point
+        return "too late"
+
+    @app.task(timeout=0.1, retry=ONCE)
+    async def raises_late() -> None:
+        time.sleep(0.2)  # noqa: ASYNC251  # likewise
+        raise ValueError("too late")
+
+    async with app.worker(concurrency=1):
+        failures = [await failure_of(await it.trigger()) for it in (returns_late, raises_late)]
+
+    assert [failure.kind for failure in failures] == [FailureKind.TIMEOUT] * 2
+
+
+async def test_effects_of_a_late_handler_are_rolled_back(app: App, sqlite_storage_url: str) -> None:
+    raw.execute(sqlite_storage_url, "CREATE TABLE effects (id integer)")
+
+    @app.task(timeout=0.1, retry=ONCE)
+    async def late(ctx: Context) -> None:
+        async with ctx.transaction() as connection:
+            await connection.execute("INSERT INTO effects VALUES (1)")
+            time.sleep(0.2)  # noqa: ASYNC251  # blocking the loop is the point
+
+    async with app.worker(concurrency=1):
+        failure = await failure_of(await late.trigger())
+
+    assert failure.kind is FailureKind.TIMEOUT
+    assert raw.execute(sqlite_storage_url, "SELECT * FROM effects") == [[]]
 
 
 async def test_a_cancel_reaches_the_loop_at_once_and_a_thread_by_its_flag(

@@ -30,6 +30,7 @@ from perdure.engine.outcome import (
     crashed,
     not_executed,
     rejected,
+    timed_out,
 )
 from perdure.engine.processes import Process, ProcessDied, Processes
 from perdure.engine.run_log import TASK_LOG
@@ -126,6 +127,18 @@ class Call(ABC):
         on_began = self.on_began  # once: whoever gave it up meanwhile has taken it away
         if on_began is not None:
             self._around.mail.post(on_began)
+
+    def _late(self, ending: Ending) -> Ending:
+        """Return a timeout instead of an outcome that comes after the timeout has passed.
+
+        A handler that blocks its loop also holds up the news that it began, so the watchdog cannot
+        act in time.
+        """
+        timeout = self.run.policy.timeout
+        if timeout is None or self.began_at is None or isinstance(ending, Stopped):
+            return ending
+        took = self._around.time() - self.began_at
+        return ending if took < timeout.total_seconds() else timed_out(timeout)
 
     def _over(self, ending: Ending | Settled) -> None:
         self.over_at = self._around.time()

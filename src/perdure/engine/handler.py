@@ -11,9 +11,16 @@ import msgspec
 from perdure.core.values import NULL
 from perdure.engine.context import AttemptStopped, Context, enter
 from perdure.engine.options import Executor
-from perdure.engine.outcome import Ending, Returned, Stopped, ending_of, rejected
+from perdure.engine.outcome import (
+    Ending,
+    Returned,
+    Stopped,
+    ending_of,
+    mismatched,
+    rejected,
+)
 from perdure.engine.signature import Signature
-from perdure.errors import InvalidInput, InvalidPayload
+from perdure.errors import InvalidInput, InvalidPayload, ResultMismatch
 
 _NOTHING = Returned(NULL)
 
@@ -67,10 +74,12 @@ class Handler:
         return arguments
 
     def returned(self, value: Any) -> Ending:
-        if value is None:
+        if value is None and self.signature.may_return_none:
             return _NOTHING
         try:
             return Returned(self._encoded(value))
+        except ResultMismatch as error:
+            return mismatched(error)
         except InvalidInput as error:
             return rejected(error)
 

@@ -146,6 +146,7 @@ class LoopCall(Call):
             ending = Stopped() if self.context.cancelled else ending_of(error)
         except BaseException as error:  # noqa: BLE001  # an attempt's failure is data
             ending = ending_of(error)
+        ending = self._late(ending)
         if self.context.open_transaction is None:
             return ending
         return await self.context.conclude(ending)

@@ -27,7 +27,7 @@ from perdure.engine.context import Fail, Released, RetryAfter
 from perdure.engine.door import duration, flag
 from perdure.engine.executors.failure import TargetFailed
 from perdure.engine.redaction import Redact, without_secrets
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, ResultMismatch
 from perdure.telemetry import table
 
 MAX_DETAILS = 64 * 1024
@@ -197,6 +197,15 @@ def rejected(error: InvalidInput) -> Raised:
             message=str(error),
             retryable=False,
             traceback=None if error.__cause__ is None else _traceback(error),
+        )
+    )
+
+
+def mismatched(error: ResultMismatch) -> Raised:
+    """Return the ending of an attempt whose result does not fit: a retry would not help."""
+    return Raised(
+        make_failure(
+            FailureKind.ERROR, type=type(error).__name__, message=str(error), retryable=False
         )
     )
 

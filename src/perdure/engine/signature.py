@@ -25,12 +25,18 @@ from perdure.core.values import DEFAULT_LIMIT, encode_value
 from perdure.engine import annotation
 from perdure.engine.door import did_you_mean
 from perdure.engine.misfit import misfit, unkeepable
-from perdure.errors import InvalidInput, InvalidPayload, InvalidTask, PayloadTooLarge
+from perdure.errors import (
+    InvalidInput,
+    InvalidPayload,
+    InvalidTask,
+    PayloadTooLarge,
+    ResultMismatch,
+)
 
 _NATIVE = (bytes, bytearray, memoryview, datetime, date, time, timedelta, UUID, Decimal)
 _PLAIN = frozenset({str, int, float, bool, NoneType})
 """What is JSON already."""
-_NO_TYPE = (Any, None, NoneType, object, Never, NoReturn)
+_NO_TYPE = (Any, object, Never, NoReturn)
 _QUOTED = re.compile(r"'(\w+)'")
 _NOT_JSON = (TypeError, ValueError, NotImplementedError, OverflowError, RecursionError)
 _UNSUPPORTED = {
@@ -59,6 +65,7 @@ class Signature:
         self._fields = tuple(zip(self._parameters, self._arguments.__struct_fields__, strict=True))
         self._decoder = msgspec.json.Decoder(self._arguments, dec_hook=_from_plain)
         self._result_type = self._checked_result(hints)
+        self.may_return_none = self._fits(None)
         kinds = [parameter.kind for parameter in self._signature.parameters.values()]
         self._by_name = inspect.Parameter.POSITIONAL_ONLY not in kinds
 
@@ -154,17 +161,43 @@ class Signature:
     # Results
 
     def encode_result(self, value: Any, limit: int = DEFAULT_LIMIT) -> msgspec.Raw:
+        """Return the JSON of a result. Raise ResultMismatch if it does not fit the annotation."""
         try:
-            plain = msgspec.to_builtins(_to_native(value), str_keys=self._str_keys_in_result)
+            native = _to_native(value)
+            plain = msgspec.to_builtins(native, str_keys=self._str_keys_in_result)
         except RecursionError as error:
             raise InvalidInput("result", "cannot be kept as JSON: it holds itself") from error
         except _NOT_JSON as error:
             raise InvalidInput("result", f"cannot be kept as JSON: {error}") from error
+        self._check_result(native)
         return encode_value(plain, field="result", limit=limit)
+
+    def _fits(self, native: Any) -> bool:
+        try:
+            self._check_result(native)
+        except ResultMismatch:
+            return False
+        return True
+
+    def _check_result(self, native: Any) -> None:
+        """Apply the rules of payloads: what would be refused as an argument is refused here."""
+        wanted = self._result_type
+        if wanted is Any or type(native) is wanted:
+            return
+        try:
+            msgspec.convert(
+                native, wanted, dec_hook=_from_plain, str_keys=self._str_keys_in_result
+            )
+        except (msgspec.MsgspecError, ValueError) as error:
+            found = misfit(self._name, error, native, wanted)
+            raise ResultMismatch(self._name, found.field, found.problem) from error
+        where = annotation.unknown_key(self._result_info, native, "")
+        if where is not None:
+            raise ResultMismatch(self._name, where.lstrip("."), "there is no such field")
 
     def decode_result(self, result: msgspec.Raw) -> Any:
         """The result as the function's return annotation says; as plain JSON if it does not fit."""
-        if self._result_type is Any:
+        if self._result_type in (Any, NoneType):
             return msgspec.json.decode(bytes(result))
         try:
             return msgspec.json.decode(bytes(result), type=self._result_type, dec_hook=_from_plain)
@@ -177,7 +210,7 @@ class Signature:
 
     def result_schema(self) -> dict[str, Any]:
         """JSON Schema of the result; empty if that may be anything."""
-        return {} if self._result_type is Any else _described(self._result_type)
+        return {} if self._result_type in (Any, NoneType) else _described(self._result_type)
 
     # Reading the function
 
@@ -203,10 +236,9 @@ class Signature:
     def _checked_result(self, hints: Mapping[str, Any]) -> Any:
         hint = hints.get("return", Any)
         if hint in _NO_TYPE:
-            self._str_keys_in_result = False
-            return Any
-        info = annotation.check_annotation(hint, f"{self._name}, its result")
-        self._str_keys_in_result = annotation.has_keys_that_are_no_text(info)
+            hint = Any
+        self._result_info = annotation.check_annotation(hint, f"{self._name}, its result")
+        self._str_keys_in_result = annotation.has_keys_that_are_no_text(self._result_info)
         return hint
 
     def _arguments_type(self, hints: Mapping[str, Any]) -> type[msgspec.Struct]:

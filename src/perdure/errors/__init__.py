@@ -7,6 +7,7 @@
     │   ├── InvalidValue            a payload, result or key that JSON or a database cannot keep
     │   ├── PayloadTooLarge
     │   ├── InvalidPayload          arguments that do not fit the task's signature
+    │   ├── ResultMismatch          a result that does not fit the task's return annotation
     │   ├── InvalidTask             a function that cannot be a task
     │   └── InvalidManifest         files that cannot be applied; each problem with its line
     ├── SequenceConflict            somebody else appended first: reload, decide again
@@ -55,6 +56,7 @@ from perdure.errors.input import (
     InvalidTask,
     InvalidValue,
     PayloadTooLarge,
+    ResultMismatch,
 )
 from perdure.errors.result import (
     ResultTimeout,
@@ -324,6 +326,7 @@ __all__ = [
     "OutsideRun",
     "PayloadTooLarge",
     "PerdureError",
+    "ResultMismatch",
     "ResultTimeout",
     "RunCancelled",
     "RunExpired",

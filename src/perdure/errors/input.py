@@ -51,6 +51,19 @@ class InvalidPayload(InvalidInput):
         return f"{where}: {self.problem}"
 
 
+class ResultMismatch(InvalidInput):
+    """A handler returned a value that does not fit its return annotation."""
+
+    def __init__(self, task: str, path: str, problem: str) -> None:
+        PerdureError.__init__(self, task, path, problem)
+        self.task = task
+        self.field = f"result{path if path.startswith('[') or not path else '.' + path}"
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.task}, {self.field}: {self.problem}"
+
+
 class InvalidTask(InvalidInput):
     """A function that cannot be a task as it is."""
 
