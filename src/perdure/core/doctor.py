@@ -226,7 +226,10 @@ def _clock(facts: Facts) -> Findings:
     if abs(facts.clock_ahead) > CLOCK_OFFSET:
         side = "ahead of" if facts.clock_ahead > timedelta(0) else "behind"
         words = f"This machine's clock is {abs(facts.clock_ahead)} {side} the database's."
-        advice = "Leases do not depend on it, but log lines and `run_at` do: synchronise clocks."
+        advice = (
+            "Leases do not depend on it, but log lines, `run_at` and, on SQLite, schedules do: "
+            "synchronise the machine's clock."
+        )
         yield Finding(Code.CLOCK_OFFSET, True, words, advice)
 
 

@@ -69,7 +69,7 @@ async def _facts(app: App, storage: Storage) -> Facts:
         now=now,
         vitals=await storage.vitals(),
         retention=app.defaults.retention,
-        clock_ahead=timedelta(0) if storage.local_clock is not None else local - now,
+        clock_ahead=local - now,
         neglect=await storage.neglect(app.environment, limit=MOST_COUNTED),
         stuck=await _stuck_gates(app, storage),
         silent=tuple(f"{it.id} on {it.host}" for it in silent),

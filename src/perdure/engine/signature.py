@@ -185,9 +185,7 @@ class Signature:
         if wanted is Any or type(native) is wanted:
             return
         try:
-            msgspec.convert(
-                native, wanted, dec_hook=_from_plain, str_keys=self._str_keys_in_result
-            )
+            msgspec.convert(native, wanted, dec_hook=_from_plain, str_keys=self._str_keys_in_result)
         except (msgspec.MsgspecError, ValueError) as error:
             found = misfit(self._name, error, native, wanted)
             raise ResultMismatch(self._name, found.field, found.problem) from error

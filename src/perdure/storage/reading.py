@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from perdure.core.codec import decode_events
 from perdure.core.events import Delivery
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run, is_run_id
@@ -128,6 +130,16 @@ def delete_outbox(positions: Sequence[int]) -> Operation[None]:
 def server_started(dialect: Dialect) -> Operation[datetime | None]:
     [[[started]]] = yield last_trip(Step("server_started"))
     return dialect.moment(started)
+
+
+def last_instant() -> Operation[datetime | None]:
+    """Return the latest instant of the newest commits, or None if none of them can be read."""
+    [found] = yield last_trip(Step("last_events"))
+    instants: list[datetime] = []
+    for (events,) in found:
+        with suppress(UnreadableHistory):
+            instants.append(decode_events(events)[-1].occurred_at)
+    return max(instants, default=None)
 
 
 def runs_of(found: Rows, dialect: Dialect) -> list[Run]:

@@ -174,7 +174,7 @@ def due_schedules(
     found, following, [[now]] = yield last_trip(
         Step("due_schedules", due),
         Step("next_schedule", {"environment": environment}),
-        Step("read_time"),
+        Step("read_schedule_time"),
     )
     readable = [(row[0], _readable(row, dialect)) for row in found]
     return DueSchedules(

@@ -179,6 +179,14 @@ UNREADABLE_RUN = Record(
     ("run_id", "why"),
     "Parked; never tried in a loop.",
 )
+CLOCK_SET_BACK = Record(
+    "perdure.storage",
+    WARNING,
+    "this machine's clock is %(lead)s behind the database's time",
+    ("lead",),
+    "The clock was set back, or was ahead before. Runs and leases follow the database's time, "
+    "which never runs backwards; schedules follow the machine's clock. Correct the clock.",
+)
 UNREADABLE_RECORD = Record(
     "perdure.catalogue",
     ERROR,

@@ -57,6 +57,13 @@ ROLLBACK TO SAVEPOINT claim;
 -- clock_timestamp(), because now() stands still from the start of the transaction.
 SELECT clock_timestamp();
 
+-- name: read_schedule_time
+SELECT clock_timestamp();
+
+-- name: last_events
+-- The newest commits. Only SQLite, which has no clock of its own, asks for them.
+SELECT events FROM perdure_history ORDER BY xid DESC, run_id DESC, first_sequence DESC LIMIT 100;
+
 -- name: lock_runs
 -- In order of id, like every transaction that locks more than one run.
 SELECT id, sequence, environment, lease_token, lease_expires_at

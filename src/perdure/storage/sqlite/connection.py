@@ -78,6 +78,7 @@ class Connection:
         path: str,
         now: Callable[[], datetime],
         *,
+        schedule_now: Callable[[], datetime] | None = None,
         busy_timeout: timedelta,
         on_statement: OnStatement | None = None,
         factory: type[sqlite3.Connection] = sqlite3.Connection,
@@ -92,18 +93,19 @@ class Connection:
                 cached_statements=PREPARED,
                 factory=factory,
             )
-            self._configure(now)
+            self._configure(now, schedule_now or now)
         except sqlite3.Error as error:
             raise _cannot_open(path, error) from error
 
-    def _configure(self, now: Callable[[], datetime]) -> None:
+    def _configure(self, now: Callable[[], datetime], schedule_now: Callable[[], datetime]) -> None:
         instant = SqliteDialect().instant
         # A run's row, started, takes a fifth of SQLite's own 4096. Heeded by a new file only.
         self.raw.execute("PRAGMA page_size = 8192")
         # Updates of many rows, and pages as they were at a savepoint, pass through here.
         self.raw.execute("PRAGMA temp_store = MEMORY")
         # Deterministic in SQLite's sense: constant while one statement runs.
-        self.raw.create_function("now", 0, lambda: instant(now()), deterministic=True)
+        for name, read in (("now", now), ("schedule_now", schedule_now)):
+            self.raw.create_function(name, 0, _reading(read, instant), deterministic=True)
         self._enter_wal_mode()
         self.raw.execute("PRAGMA synchronous = FULL")
         # Checkpoints are made by `Checkpointer` alone: see there.
@@ -193,6 +195,12 @@ class Connection:
     def _say(self, name: str) -> None:
         if self._on_statement is not None:
             self._on_statement(name)
+
+
+def _reading(
+    read: Callable[[], datetime], instant: Callable[[datetime | None], int | None]
+) -> Callable[[], int | None]:
+    return lambda: instant(read())
 
 
 def _unpacked(found: Rows) -> Rows:

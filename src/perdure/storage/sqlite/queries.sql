@@ -30,6 +30,14 @@ ROLLBACK TO SAVEPOINT claim;
 -- name: read_time
 SELECT now();
 
+-- name: read_schedule_time
+SELECT schedule_now();
+
+-- name: last_events
+-- The newest commits: they tell how far the database's time has come. Several, since occurrences
+-- of schedules may be stored with an earlier time.
+SELECT events FROM perdure_history ORDER BY position DESC LIMIT 100;
+
 -- name: lock_runs
 SELECT id, sequence, environment, lease_token, lease_expires_at
   FROM perdure_runs
@@ -1445,7 +1453,7 @@ SELECT wanted.value ->> 'run_id'
 -- name: due_schedules
 SELECT name, version, cursor, forgotten_until, body
   FROM perdure_schedules
- WHERE environment = :environment AND next_at IS NOT NULL AND next_at <= now()
+ WHERE environment = :environment AND next_at IS NOT NULL AND next_at <= schedule_now()
    AND name NOT IN (SELECT value FROM json_each(:passing))
  ORDER BY next_at, name
  LIMIT :limit;
@@ -1454,7 +1462,7 @@ SELECT name, version, cursor, forgotten_until, body
 -- When the next schedule that is not due yet will be.
 SELECT next_at
   FROM perdure_schedules
- WHERE environment = :environment AND next_at IS NOT NULL AND next_at > now()
+ WHERE environment = :environment AND next_at IS NOT NULL AND next_at > schedule_now()
  ORDER BY next_at
  LIMIT 1;
 

@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from perdure.core.doctor import LONG_LOG, Vitals
 from perdure.errors import InvalidInput
+from perdure.storage import reading
 from perdure.storage.migrate import check_version, load_migrations, pending
 from perdure.storage.protocol import Clock
 from perdure.storage.sql_storage import Make, SqlStorage
@@ -22,11 +23,13 @@ from perdure.storage.sqlite.connection import Connection, OnStatement, SqliteDia
 from perdure.storage.sqlite.hints import NewestCommit, SocketHints, WatchHints, socket_directory
 from perdure.storage.sqlite.inline_transactions import InlineTransactions
 from perdure.storage.sqlite.precedence import PRECEDENCE, WritersConnection
+from perdure.storage.sqlite.steady_clock import MAX_SCHEDULE_LEAD, SteadyClock
 from perdure.storage.sqlite.transactions import SqliteTransactions, refuse_to_wait_for_oneself
 from perdure.storage.sqlite.vitals import read_vitals
 from perdure.storage.sqlite.writer import Job, Writer, WriterThread
 from perdure.storage.topics import HintTransport
 from perdure.storage.transacting import Transactions
+from perdure.telemetry import table
 
 T = TypeVar("T")
 
@@ -54,11 +57,16 @@ class SqliteStorage(SqlStorage):
             raise InvalidInput("url", "a database in memory needs inline=True; name a file")
         self.dialect = SqliteDialect()
         self.path = path
-        self.local_clock = clock
+        # In memory nothing is left of an earlier time, and simulators set their clocks back.
+        steady = None if path in ("", ":memory:") else SteadyClock(clock)
+        self._steady = steady
+        self.local_clock = local = steady or clock
 
         def connect(on_statement: OnStatement | None = None, **options: Any) -> Connection:
             options = {"busy_timeout": busy_timeout, **options}
-            return Connection(path, clock.now, on_statement=on_statement, **options)
+            if steady is not None:
+                options["schedule_now"] = steady.schedule_now
+            return Connection(path, local.now, on_statement=on_statement, **options)
 
         self._connect = partial(connect, on_statement)
         with PRECEDENCE.taken():
@@ -74,6 +82,7 @@ class SqliteStorage(SqlStorage):
     async def migrate(self) -> int:
         version = await self._call(lambda: self._writer.alone(self._migrate))
         await self._reopen_unreadable()
+        await self.now()
         return version
 
     def _migrate(self) -> int:
@@ -95,6 +104,16 @@ class SqliteStorage(SqlStorage):
     async def check_schema(self) -> None:
         """Raises SchemaMismatch unless the file has the schema of this code."""
         check_version(MIGRATIONS, await self._call(lambda: _version(self._reader)))
+        await self.now()
+
+    async def now(self) -> datetime:
+        """Return the database's time, which is never earlier than what it has stored."""
+        if self._steady is not None:
+            stored = await self._read(reading.last_instant)
+            if stored is not None:
+                self._steady.observe(stored)
+            _log_lead(self.path, self._steady.lead)
+        return await super().now()
 
     async def vitals(self) -> Vitals:
         return await self._call(self._read_vitals)
@@ -159,6 +178,11 @@ class _Threads:
     def close(self) -> None:
         self.writer.close()
         self.reader.shutdown(wait=True)
+
+
+def _log_lead(path: str, lead: timedelta) -> None:
+    if lead > MAX_SCHEDULE_LEAD:
+        table.CLOCK_SET_BACK.log_hourly(path, lead=str(lead))
 
 
 def _version(connection: Connection) -> int:
