@@ -35,7 +35,7 @@ from perdure.engine.executors.addresses import allowed_networks
 from perdure.engine.executors.failure import TargetFailed
 from perdure.engine.executors.http import request
 from perdure.engine.executors.response import retry_after
-from perdure.engine.executors.secret import secret
+from perdure.engine.executors.secret import Secrets, secret
 from perdure.engine.executors.signing import BadSigningSecret, signing_key
 from perdure.engine.executors.surroundings import Surroundings
 from perdure.engine.executors.target import HttpTarget
@@ -529,10 +529,10 @@ async def test_a_name_is_resolved_once_and_that_answer_is_the_one_used(
         target = HttpTarget(url=f"http://rebinding.example:{endpoint.port}/")
         context = Context(a_run(Status.RUNNING))
         if succeeds:
-            assert await request(target, context, around(), resolve) == "here"
+            assert await request(target, context, around(), Secrets({}), resolve) == "here"
         else:
             with pytest.raises(TargetFailed, match="loopback"):
-                await request(target, context, around(), resolve)
+                await request(target, context, around(), Secrets({}), resolve)
     transport.close()
 
     assert dns.questions == 1
@@ -556,11 +556,11 @@ async def test_the_certificate_must_be_the_names(
         target = HttpTarget(url=f"https://{name}:{endpoint.port}/")
         context = Context(a_run(Status.RUNNING))
         if succeeds:
-            assert await request(target, context, around(), resolve) == "secure"
+            assert await request(target, context, around(), Secrets({}), resolve) == "secure"
             assert endpoint.asked[0].headers["host"] == f"{name}:{endpoint.port}"
         else:
             with pytest.raises(TargetFailed, match="certificate is refused: Hostname mismatch"):
-                await request(target, context, around(), resolve)
+                await request(target, context, around(), Secrets({}), resolve)
     connection._tls.cache_clear()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import Redaction
-from perdure.engine.redaction import HIDDEN, without_secrets
+from perdure.engine.redaction import HIDDEN, Redactor
 
 
 @pytest.mark.parametrize(
@@ -80,5 +80,6 @@ def test_what_cannot_be_redacted_is_not_told() -> None:
     def broken(message: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         raise RuntimeError
 
-    assert without_secrets("token=hunter2", Redaction()) == "token=[redacted]"
-    assert without_secrets("token=hunter2", broken) == "[redacted]"
+    assert Redactor(Redaction()).text("token=hunter2") == "token=[redacted]"
+    assert Redactor(broken).text("token=hunter2") == "[redacted] (RuntimeError in redact)"
+    assert Redactor(broken).value(["hunter2"]) == ["[redacted] (RuntimeError in redact)"]

@@ -24,9 +24,10 @@ from perdure.core.lifecycle import Status
 from perdure.engine import catalogue
 from perdure.engine.defaults import Defaults
 from perdure.engine.executors.capture import Capture, Lines
-from perdure.engine.executors.secret import Mask, secret
+from perdure.engine.executors.secret import secret
 from perdure.engine.executors.target import ShellTarget
 from perdure.engine.options import Executor
+from perdure.engine.redaction import Mask
 from perdure.errors import RunCancelled, RunFailed
 
 QUICK = Defaults(poll=timedelta(milliseconds=100), cancel_grace=timedelta(milliseconds=300))
@@ -259,7 +260,7 @@ def test_a_capture_keeps_all_up_to_its_limit_and_both_ends_beyond() -> None:
 
 def test_lines_are_cut_where_they_end_or_become_too_long() -> None:
     said: list[str] = []
-    lines = Lines(said.append)
+    lines = Lines(said.append, Mask([]))
     for part in (b"on", b"e\r\ntwo\n\n", b"x" * 9000, b"\nlast"):
         lines.add(part)
     lines.end()

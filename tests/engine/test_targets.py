@@ -10,7 +10,6 @@ import pytest
 from perdure import Redaction
 from perdure.engine.executors.secret import (
     Allow,
-    Mask,
     Secret,
     SecretNotHad,
     Secrets,
@@ -25,6 +24,7 @@ from perdure.engine.executors.target import (
     Target,
     read_target,
 )
+from perdure.engine.redaction import Mask
 from perdure.errors import InvalidInput
 
 URL = "https://example.com/hooks/1?a=b"

@@ -56,15 +56,16 @@ def make_failure(
     traceback: str | None = None,
     retryable: bool = True,
     details: dict[str, Any] | None = None,
+    limit: int = MAX_MESSAGE,
 ) -> Failure:
-    """A failure with its fingerprint; texts are made safe to store and cut to `MAX_MESSAGE`."""
-    message = clean_text(message)
+    """A failure with its fingerprint; texts are made safe to store and cut to `limit`."""
+    message = clean_text(message, limit)
     return Failure(
         kind=kind,
         type=clean_text(type),
         message=message,
         fingerprint=fingerprint(kind, type, message),
-        traceback=None if traceback is None else clean_text(traceback),
+        traceback=None if traceback is None else clean_text(traceback, limit),
         retryable=retryable,
         details=_kept(details),
     )
@@ -88,12 +89,17 @@ def fingerprint(kind: FailureKind, type: str, message: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def clean_text(text: str) -> str:
+def clean_text(text: str, limit: int = MAX_MESSAGE) -> str:
     """Error text comes from anywhere: no lone surrogates, no NUL, and never endless."""
-    safe = text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
-    if len(safe) <= MAX_MESSAGE:
+    safe = storable_text(text)
+    if len(safe) <= limit:
         return safe
-    return f"{safe[:MAX_MESSAGE]}… ({len(safe) - MAX_MESSAGE} more characters)"
+    return f"{safe[:limit]}… ({len(safe) - limit} more characters)"
+
+
+def storable_text(text: str) -> str:
+    """Replace what no database stores: lone surrogates and NUL."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "\ufffd")
 
 
 def clean_reason(reason: str | None) -> str | None:

@@ -23,7 +23,7 @@ from perdure.engine.ids import Ids
 from perdure.engine.keywords import explain_keywords
 from perdure.engine.metered import metered
 from perdure.engine.metrics import Metrics
-from perdure.engine.redaction import Redact, Redaction
+from perdure.engine.redaction import Redact, Redaction, Redactor
 from perdure.engine.threshold import Door, to_the_end
 from perdure.engine.tracing import tracing_of
 from perdure.errors import AppNotOpen, InvalidInput
@@ -83,7 +83,8 @@ class App(Declarations):
         self.actor = client_of(actor)
         self.storage_options = storage_options
         self.redact = redact or Redaction()
-        self.tracing = tracing_of(tracing, self.redact)
+        self.redactor = Redactor(self.redact)
+        self.tracing = tracing_of(tracing, self.redactor)
         self.metrics = Metrics(self)
         self.hub: Hub = Hub(self.ids.token(), self.metrics.registry)
         self.original: App = self

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.audit_trail import AuditEntry, SealedEntry, flaws, seal
+from perdure.engine.redaction import HIDDEN, Redactor
 from perdure.engine.write import MOST_CONFLICTS
 from perdure.errors import InvalidInput, PerdureError, StorageUnavailable
 from perdure.storage.protocol import Storage
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from perdure.engine.app import App
 
 PAGE = 1000
+_URL_FIELDS = ("url", "uri", "endpoint")
 
 
 class AuditLog:
@@ -28,7 +31,8 @@ class AuditLog:
         self._writer: asyncio.Task[None] | None = None
 
     async def write(self, entry: AuditEntry) -> None:
-        """Durable when it returns. Raises what storage raises."""
+        """Durable when it returns, and without secrets. Raises what storage raises."""
+        entry = redact_entry(entry, self._app.redactor)
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((entry, written))
         if self._writer is None or self._writer.done():
@@ -64,6 +68,33 @@ class AuditLog:
         except PerdureError as error:
             return error
         return StorageUnavailable("the audit log is being written by many at once; try again")
+
+
+def redact_entry(entry: AuditEntry, redactor: Redactor) -> AuditEntry:
+    """The same entry without secrets. Of URLs it does not repeat the query either."""
+    details = None if entry.details is None else redactor.fields(_without_queries(entry.details))
+    return replace(
+        entry,
+        target=None if entry.target is None else redactor.text(entry.target),
+        reason=None if entry.reason is None else redactor.text(entry.reason),
+        details=details,
+    )
+
+
+def _without_queries(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: _without_query(inner) if name in _URL_FIELDS else _without_queries(inner)
+            for name, inner in value.items()
+        }
+    return [_without_queries(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _without_query(url: Any) -> Any:
+    """It may be refused as a URL, so it is not parsed."""
+    if not isinstance(url, str) or "?" not in url:
+        return url
+    return f"{url.partition('?')[0]}?{HIDDEN}"
 
 
 class TrailTotals(msgspec.Struct):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import traceback as tracebacks
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, assert_never
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.decide import (
     decide_failure,
@@ -26,11 +28,13 @@ from perdure.core.values import encode_value
 from perdure.engine.context import Fail, Released, RetryAfter
 from perdure.engine.door import duration, flag
 from perdure.engine.executors.failure import TargetFailed
-from perdure.engine.redaction import Redact, without_secrets
+from perdure.engine.redaction import Redactor
 from perdure.errors import InvalidInput, ResultMismatch
 from perdure.telemetry import table
 
 MAX_DETAILS = 64 * 1024
+MAX_RAW_TEXT = 1024 * 1024
+"""Characters of a text that is not redacted yet. It is cut to `MAX_MESSAGE` only afterwards."""
 MAX_LOGGED = 300
 
 
@@ -97,7 +101,26 @@ def decide_ending(
             assert_never(ending)
 
 
-def say_failures(run: Run, events: Sequence[Event], redact: Redact) -> None:
+def redact_ending(ending: Ending, redactor: Redactor) -> Ending:
+    """The same ending without secrets in the texts of its failure."""
+    if not isinstance(ending, Raised):
+        return ending
+    failure = ending.failure
+    redacted = make_failure(
+        failure.kind,
+        type=failure.type,
+        message=redactor.shorten(failure.message, MAX_MESSAGE),
+        retryable=failure.retryable,
+        details=failure.details,
+        limit=MAX_RAW_TEXT,
+    )
+    if failure.traceback is not None:
+        trace = redactor.shorten_middle(failure.traceback, MAX_MESSAGE)
+        redacted = replace(redacted, traceback=trace)
+    return replace(ending, failure=redacted)
+
+
+def say_failures(run: Run, events: Sequence[Event], redactor: Redactor) -> None:
     """One warning for an attempt that failed: whose, why, and what follows."""
     for event in events:
         match event:
@@ -109,8 +132,8 @@ def say_failures(run: Run, events: Sequence[Event], redact: Redact) -> None:
                 follows = "that was the end of it"
             case _:
                 continue
-        said = f"{event.failure.type}: {event.failure.message}".splitlines()[0][:MAX_LOGGED]
-        error = without_secrets(said, redact)
+        said = redactor.text(f"{event.failure.type}: {event.failure.message}")
+        error = said.splitlines()[0][:MAX_LOGGED]
         table.ATTEMPT_FAILED.say(
             run_id=run.id, task=run.task, attempt=event.attempt, error=error, next=follows
         )
@@ -124,7 +147,7 @@ def ending_of(error: BaseException) -> Ending:
         message = f"(what it says cannot be had: {type(broken).__name__}: {_text(broken)})"
         kind = type(error).__name__
         trace = _traceback(error)
-        failure = make_failure(FailureKind.ERROR, type=kind, message=message, traceback=trace)
+        failure = _raw_failure(FailureKind.ERROR, type=kind, message=message, traceback=trace)
         return Raised(failure)
 
 
@@ -171,7 +194,7 @@ def not_executed(error: Exception) -> Raised:
     """Our side could not call the handler, or not record what it said."""
     message = f"the attempt could not be carried out: {_text(error)}"
     return Raised(
-        make_failure(
+        _raw_failure(
             FailureKind.SYSTEM,
             type=type(error).__name__,
             message=message,
@@ -184,14 +207,14 @@ def not_stored(why: str) -> Raised:
     """The storage refuses how the attempt ended: it would refuse that again."""
     message = f"how the attempt ended could not be stored: {why}"
     return Raised(
-        make_failure(FailureKind.SYSTEM, type="StorageRefused", message=message, retryable=False)
+        _raw_failure(FailureKind.SYSTEM, type="StorageRefused", message=message, retryable=False)
     )
 
 
 def rejected(error: InvalidInput) -> Raised:
     """Arguments or results that do not fit: trying again would not help."""
     return Raised(
-        make_failure(
+        _raw_failure(
             FailureKind.REJECTED,
             type=type(error).__name__,
             message=str(error),
@@ -204,10 +227,13 @@ def rejected(error: InvalidInput) -> Raised:
 def mismatched(error: ResultMismatch) -> Raised:
     """Return the ending of an attempt whose result does not fit: a retry would not help."""
     return Raised(
-        make_failure(
+        _raw_failure(
             FailureKind.ERROR, type=type(error).__name__, message=str(error), retryable=False
         )
     )
+
+
+_raw_failure = partial(make_failure, limit=MAX_RAW_TEXT)
 
 
 def _failure(
@@ -218,7 +244,7 @@ def _failure(
     retryable: bool = True,
     details: dict[str, Any] | None = None,
 ) -> Failure:
-    return make_failure(
+    return _raw_failure(
         FailureKind.ERROR,
         type=type(error).__name__,
         message=message,
@@ -229,7 +255,7 @@ def _failure(
 
 
 def _failure_of_target(error: TargetFailed) -> Failure:
-    return make_failure(
+    return _raw_failure(
         error.kind,
         type=error.type,
         message=error.message,
@@ -261,9 +287,9 @@ def _traceback(error: BaseException) -> str:
         text = "".join(tracebacks.format_exception(type(error), error, begin))
     except Exception as broken:  # noqa: BLE001  # an attempt must end, also with this
         return f"(no traceback: {type(broken).__name__})"
-    if len(text) <= MAX_MESSAGE:
+    if len(text) <= MAX_RAW_TEXT:
         return text
-    half = MAX_MESSAGE // 2 - 50
+    half = MAX_RAW_TEXT // 2 - 50
     return f"{text[:half]}\n… ({len(text) - 2 * half} characters left out) …\n{text[-half:]}"
 
 

@@ -13,7 +13,6 @@ from perdure.core.rates import Rate
 from perdure.core.run import Run
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.limits import QueueState
-from perdure.engine.redaction import without_secrets
 from perdure.storage.oversight import Ended
 from perdure.storage.protocol import Backlog
 
@@ -175,5 +174,5 @@ def _failure(run: Run, app: App) -> FailureView:
         task=run.task,
         status=run.status,
         at=run.finished_at,
-        error=without_secrets(said, app.redact),
+        error=app.redactor.text(said),
     )

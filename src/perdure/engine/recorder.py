@@ -14,7 +14,14 @@ from perdure.core.decide.lease import NO_EVIDENCE, Evidence
 from perdure.core.run import Run
 from perdure.engine import hints
 from perdure.engine.leases import Leases
-from perdure.engine.outcome import Ending, decide_ending, not_executed, not_stored, say_failures
+from perdure.engine.outcome import (
+    Ending,
+    decide_ending,
+    not_executed,
+    not_stored,
+    redact_ending,
+    say_failures,
+)
 from perdure.engine.storage_time import StorageTime
 from perdure.errors import LeaseLost, SequenceConflict
 from perdure.storage.protocol import Committed, Outcome, Storage
@@ -77,7 +84,7 @@ class Recorder:
             if isinstance(outcome, Committed):
                 self._leases.drop(item.token)
                 if item.commit is not None and item.commit.run.failure is not None:
-                    say_failures(item.commit.run, item.commit.events, self._app.redact)
+                    say_failures(item.commit.run, item.commit.events, self._app.redactor)
             elif isinstance(outcome, SequenceConflict):
                 again.append(item)
             else:
@@ -102,6 +109,7 @@ class Recorder:
 
     def _commit_of(self, item: Finished, now: datetime, commit_id: str) -> Commit:
         jitter = self._app.clock.jitter
+        item.ending = redact_ending(item.ending, self._app.redactor)
         events = decide_ending(item.run, item.token, item.ending, now, jitter, item.evidence)
         return prepare_commit(item.run, events, commit_id)
 

@@ -16,11 +16,11 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.core.failure import clean_text
+from perdure.core.failure import storable_text
 from perdure.core.run import Run
 from perdure.engine import hints
 from perdure.engine.outcome import plain
-from perdure.engine.redaction import HIDDEN, Redact
+from perdure.engine.redaction import Redactor
 from perdure.engine.run_log import least_level
 from perdure.errors import StorageUnavailable
 from perdure.storage.protocol import Clock, Storage
@@ -171,14 +171,14 @@ class RunLogs:
         told: hints.Hints,
         clock: Clock,
         now: Callable[[], datetime],
-        redact: Redact,
+        redactor: Redactor,
         registry: Registry,
     ) -> None:
         self.now = now
         self._clock = clock
         self._storage = storage
         self._hints = told
-        self._redact = redact
+        self._redactor = redactor
         self._loop = asyncio.get_running_loop()
         self._variables = contextvars.copy_context()
         self._lines = registry.counter(metrics.LOG_LINES)
@@ -193,11 +193,7 @@ class RunLogs:
     def presentable(self, message: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         """What may be stored of a line: no secrets, nothing endless, nothing unspeakable."""
         kept = (plain(fields, LARGEST_FIELDS) or {}) if fields else {}
-        try:
-            message, kept = self._redact(_cut(clean_text(str(message))), kept)
-        except Exception as error:  # noqa: BLE001  # somebody's filter; what it hides stays hidden
-            return f"{HIDDEN} ({type(error).__name__} in redact)", {}
-        return message, kept
+        return self._redactor.shorten_line(storable_text(str(message)), LONGEST_MESSAGE, kept)
 
     def note(self, notes: _Notes) -> None:
         """From any thread: `notes` has something to store."""
@@ -273,9 +269,3 @@ class RunLogs:
             self._lines.add(lines)
             self._left_out.add(sum(log.stored(batch) for log, batch in taken))
             self._hints.publish({hints.log(batch.run_id) for batch in batches})
-
-
-def _cut(text: str) -> str:
-    if len(text) <= LONGEST_MESSAGE:
-        return text
-    return f"{text[:LONGEST_MESSAGE]}… ({len(text) - LONGEST_MESSAGE} more characters)"

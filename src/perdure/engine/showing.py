@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from perdure.core.values import decode_value, encode_value
 from perdure.engine.executors.secret import Secret
 from perdure.engine.executors.url import read_url
-from perdure.engine.redaction import HIDDEN, Redact
+from perdure.engine.redaction import HIDDEN, Redact, Redactor
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class Showing:
     """`shown(value)`: the same value, by one app's redaction. Shown twice is shown once."""
 
     def __init__(self, redact: Redact) -> None:
-        self._redact = redact
+        self._redactor = Redactor(redact)
         self._fields: dict[str, Callable[[Any], Any]] = {
             **dict.fromkeys(_TEXTS, self.text),
             **dict.fromkeys(_VALUES, self.value),
@@ -48,12 +48,12 @@ class Showing:
 
     def value(self, value: Any) -> Any:
         """A JSON value without what looks like a secret."""
-        hidden = self._redact("", {"value": value})[1]["value"]
+        hidden = self._redactor.value(value)
         return type(value)(hidden) if isinstance(value, tuple) else hidden
 
     def text(self, text: Any) -> Any:
         """Words of an enumeration are nobody's secrets."""
-        return self._redact(text, {})[0] if type(text) is str else text
+        return self._redactor.text(text) if type(text) is str else text
 
     def _any(self, value: Any) -> Any:
         if isinstance(value, msgspec.Struct):

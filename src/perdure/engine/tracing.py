@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from perdure.core.failure import MAX_MESSAGE
 from perdure.core.run import Run
 from perdure.engine.outcome import (
     Ending,
@@ -22,7 +23,7 @@ from perdure.engine.outcome import (
     Settled,
     Stopped,
 )
-from perdure.engine.redaction import Redact, without_secrets
+from perdure.engine.redaction import Redactor
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
 
@@ -66,7 +67,7 @@ class Tracing:
 _UNTRACED: AbstractContextManager[Producer] = nullcontext(Producer())
 
 
-def tracing_of(wanted: Any, redact: Redact) -> Tracing:
+def tracing_of(wanted: Any, redactor: Redactor) -> Tracing:
     """From `App(tracing=…)`: a tracer provider, True for the global one, or nothing."""
     if isinstance(wanted, Tracing):
         return wanted
@@ -79,16 +80,16 @@ def tracing_of(wanted: Any, redact: Redact) -> Tracing:
         raise InvalidInput("tracing", problem) from error
     if wanted is not True and not hasattr(wanted, "get_tracer"):
         raise InvalidInput("tracing", f"must be True or a tracer provider, not {wanted!r}")
-    return Spans(get_tracer_provider if wanted is True else lambda: wanted, redact)
+    return Spans(get_tracer_provider if wanted is True else lambda: wanted, redactor)
 
 
 class Spans(Tracing):
     """On. The provider is asked for each time: it may be set after the app was made. What went
     wrong is said without secrets: spans go to whoever looks after those."""
 
-    def __init__(self, provider: Callable[[], TracerProvider], redact: Redact) -> None:
+    def __init__(self, provider: Callable[[], TracerProvider], redactor: Redactor) -> None:
         self._provider = provider
-        self._redact = redact
+        self._redactor = redactor
 
     def trigger(self, task: str, queue: str) -> AbstractContextManager[Producer]:
         return self._trigger(task, queue)
@@ -113,7 +114,7 @@ class Spans(Tracing):
         attributes = _attributes(task, queue, "send")
         tracer = self._provider().get_tracer(SCOPE)
         span = tracer.start_span(f"trigger {task}", kind=SpanKind.PRODUCER, attributes=attributes)
-        return _Producer(span, self._redact)
+        return _Producer(span, self._redactor)
 
     def attempt(self, run: Run) -> AttemptSpan | None:
         return _quietly("attempt", lambda: self._consumer(run))
@@ -144,15 +145,15 @@ class Spans(Tracing):
                 },
             )
         )
-        return _Consumer(span, self._redact)
+        return _Consumer(span, self._redactor)
 
 
 class _Producer(Producer):
-    def __init__(self, span: Span, redact: Redact) -> None:
+    def __init__(self, span: Span, redactor: Redactor) -> None:
         from opentelemetry.trace import set_span_in_context
 
         self.span = span
-        self._redact = redact
+        self._redactor = redactor
         carrier: Carrier = {}
         _propagator().inject(carrier, set_span_in_context(span))
         self.carrier = carrier or None
@@ -162,14 +163,14 @@ class _Producer(Producer):
         _quietly("about", lambda: self.span.set_attributes(attributes))
 
     def fail(self, error: BaseException) -> None:
-        said = without_secrets(str(error), self._redact)
+        said = self._redactor.text(str(error))
         _set_error(self.span, type(error).__name__, said)
 
 
 class _Consumer(AttemptSpan):
-    def __init__(self, span: Span, redact: Redact) -> None:
+    def __init__(self, span: Span, redactor: Redactor) -> None:
         self._span = span
-        self._redact = redact
+        self._redactor = redactor
 
     def activate(self) -> None:
         from opentelemetry.context import attach
@@ -183,7 +184,7 @@ class _Consumer(AttemptSpan):
     def _end(self, ending: Ending | Settled | None) -> None:
         self._span.set_attribute("perdure.outcome", _outcome(ending))
         if isinstance(ending, Raised):
-            said = without_secrets(ending.failure.message, self._redact)
+            said = self._redactor.shorten(ending.failure.message, MAX_MESSAGE)
             _set_error(self._span, ending.failure.type or "", said)
             self._span.set_attribute("perdure.failure_kind", str(ending.failure.kind))
         elif ending is None:

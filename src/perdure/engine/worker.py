@@ -85,7 +85,7 @@ class Worker:
         self._registration = Registration(app, storage, self.id)
         registry = app.metrics.registry
         self._stuck = registry.counter(metrics.HANDLERS_STUCK)
-        self._logs = RunLogs(storage, hint, app.clock, self._time.now, app.redact, registry)
+        self._logs = RunLogs(storage, hint, app.clock, self._time.now, app.redactor, registry)
         self._heartbeat = Heartbeat(app, self._beat)
         self._services: list[Service] = [self._leases, self._doubt, self._heartbeat]
         self._claimers: list[asyncio.Task[None]] = []

@@ -6,12 +6,15 @@ import logging
 import sys
 import threading
 import time
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
+
+from perdure.telemetry.redaction import Redaction
 
 REPEAT_INTERVAL_S = 3600.0
 MAX_REMEMBERED = 10_000
@@ -58,6 +61,7 @@ class LogLimit:
 
 HOURLY_LOG_LIMIT = LogLimit()
 """Shared by the process, as loggers are."""
+_REDACTION = Redaction()
 
 
 class Log(Protocol):
@@ -81,31 +85,34 @@ class Record(msgspec.Struct, frozen=True):
         end whatever had something to say."""
         with suppress(Exception):
             log = logging.getLogger(self.logger)
-            log.log(self.level, self.message, *self._shown(fields), extra=fields, stacklevel=2)
+            if log.isEnabledFor(self.level):
+                fields = _redact_fields(fields)
+                log.log(self.level, self.message, *self._shown(fields), extra=fields, stacklevel=2)
 
     def say_with_error(self, **fields: Any) -> None:
         """With the traceback of the exception that is being handled."""
         log = logging.getLogger(self.logger)
         with suppress(Exception):
-            shown = self._shown(fields)
-            log.log(self.level, self.message, *shown, extra=fields, exc_info=True, stacklevel=2)
+            fields = _redact_fields(fields)
+            shown, error = self._shown(fields), _redact_exception(sys.exc_info()[1])
+            log.log(self.level, self.message, *shown, extra=fields, exc_info=error, stacklevel=2)
 
     def log_hourly(self, key: str, **fields: Any) -> None:
         """Log at most once per hour for `key`, with the exception that is being handled, if any."""
         if HOURLY_LOG_LIMIT.allows((self.message, key)):
             with suppress(Exception):
                 log = logging.getLogger(self.logger)
-                is_handling = sys.exc_info()[0] is not None
-                shown = self._shown(fields)
+                fields = _redact_fields(fields)
+                shown, error = self._shown(fields), _redact_exception(sys.exc_info()[1])
                 log.log(
                     self.level, self.message, *shown,
-                    extra=fields, exc_info=is_handling, stacklevel=2,
+                    extra=fields, exc_info=error, stacklevel=2,
                 )  # fmt: skip
 
     def say_on(self, log: Log, **fields: Any) -> None:
         """In a run's own log, which knows whose it is."""
         with suppress(Exception):
-            log.log(self.level, self.message, extra=fields)
+            log.log(self.level, self.message, extra=_redact_fields(fields))
 
     def _shown(self, fields: dict[str, Any]) -> tuple[dict[str, Any], ...]:
         """What the message shows, as logging takes it."""
@@ -119,3 +126,21 @@ STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """What was given as `extra`."""
     return {name: value for name, value in vars(record).items() if name not in STANDARD}
+
+
+class RedactedException(Exception):
+    """Logged instead of an exception whose traceback holds a secret: its text is the traceback."""
+
+
+def _redact_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Whoever writes a record may repeat the text of any error."""
+    return {
+        name: _REDACTION.text(value) if type(value) is str else value
+        for name, value in fields.items()
+    }
+
+
+def _redact_exception(error: BaseException | None) -> BaseException | None:
+    text = "" if error is None else "".join(traceback.format_exception(error))
+    redacted = _REDACTION.text(text)
+    return error if redacted == text else RedactedException(f"\n{redacted}")

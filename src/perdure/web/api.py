@@ -33,9 +33,11 @@ from perdure.web.feed import Feed
 from perdure.web.keyring import Keyring
 from perdure.web.problems import (
     CONTENT_TYPE,
+    Problem,
     Refusal,
     RequestRefused,
     problem_of,
+    redact_problem,
     retry_after,
     with_error,
 )
@@ -148,7 +150,7 @@ class Api:
         try:
             await self._router(routable(scope), receive, send_with_headers)
         except HTTPException as error:
-            response = _problem(_unroutable(error, scope), request_id)
+            response = self._problem(_unroutable(error, scope), request_id)
             if error.status_code == 405:
                 response.headers["allow"] = ", ".join(self._methods(scope))
             await response(scope, receive, send_with_headers)
@@ -168,7 +170,7 @@ class Api:
             answer = await self._carry_out(route, call, request)
             response = _answer(route, call, answer)
         except Exception as error:  # noqa: BLE001  # answered, whatever it is
-            response = _problem(error, request_id, PROTOCOL_HEADER in request.headers)
+            response = self._problem(error, request_id, PROTOCOL_HEADER in request.headers)
         self._note(route, response.status_code, began, request_id, call)
         return response
 
@@ -220,12 +222,20 @@ class Api:
             actor=call.by,
             action=route.name,
             target="/".join(call.path.values()) or None,
-            reason=None if reason is None else call.at.view.text(reason),
+            reason=reason,
             request_id=call.request_id,
             outcome=outcome,
-            details=call.at.view.value(msgspec.to_builtins(told)) if told else None,
+            details=msgspec.to_builtins(told) if told else None,
         )
         await call.at.audit_log.write(entry)
+
+    def _problem(
+        self, error: Exception, request_id: str, is_raised_again: bool = False
+    ) -> Response:
+        problem = problem_of(error, request_id)
+        if is_raised_again:
+            problem = with_error(problem, error)
+        return _problem(redact_problem(problem, self._like.redactor), error)
 
     def _note(
         self, route: Route, status: int, began: float, request_id: str, call: Call | None
@@ -262,12 +272,9 @@ def _answer(route: Route, call: Call, answer: Any) -> Response:
     return Response(body, status, call.headers, media_type="application/json")
 
 
-def _problem(error: Exception, request_id: str, is_raised_again: bool = False) -> Response:
-    problem = problem_of(error, request_id)
-    if is_raised_again:
-        problem = with_error(problem, error)
+def _problem(problem: Problem, error: Exception) -> Response:
     if problem.status >= 500 and not isinstance(error, PerdureError):
-        table.REQUEST_FAILED.say_with_error(request_id=request_id)
+        table.REQUEST_FAILED.say_with_error(request_id=problem.request_id)
     headers = {}
     if problem.status == 401:
         headers["www-authenticate"] = "Bearer"

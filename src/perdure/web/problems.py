@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure import errors as e
+from perdure.engine.redaction import Redactor
 from perdure.storage.wire import ErrorTold, error_told
 
 URN = "urn:perdure:problem:"
@@ -158,6 +159,20 @@ def with_error(problem: Problem, error: BaseException | None) -> Problem:
     if not isinstance(cause, e.PerdureError):
         return problem
     return replace(problem, raised=error_told(cause))
+
+
+def redact_problem(problem: Problem, redactor: Redactor) -> Problem:
+    """The same problem without secrets: it may quote what a request said."""
+    raised = problem.raised
+    if raised is not None:
+        arguments = (redactor.text(it) if isinstance(it, str) else it for it in raised.arguments)
+        raised = replace(raised, arguments=tuple(arguments))
+    return replace(
+        problem,
+        detail=redactor.text(problem.detail),
+        errors=tuple(replace(it, message=redactor.text(it.message)) for it in problem.errors),
+        raised=raised,
+    )
 
 
 def _problem(

@@ -6,8 +6,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from perdure.core.failure import FailureKind
+from perdure.core.failure import MAX_MESSAGE, FailureKind
 from perdure.engine.context import Fail
+from perdure.engine.redaction import Redactor
 
 
 class TargetFailed(Fail):
@@ -27,3 +28,14 @@ class TargetFailed(Fail):
         self.type = type
         self.retry_after = retry_after
         self.kind = kind
+
+    def redacted(self, redactor: Redactor) -> TargetFailed:
+        """The same without secrets: what a target answers may repeat what it was sent."""
+        return TargetFailed(
+            self.type,
+            redactor.shorten(self.message, MAX_MESSAGE),
+            retryable=self.retryable,
+            retry_after=self.retry_after,
+            kind=self.kind,
+            details=self.details,
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -30,10 +29,13 @@ _ACCEPT = "application/json, text/plain;q=0.9, */*;q=0.1"
 
 
 async def request(
-    target: HttpTarget, ctx: Context, around: Surroundings, resolve: Resolve = resolve
+    target: HttpTarget,
+    ctx: Context,
+    around: Surroundings,
+    secrets: Secrets,
+    resolve: Resolve = resolve,
 ) -> Any:
     """The result. Raises TargetFailed; what was seen is left in the context, also then."""
-    secrets = Secrets(os.environ, around.allow_secret)
     asked = prepare(target, ctx, secrets, int(around.clock.now().timestamp()))
     laps = Laps(ctx.timings)
     addresses = await checked_addresses(asked.endpoint, around.allowed, resolve)
@@ -49,7 +51,7 @@ async def request(
         answer.check(around.clock.now())
         return answer.result(around.result_limit)
     finally:
-        ctx.output = answer.output()
+        ctx.output = answer.output(around.redactor(secrets))
 
 
 def prepare(target: HttpTarget, ctx: Context, secrets: Secrets, timestamp: int) -> Request:
@@ -70,10 +72,11 @@ class Sent(msgspec.Struct, frozen=True):
 def make_request(target: HttpTarget, secrets: Secrets, sent: Sent) -> Request:
     """Raises TargetFailed if a secret cannot be had or used."""
     endpoint = read_url(target.url)
+    secrets.know_query(endpoint.path)
     try:
         keys = [secrets.value(key) for key in target.signing_secrets]
         own = {
-            name.lower(): check_header_text(secrets.value(value), f"headers.{name}")
+            name.lower(): check_header_text(secrets.named_value(name, value), f"headers.{name}")
             for name, value in target.headers.items()
         }
         signature = signed(keys, sent.id, sent.timestamp, sent.body or b"")

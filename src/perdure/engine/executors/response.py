@@ -10,8 +10,8 @@ from typing import Any
 from perdure.core.values import check_text, decode_value, encode_value
 from perdure.engine.executors.exchange import Response
 from perdure.engine.executors.failure import TargetFailed
-from perdure.engine.executors.secret import Mask
 from perdure.engine.executors.url import Endpoint
+from perdure.engine.redaction import OVERLAP_CHARS, Mask, Redactor
 from perdure.errors import InvalidInput
 
 TRY_AGAIN = (408, 425, 429)
@@ -36,19 +36,24 @@ class Answer:
         self.left_out: str | None = None
         self._text = self._read()
 
-    def output(self) -> dict[str, Any]:
+    def output(self, redactor: Redactor) -> dict[str, Any]:
         """What is kept with the attempt."""
         headers = self._response.headers
-        kept = {n: self._mask.text(headers[n]) for n in (*_KEPT, *_KEPT_IDS) if n in headers}
-        shown = self._text if len(self._text) <= SHOWN else self._mask.head(self._text[:SHOWN])
         output = {
             "status": self._response.status,
-            "headers": kept,
-            "body": shown,
+            "headers": {n: headers[n] for n in (*_KEPT, *_KEPT_IDS) if n in headers},
+            "body": self._body(redactor),
             "bytes": len(self._response.body),
             "truncated": self._response.is_truncated or len(self._text) > SHOWN,
         }
-        return output if self.left_out is None else output | {"left_out": self.left_out}
+        if self.left_out is not None:
+            output["left_out"] = self.left_out
+        return redactor.fields(output)
+
+    def _body(self, redactor: Redactor) -> str:
+        kept = self._text[: SHOWN + OVERLAP_CHARS]
+        is_cut = self._response.is_truncated or len(kept) < len(self._text)
+        return (redactor.head(kept) if is_cut else redactor.text(kept))[:SHOWN]
 
     def result(self, limit: int) -> Any:
         """JSON if it is said to be and is, else text; none if there is nothing, or nothing that

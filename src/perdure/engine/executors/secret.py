@@ -1,24 +1,21 @@
 """Secrets by reference: a name is kept, the value is looked up where it is used and never stored.
 
-Whatever comes back from a command or an endpoint passes a `Mask` that knows the values.
+Whatever comes back from a command or an endpoint passes a `Redactor` that knows the values.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
+from urllib.parse import unquote
 
 import msgspec
 
 from perdure.core.values import check_label
 from perdure.engine.door import text
-from perdure.engine.redaction import HIDDEN
+from perdure.engine.redaction import DEFAULT_NAMES, Mask, Redact, Redactor
 from perdure.errors import InvalidInput
-
-SHORTEST_MASKED = 4
-"""A shorter value is in every second line by chance: hiding it would hide everything."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
@@ -97,44 +94,24 @@ class Secrets:
         self._seen.append(value)
         return given.prefix + value
 
+    def named_value(self, name: str, given: str | Secret) -> str:
+        """The same. A plain text under a secret name is a known secret from now on."""
+        value = self.value(given)
+        if isinstance(given, str) and DEFAULT_NAMES.is_secret(name):
+            self._seen += (given, given.rpartition(" ")[2])
+        return value
+
+    def know_query(self, url: str) -> None:
+        """The secret parameters of a URL are known secrets from now on."""
+        for parameter in url.partition("?")[2].split("&"):
+            name, _, value = parameter.partition("=")
+            if DEFAULT_NAMES.is_secret_parameter(unquote(name), value):
+                self._seen += (value, unquote(value))
+
     def mask(self) -> Mask:
         """Hides what was looked up until now."""
         return Mask(self._seen)
 
-
-class Mask:
-    """Hides values in text: as they are, as they stand in JSON, and line by line."""
-
-    def __init__(self, values: Iterable[str]) -> None:
-        spelled = {spelling for value in values for spelling in _spellings(value)}
-        known = [value for value in spelled if len(value) >= SHORTEST_MASKED]
-        self._values = sorted(known, key=len, reverse=True)
-
-    def text(self, text: str) -> str:
-        for value in self._values:
-            text = text.replace(value, HIDDEN)
-        return text
-
-    def head(self, text: str) -> str:
-        """The beginning of a longer text, of which the cut may have left half a secret."""
-        text = self.text(text)
-        return text[: len(text) - max((_overlap(text, v) for v in self._values), default=0)]
-
-    def tail(self, text: str) -> str:
-        """The end of a longer text."""
-        text = self.text(text)
-        return text[max((_overlap(value, text) for value in self._values), default=0) :]
-
-
-def _spellings(value: str) -> set[str]:
-    escaped = json.dumps(value)[1:-1]
-    plain = json.dumps(value, ensure_ascii=False)[1:-1]
-    lines = [line.strip() for line in value.splitlines()]
-    bare = value.removeprefix("whsec_")
-    return {value, escaped, plain, escaped.replace("/", "\\/"), bare, *lines}
-
-
-def _overlap(left: str, right: str) -> int:
-    """How many characters at the end of `left` begin `right`, without being all of either."""
-    most = min(len(left), len(right) - 1)
-    return next((n for n in range(most, 0, -1) if left.endswith(right[:n])), 0)
+    def redactor(self, redact: Redact) -> Redactor:
+        """Hides the same, and what `redact` hides."""
+        return Redactor(redact, self._seen)

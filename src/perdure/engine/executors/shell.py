@@ -21,10 +21,11 @@ from perdure.core.values import check_text, decode_value
 from perdure.engine.context import Context
 from perdure.engine.executors.capture import Capture, Lines, drain
 from perdure.engine.executors.failure import TargetFailed
-from perdure.engine.executors.secret import Mask, SecretNotHad, Secrets
+from perdure.engine.executors.secret import SecretNotHad, Secrets
 from perdure.engine.executors.surroundings import Surroundings
 from perdure.engine.executors.target import ShellTarget, Stdout
 from perdure.engine.executors.timing import Laps
+from perdure.engine.redaction import Mask, Redactor
 from perdure.engine.tracing import current_carrier
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
@@ -43,14 +44,13 @@ LINGER = 1.0
 """Seconds for the streams to close, once nobody is left to hold them."""
 
 
-async def execute(target: ShellTarget, ctx: Context, around: Surroundings) -> Any:
+async def execute(target: ShellTarget, ctx: Context, around: Surroundings, secrets: Secrets) -> Any:
     """The result. Raises TargetFailed; what was seen is left in the context, also then."""
-    secrets = Secrets(os.environ, around.allow_secret)
     try:
         environ = environment(target, ctx, secrets, os.environ)
     except SecretNotHad as error:
         raise TargetFailed("SecretNotUsable", str(error)) from None
-    command = Command(target, ctx, secrets.mask())
+    command = Command(target, ctx, secrets.mask(), around.redactor(secrets))
     try:
         said = await command.perform(environ, bytes(ctx.run.payload_json))
     finally:
@@ -65,7 +65,7 @@ def environment(
     carrier = current_carrier() or ctx.run.trace_carrier or {}
     return {
         **{name: inherited[name] for name in INHERITED if name in inherited},
-        **{name: secrets.value(value) for name, value in target.env.items()},
+        **{name: secrets.named_value(name, value) for name, value in target.env.items()},
         "PERDURE_RUN_ID": ctx.run.id,
         "PERDURE_TASK": ctx.run.task,
         "PERDURE_ATTEMPT": str(ctx.attempt),
@@ -78,10 +78,11 @@ def environment(
 class Command:
     """One command under way."""
 
-    def __init__(self, target: ShellTarget, ctx: Context, mask: Mask) -> None:
+    def __init__(self, target: ShellTarget, ctx: Context, mask: Mask, redactor: Redactor) -> None:
         self._target = target
         self._ctx = ctx
         self._mask = mask
+        self._redactor = redactor
         self._stdout = Capture(target.output_limit)
         self._stderr = Capture(target.output_limit)
         self._said: dict[str, Any] = {}
@@ -126,12 +127,13 @@ class Command:
 
     def output(self) -> dict[str, Any]:
         """What is kept with the attempt."""
-        return {
+        output = {
             "exit_code": self._said.get("code"),
             "signal": self._said.get("signal"),
-            **self._stdout.shown("stdout", self._mask),
-            **self._stderr.shown("stderr", self._mask),
+            **self._stdout.shown("stdout", self._redactor),
+            **self._stderr.shown("stderr", self._redactor),
         }
+        return self._redactor.fields(output)
 
     def result(self, said: dict[str, Any], limit: int) -> Any:
         """Standard output, if the command ended well. Raises TargetFailed."""
@@ -170,7 +172,7 @@ class Command:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        lines = Lines(self._log)
+        lines = Lines(self._log, self._redactor)
         return [
             _feed(process.stdin, payload),
             drain(process.stdout, self._stdout.add),
@@ -181,7 +183,7 @@ class Command:
         """Bounded: whoever writes a million lines must not keep the loop from everybody else."""
         self._lines += 1
         if self._lines <= MOST_LINES:
-            self._ctx.log.info("%s", self._mask.head(line))
+            self._ctx.log.info("%s", line)
         elif self._lines == MOST_LINES + 1:
             table.LOG_IS_LONG.say_on(self._ctx.log, lines=MOST_LINES)
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from perdure.engine.executors.addresses import Network
-from perdure.engine.executors.secret import Allow, anything
-from perdure.engine.redaction import Redact
+from perdure.engine.executors.secret import Allow, Secrets, anything
+from perdure.engine.redaction import Redact, Redaction, Redactor
 from perdure.storage.protocol import Clock
 
-
-def unredacted(message: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    return message, fields
+DEFAULT_REDACTION = Redaction()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +19,8 @@ class Surroundings:
     result_limit: int
     allowed: Sequence[Network] = ()
     allow_secret: Allow = anything
-    redact: Redact = unredacted
+    redact: Redact = DEFAULT_REDACTION
 
-    def presentable(self, output: dict[str, Any]) -> dict[str, Any]:
-        """What may be kept of what came back, beside the result."""
-        try:
-            return self.redact("", output)[1]
-        except Exception as error:  # noqa: BLE001  # somebody's filter; what it hides stays hidden
-            return {"left_out": f"{type(error).__name__} in redact"}
+    def redactor(self, secrets: Secrets) -> Redactor:
+        """Removes the secrets of one attempt, and what looks like a secret."""
+        return secrets.redactor(self.redact)

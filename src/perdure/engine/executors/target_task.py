@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
@@ -11,12 +12,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from msgspec.structs import replace
 
+from perdure.core.failure import FailureKind
 from perdure.core.values import DEFAULT_LIMIT, encode_value
 from perdure.engine.context import Context
 from perdure.engine.definition import task_settings
 from perdure.engine.executors.addresses import allowed_networks
 from perdure.engine.executors.failure import TargetFailed
-from perdure.engine.executors.secret import Allow, Secret, anything
+from perdure.engine.executors.secret import Allow, Secret, Secrets, anything
 from perdure.engine.executors.surroundings import Surroundings
 from perdure.engine.executors.target import (
     OUTPUT_LIMIT,
@@ -145,24 +147,27 @@ def _performer(app: App, name: str, target: Target, allow: Allow) -> Callable[..
     )
 
     async def perform(ctx: Context) -> Any:
+        secrets = Secrets(os.environ, around.allow_secret)
         try:
-            return await _perform(target, ctx, around)
-        finally:
-            if ctx.output is not None:
-                ctx.output = around.presentable(ctx.output)
+            return await _perform(target, ctx, around, secrets)
+        except TargetFailed as error:
+            raise error.redacted(around.redactor(secrets)) from None
+        except Exception as error:  # noqa: BLE001  # its text may repeat what was sent
+            failed = TargetFailed(type(error).__name__, str(error), kind=FailureKind.SYSTEM)
+            raise failed.redacted(around.redactor(secrets)) from None
 
     perform.__name__ = perform.__qualname__ = name
     return perform
 
 
-async def _perform(target: Target, ctx: Context, around: Surroundings) -> Any:
+async def _perform(target: Target, ctx: Context, around: Surroundings, secrets: Secrets) -> Any:
     """Imported only here: whoever just triggers needs neither h11 nor processes."""
     if isinstance(target, ShellTarget):
         from perdure.engine.executors.shell import execute
 
-        return await execute(target, ctx, around)
+        return await execute(target, ctx, around, secrets)
     try:
         from perdure.engine.executors.http import request
     except ModuleNotFoundError as error:
         raise TargetFailed("NotInstalled", NEEDS_H11) from error
-    return await request(target, ctx, around)
+    return await request(target, ctx, around, secrets)

@@ -23,6 +23,7 @@ from perdure.engine.executors.http import Sent, make_request
 from perdure.engine.executors.response import Answer
 from perdure.engine.executors.secret import Secrets, only
 from perdure.engine.executors.surroundings import Surroundings
+from perdure.engine.redaction import Redactor
 from perdure.engine.webhooks.hook import Delivery, DeliveryOutcome, Hook
 from perdure.engine.webhooks.message import Message
 from perdure.telemetry import metrics, table
@@ -34,6 +35,7 @@ GONE = 410
 RESPONSE_LIMIT = 16 * 1024
 SHOWN = 1000
 """So many characters of an answer are kept."""
+MAX_ERROR_CHARS = 2000
 
 
 class Posted(msgspec.Struct, frozen=True):
@@ -102,9 +104,10 @@ class Poster:
         except Exception as error:  # noqa: BLE001  # a bug; it must not hold up the others for ever
             table.SERVICE_FAILED.say_with_error(service=type(self).__name__)
             trouble = Trouble(why=f"{type(error).__name__} in the sender; its log tells more")
-        kept = {} if answer is None else self._kept(answer)
+        redactor = self._around.redactor(secrets)
+        kept = {} if answer is None else _kept(answer, redactor)
         if trouble is not None:
-            trouble = replace(trouble, why=self._presentable(secrets.mask().text(trouble.why)))
+            trouble = replace(trouble, why=redactor.shorten(trouble.why, MAX_ERROR_CHARS))
         return kept.get("status"), kept.get("body"), trouble
 
     async def _exchange(self, hook: Hook, message: Message, secrets: Secrets) -> Answer:
@@ -124,14 +127,6 @@ class Poster:
         timestamp = int(self._app.clock.now().timestamp())
         return make_request(hook.target, secrets, Sent(message.id, timestamp, body, about))
 
-    def _kept(self, answer: Answer) -> dict[str, Any]:
-        output = self._around.presentable(answer.output())
-        body = output.get("body")
-        return {"status": output.get("status"), "body": body[:SHOWN] if body else None}
-
-    def _presentable(self, text: str) -> str:
-        return str(self._around.presentable({"why": text}).get("why", "left out"))
-
     def _count(self, message: Message, outcome: DeliveryOutcome, seconds: float) -> None:
         registry, labels = self._registry, (outcome.value,)
         registry.counter(metrics.WEBHOOK_POSTS).add(1, labels)
@@ -139,6 +134,12 @@ class Poster:
         if outcome is DeliveryOutcome.DELIVERED and message.run is not None:
             lag = max(self._app.time() - message.occurred_at, timedelta(0))
             registry.histogram(metrics.WEBHOOK_LAG_SECONDS).observe(lag.total_seconds())
+
+
+def _kept(answer: Answer, redactor: Redactor) -> dict[str, Any]:
+    output = answer.output(redactor)
+    body = output.get("body")
+    return {"status": output.get("status"), "body": body[:SHOWN] if body else None}
 
 
 def _nothing() -> None:
