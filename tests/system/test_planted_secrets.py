@@ -31,7 +31,7 @@ PLACES = (
 PLANTED = {place: f"canary-{place.replace('_', '-')}-7f3a91" for place in PLACES}
 """Each has its own, so that one that turns up tells where it came from."""
 SIGNING = "whsec_Y2FuYXJ5LXNpZ25pbmctN2YzYTkxLWFuZC1hLWJpdA=="
-STORED = {"payload", "note", "tag", "meta", "reason", "schedule", "manifest", "error", "result"}
+STORED = {"payload", "note", "tag", "meta", "reason", "schedule", "manifest", "result"}
 """Kept as they are: whoever reads the database reads them."""
 
 

@@ -27,8 +27,8 @@ _HEADER = re.compile(
     rf"""(?P<scheme>{_SCHEMES}\s{{1,4}})?(?P<rest>[^\r\n]++)""",
     re.IGNORECASE,
 )
-_SCHEME = re.compile(r"\b(bearer|basic)(\s{1,4})([\w.~+/=-]{8,}+)", re.IGNORECASE)
-_PROSE = re.compile(r"[A-Za-z]?[a-z]{1,18}+(?:[-/][a-z]{1,18}+)?[.]?")
+_SCHEME = re.compile(r"\b(bearer|basic)(\s{1,4})([\w.~+/-]{8,}+={0,2})", re.IGNORECASE)
+_PROSE = re.compile(r"[A-Za-z]?[a-z]{1,18}+(?:[_/-][a-z]{1,18}+)?[.=]?")
 _FORMS = re.compile(
     r"\b(pk_[0-9a-f]{12}_|whsec_)[0-9A-Za-z+/=]{8,}+"
     r"|\b(?:gh[opsru]_|github_pat_|glpat-|xox[abeoprs]-|[rs]k_(?:live|test)_|sk-|AIza|npm_"
@@ -47,8 +47,8 @@ _USER_INFO = re.compile(
 _QUERY = re.compile(r"""([?&;])([\w.~%\[\]-]{1,60}+)=([^&\s"'<>#;]++)""")
 _SIGNATURE = re.compile(r"\b(signature=)([\w+/%=-]{16,}+)", re.IGNORECASE)
 _USER_FLAG = re.compile(
-    r"""(?<![\w-])((?:-u|--user|--proxy-user)["']?(?:[ =,]\s{0,3})?["']?[^\s:"'/]{1,200}+:)"""
-    r"""(?!//)([^\s"']++)"""
+    r"""(?<![\w-])(?P<user>(?:-u|--user|--proxy-user)["']?(?:[ =,]\s{0,3})?(?P<open>["'])?"""
+    r"""[^\s:"'/]{1,200}+:)(?!//)(?P<password>(?(open)[^"']++|[^\s"']++))"""
 )
 _TOOL_FLAG = re.compile(
     r"""\b(sshpass\s{1,4}-p\s{0,4}|redis-cli\b[^\r\n]{0,200}?\s-a\s{1,4}"""
@@ -162,7 +162,8 @@ def _redact_user_info(match: re.Match[str]) -> str:
 
 def _redact_user_flag(match: re.Match[str]) -> str:
     """`docker run -u 1000:1000` names a user and a group."""
-    return match[0] if _NUMBERS.fullmatch(match[2]) else f"{match[1]}{HIDDEN}"
+    is_group = _NUMBERS.fullmatch(match["password"])
+    return match[0] if is_group else f"{match['user']}{HIDDEN}"
 
 
 _EMPTY_WORDS = (
