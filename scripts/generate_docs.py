@@ -15,6 +15,7 @@ from scripts import (  # noqa: E402  # the path must be set first
     lifecycle_svg,
     manifest_page,
     reference_pages,
+    roles_page,
     schedule_page,
     telemetry_page,
 )
@@ -28,6 +29,7 @@ PAGES = {
     "docs/reference/telemetry.md": telemetry_page.telemetry,
     "docs/reference/schedules.md": schedule_page.schedules,
     "docs/reference/manifests.md": manifest_page.manifests,
+    "docs/reference/postgres-roles.md": roles_page.roles,
 }
 
 

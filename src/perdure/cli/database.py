@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import click
@@ -26,11 +27,18 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.option("--roles", is_flag=True, help="Only print SQL for least-privilege PostgreSQL roles.")
 @url_option
 @json_option
 @explained
-def migrate(url: str | None, as_json: bool) -> None:
-    """Bring the database's schema up to date. Safe at any time."""
+def migrate(roles: bool, url: str | None, as_json: bool) -> None:
+    """Bring the database's schema up to date. Safe at any time.
+
+    With --roles it connects to nothing and changes nothing.
+    """
+    if roles:
+        click.echo(files("perdure.storage").joinpath("postgres/roles.sql").read_text(), nl=False)
+        return
     run(_migrate(beside_a_database(database_url(url), "migrate"), as_json))
 
 
