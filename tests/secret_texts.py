@@ -185,6 +185,8 @@ HARMLESS = (
     "Überweisung für Müller: 12,50 €, fällig",
     "signature = inspect.signature(function)",
     "a-b-c --output file.txt -o x -v",
+    "/etc/passwd: Permission denied",
+    "open /run/secrets/db_password: no such file or directory",
 )
 """None of them may change."""
 

@@ -203,6 +203,7 @@ _AFTER_FLAG = re.compile(rf"""["']?,?\s{{1,4}}(?!-){_VALUE}""", _FLAGS)
 _AFTER_SQL = re.compile(r"""\s{1,4}(?P<value>'[^']*+'?|"[^"\r\n]*+"?)""")
 _AFTER_TAG = re.compile(r"(?:\s[^<>]{0,200}+)?>(?P<value>(?:<!\[CDATA\[)?[^<]++)")
 _FLAG_BEFORE = re.compile(r"""(?:^|[\s"'=(,])--?[\w-]{0,50}+\Z""")
+_PATH_BEFORE = re.compile(r"/[\w.-]{0,50}+\Z")
 _TAG_BEFORE = re.compile(r"<[\w:.-]{0,50}+\Z")
 _PREFIX_CHARS = 60
 _LINE_WORDS = ("passphrase", "mnemonic")
@@ -259,6 +260,8 @@ class Assignments:
         assigned = _ASSIGNED.match(text, end)
         if assigned is None:
             return _AFTER_SQL.match(text, end) if word.lower() in _SQL_WORDS else None
+        if assigned[0].startswith(": ") and _PATH_BEFORE.search(before):
+            return None  # a message about a file: `/etc/passwd: Permission denied`
         return assigned if is_secret or _is_assigned(before, assigned) else None
 
 
