@@ -6,7 +6,7 @@ PY := .venv/bin/python
 STAMP := .venv/.ready-$(shell printf '%s' "$(CURDIR)" | cksum | cut -d' ' -f1)
 TYPED := src tests $(wildcard benchmarks examples scripts)
 
-.PHONY: help test check demo bench docs format clean
+.PHONY: help test check demo bench docs format lock dist clean
 
 help:
 	@echo "make test     everything that must pass before a change lands"
@@ -15,6 +15,8 @@ help:
 	@echo "make bench    measure Perdure beside its peers (BENCH=--quick: a minute or two)"
 	@echo "make docs     regenerate the generated pages"
 	@echo "make format   let ruff arrange the code"
+	@echo "make lock     pin what a release is built and installed with, with hashes"
+	@echo "make dist     build wheel and sdist with nothing but the pinned files"
 	@echo "make clean    remove .venv and every cache"
 
 test: check
@@ -41,6 +43,13 @@ docs: $(STAMP)
 format: $(STAMP)
 	@$(PY) -m ruff format .
 	@$(PY) -m ruff check --fix .
+
+# Both need only Python and pip, no .venv.
+lock:
+	@$(PYTHON) scripts/lock_release.py
+
+dist:
+	@$(PYTHON) scripts/build_release.py
 
 clean:
 	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist
