@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from perdure.cli.output import CannotStart
-from perdure.engine.redaction import HIDDEN, Redact, Redaction
+from perdure.engine.redaction import Redact, Redaction, Redactor
 from perdure.telemetry.record import fields_of
 
 
@@ -28,7 +28,7 @@ def hide_by(redact: Redact) -> None:
     """From now on, as an app would have it."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, Presentable):
-            handler.formatter.redact = redact
+            handler.formatter.redactor = Redactor(redact)
 
 
 def _level(name: str) -> str:
@@ -42,19 +42,13 @@ def _level(name: str) -> str:
 class Presentable(logging.Formatter):
     """What a record says, as it may be shown."""
 
-    redact: Redact = staticmethod(Redaction())
+    redactor = Redactor(Redaction())
 
     def said(self, record: logging.LogRecord) -> tuple[str, dict[str, Any], str]:
         """Message, fields and traceback."""
-        message, fields = self._hidden(record.getMessage(), _plain(fields_of(record)))
+        message, fields = self.redactor.line(record.getMessage(), _plain(fields_of(record)))
         trace = self.formatException(record.exc_info) if record.exc_info else ""
-        return message, fields, self._hidden(trace, {})[0]
-
-    def _hidden(self, text: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        try:
-            return self.redact(text, fields)
-        except Exception as error:  # noqa: BLE001  # somebody's own; rather nothing than a secret
-            return f"{HIDDEN} ({type(error).__name__} in redact)", {}
+        return message, fields, self.redactor.text(trace)
 
 
 class Lines(Presentable):

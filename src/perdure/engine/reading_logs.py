@@ -13,7 +13,7 @@ import msgspec
 from perdure.core.attempts import Attempt, derive_attempts
 from perdure.core.run import Run
 from perdure.engine import hints
-from perdure.engine.redaction import Redact
+from perdure.engine.redaction import Redactor
 from perdure.engine.write import load
 from perdure.storage.protocol import RecordedEvent
 from perdure.storage.run_log import LogLine, Progress, parse_cursor
@@ -74,7 +74,7 @@ async def read_bundle(app: App, run_id: str) -> Bundle:
     lines = _with_gaps(await app.storage.logs(run_id, limit=100 * PAGE), (0, 0))
     progress = (await app.storage.progress([run_id])).get(run_id)
     attempts = derive_attempts([recorded.event for recorded in events])
-    return _bundle(run, events, attempts, lines, progress, app.redact)
+    return _bundle(run, events, attempts, lines, progress, app.redactor)
 
 
 def _bundle(
@@ -83,11 +83,11 @@ def _bundle(
     attempts: Sequence[Attempt],
     lines: Sequence[LogLine],
     progress: Progress | None,
-    redact: Redact,
+    redactor: Redactor,
 ) -> Bundle:
     def shown(value: Any) -> Any:
         # By way of JSON: payloads and results are kept as text that only it can open.
-        return redact("", {"value": msgspec.json.decode(msgspec.json.encode(value))})[1]["value"]
+        return redactor.value(msgspec.json.decode(msgspec.json.encode(value)))
 
     return Bundle(
         run=shown(run),
