@@ -16,8 +16,11 @@ from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Route
 from perdure.web.wishes import LONGEST_REASON
 
-PATIENCE = 30.0
-"""Seconds for a whole body."""
+REQUEST_BODY_TIMEOUT_S = 30.0
+"""For a whole body."""
+REQUEST_BODY_GRACE_S = 10.0
+"""For the first bytes of a body. From then on it must come at `MIN_BODY_BYTES_PER_S`."""
+MIN_BODY_BYTES_PER_S = 1024
 
 _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _NAMED = re.compile(r"field `(?P<name>[^`]*)`")
@@ -26,6 +29,15 @@ _JSON = re.compile(r"application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 
 _SLASH = "\udc2f"
 """A slash within a name. Decoding never makes a lone surrogate, so nothing else looks like it."""
+
+
+def is_ambiguous(scope: Scope) -> bool:
+    """Whether the end of the body depends on who reads it. A proxy in front of this server might
+    see another request in it."""
+    names = {name for name, _ in scope["headers"]}
+    if b"transfer-encoding" not in names:
+        return False
+    return b"content-length" in names or scope.get("http_version") == "1.0"
 
 
 def routable(scope: Scope) -> Scope:
@@ -81,19 +93,26 @@ async def _receive(request: Request, most: int) -> bytes:
         raise _too_large(most)
     pieces: list[bytes] = []
     size = 0
+    began = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout_at(began + _body_timeout(0)) as deadline:
             async for piece in request.stream():
                 size += len(piece)
                 if size > most:
                     raise _too_large(most)
                 pieces.append(piece)
+                deadline.reschedule(began + _body_timeout(size))
     except TimeoutError:
-        problem = f"the body did not arrive within {PATIENCE:g} s"
-        raise RequestRefused(Refusal.BODY_TOO_SLOW, problem) from None
+        raise _too_slow() from None
     except ClientDisconnect:
         raise RequestRefused(Refusal.MALFORMED, "the body was cut off") from None
     return b"".join(pieces)
+
+
+def _body_timeout(received: int) -> float:
+    """Seconds in which a body must be complete, after so many bytes of it."""
+    earned = REQUEST_BODY_GRACE_S + received / MIN_BODY_BYTES_PER_S
+    return min(earned, REQUEST_BODY_TIMEOUT_S)
 
 
 def read_sequence(header: str | None) -> int | None:
@@ -112,6 +131,13 @@ def read_reason(header: str | None) -> str | None:
     if reason is not None and len(reason) > LONGEST_REASON:
         raise InvalidInput("X-Reason", f"must have {LONGEST_REASON} characters at most")
     return reason
+
+
+def _too_slow() -> RequestRefused:
+    pace = (
+        f"at {MIN_BODY_BYTES_PER_S} bytes/s or more, all of it within {REQUEST_BODY_TIMEOUT_S:g} s"
+    )
+    return RequestRefused(Refusal.BODY_TOO_SLOW, f"the body came too slowly; send it {pace}")
 
 
 def _too_large(most: int) -> RequestRefused:
