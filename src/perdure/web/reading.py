@@ -51,8 +51,9 @@ def routable(scope: Scope) -> Scope:
 
 
 def read_path(request: Request) -> dict[str, str]:
-    """The names that stand in it."""
-    return {name: text.replace(_SLASH, "/") for name, text in request.path_params.items()}
+    """The names that stand in it. Raises InvalidInput."""
+    params = request.path_params.items()
+    return {name: _without_nul(text.replace(_SLASH, "/"), name) for name, text in params}
 
 
 def read_query(route: Route, request: Request) -> Any:
@@ -61,11 +62,18 @@ def read_query(route: Route, request: Request) -> Any:
     for name, value in request.query_params.multi_items():
         if name in given:
             raise InvalidInput(name, "is given more than once")
-        given[name] = value
+        given[name] = _without_nul(value, name)
     try:
         return msgspec.convert(given, route.query, strict=False)
     except msgspec.ValidationError as error:
         raise misfit(error) from error
+
+
+def _without_nul(text: str, field: str) -> str:
+    """PostgreSQL has no text with that character."""
+    if "\0" in text:
+        raise InvalidInput(field, "must not hold the character NUL")
+    return text
 
 
 async def read_body(route: Route, request: Request, most: int) -> Any:
