@@ -226,6 +226,8 @@ def _judge(item: Commit, found: Found, *, repeated: bool) -> Outcome | None:
     stored, run, expected = found.runs.get(item.run.id), item.run, item.expected_sequence
     if type(expected) is not int or expected < 0:
         return InvariantViolation(run.id, f"{expected!r} is not a sequence")
+    if stored is not None and stored.environment != run.environment:
+        return _refuse_foreign(item)
     if stored is not None and stored.sequence != expected:
         if found.commit_ids.get((run.id, expected + 1)) == item.commit_id:
             return Committed(run.id, run.sequence)
@@ -240,9 +242,14 @@ def _judge(item: Commit, found: Found, *, repeated: bool) -> Outcome | None:
     return None
 
 
+def _refuse_foreign(item: Commit) -> Outcome:
+    """Refuse a commit for a run of another environment, and say nothing about that run."""
+    expected = item.expected_sequence
+    why = None if expected > 0 else "its id cannot be used here; make another one"
+    return SequenceConflict(item.run.id, expected, None, why)
+
+
 def _contradiction(item: Commit, stored: Stored | None) -> str | None:
-    if stored is not None and stored.environment != item.run.environment:
-        return f"it belongs to environment {stored.environment}, not {item.run.environment}"
     for event in item.events:
         if event.run_id != item.run.id or event.environment != item.run.environment:
             return "its commit holds events of another run or environment"
@@ -300,7 +307,7 @@ def _close_dead_letters(
         if item.effects.dead_letter_closed is not None and index not in outcomes
     ]
     for closed, index, item in sorted(closings, key=lambda closing: closing[0].run_id):
-        [kept] = yield trip(close_step(closed, dialect))
+        [kept] = yield trip(close_step(closed, dialect, item.run.environment))
         if not kept:
             why = f"the dead letter of {closed.run_id} is not open any more"
             outcomes[index] = SequenceConflict(
@@ -309,10 +316,14 @@ def _close_dead_letters(
             yield trip(Many("drop_keys", rows.taken_key_fields(item, dialect)))
 
 
-def close_step(closed: DeadLetterClosed, dialect: Dialect) -> Step:
+def close_step(
+    closed: DeadLetterClosed, dialect: Dialect, environment: str | None = None
+) -> Step:
+    """Close a dead letter; with an environment, only if it belongs there."""
     return Step(
         "close_dead_letter",
         {
+            "environment": environment,
             "run_id": dialect.key(closed.run_id),
             "status": closed.status.value,
             "closed_at": dialect.instant(closed.closed_at),

@@ -24,7 +24,7 @@ from perdure.core.audit_trail import AuditEntry
 from perdure.core.rates import Rate, make_rate
 from perdure.engine.app import App
 from perdure.engine.write import load
-from perdure.errors import PerdureError, RunNotFound, SequenceConflict
+from perdure.errors import RunNotFound, SequenceConflict
 from perdure.storage.wire import PROTOCOL_HEADER
 from perdure.telemetry import metrics, table
 from perdure.web.door import LOOPBACK_NAMES, ON_AUTHENTICATED, SECURITY_HEADERS, Door
@@ -35,6 +35,7 @@ from perdure.web.problems import (
     CONTENT_TYPE,
     Refusal,
     RequestRefused,
+    log_problem,
     problem_of,
     retry_after,
     with_error,
@@ -274,8 +275,7 @@ def _problem(error: Exception, request_id: str, is_raised_again: bool = False) -
     problem = problem_of(error, request_id)
     if is_raised_again:
         problem = with_error(problem, error)
-    if problem.status >= 500 and not isinstance(error, PerdureError):
-        table.REQUEST_FAILED.say_with_error(request_id=request_id)
+    log_problem(error, request_id)
     headers = {}
     if problem.status == 401:
         headers["www-authenticate"] = "Bearer"
