@@ -49,6 +49,7 @@ async def test_an_unknown_key_costs_as_much_work_as_a_wrong_secret(
     api: Api, shop_app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = await keys.Keys(shop_app).create("known", ["read"], by=ADA)
+    await api.keyring.refresh()
     _, wrong = make_credential(bytes(range(38)), made.key.id)
     _, unknown = make_credential(bytes(range(38)), "0" * 12)
     work: list[str] = []

@@ -64,6 +64,8 @@ def as_it_will_be_read(value: StructT, field: str) -> StructT:
     """Written and read once, so that what cannot be read back is never stored."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value), type=type(value))
+    except RecursionError as error:
+        raise _too_deep(field) from error
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, InvalidInput) as error:
         raise InvalidInput(field, f"cannot be kept: {error}") from error
 

@@ -316,9 +316,7 @@ def _close_dead_letters(
             yield trip(Many("drop_keys", rows.taken_key_fields(item, dialect)))
 
 
-def close_step(
-    closed: DeadLetterClosed, dialect: Dialect, environment: str | None = None
-) -> Step:
+def close_step(closed: DeadLetterClosed, dialect: Dialect, environment: str | None = None) -> Step:
     """Close a dead letter; with an environment, only if it belongs there."""
     return Step(
         "close_dead_letter",
