@@ -13,7 +13,7 @@ from datetime import datetime
 import msgspec
 
 from perdure.core.commit import Commit
-from perdure.core.effects import NO_EFFECTS, DeadLetterClosed, Key, payload_hash
+from perdure.core.effects import NO_EFFECTS, Key, payload_hash
 from perdure.errors import InvariantViolation, SequenceConflict
 from perdure.storage import rows
 from perdure.storage.advancing import advances, updates
@@ -307,29 +307,14 @@ def _close_dead_letters(
         if item.effects.dead_letter_closed is not None and index not in outcomes
     ]
     for closed, index, item in sorted(closings, key=lambda closing: closing[0].run_id):
-        [kept] = yield trip(close_step(closed, dialect, item.run.environment))
+        fields = rows.closing_fields(closed, dialect, item.run.environment)
+        [kept] = yield trip(Step("close_dead_letter", fields))
         if not kept:
             why = f"the dead letter of {closed.run_id} is not open any more"
             outcomes[index] = SequenceConflict(
                 item.run.id, item.expected_sequence, item.expected_sequence, why
             )
             yield trip(Many("drop_keys", rows.taken_key_fields(item, dialect)))
-
-
-def close_step(closed: DeadLetterClosed, dialect: Dialect, environment: str | None = None) -> Step:
-    """Close a dead letter; with an environment, only if it belongs there."""
-    return Step(
-        "close_dead_letter",
-        {
-            "environment": environment,
-            "run_id": dialect.key(closed.run_id),
-            "status": closed.status.value,
-            "closed_at": dialect.instant(closed.closed_at),
-            "closed_by": msgspec.json.encode(closed.closed_by).decode(),
-            "closed_reason": closed.closed_reason,
-            "replay_run_id": dialect.key(closed.replay_run_id),
-        },
-    )
 
 
 def _take_keys(
