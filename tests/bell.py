@@ -28,6 +28,14 @@ def wait_at(path: str, word: str = "") -> None:
         line.recv(1)
 
 
+def wait_for_word(path: str, word: str = "") -> str:
+    """Say one word, and wait for the one that the test answers."""
+    with socket.socket(socket.AF_UNIX) as line, line.makefile() as answer:
+        line.connect(path)
+        line.sendall(f"{word}\n".encode())
+        return answer.readline().strip()
+
+
 class Caller:
     """Somebody who rang."""
 
@@ -42,6 +50,9 @@ class Caller:
 
     def let_go(self) -> None:
         self.writer.close()
+
+    def answer(self, word: str) -> None:
+        self.writer.write(f"{word}\n".encode())
 
     async def gone(self) -> None:
         """Until the other side has hung up, or died."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import suppress
 
-from bell import ring, wait_at
+from bell import ring, wait_at, wait_for_word
 
 HERE = os.path.abspath(__file__)
 
@@ -68,6 +68,28 @@ def prolific(bell: str) -> None:
             os.wait()
     ring(bell, str(os.getppid()))
     wait_at(bell)
+
+
+def assassin(bell: str) -> None:
+    """Leaves an outsider behind, and attacks what watches over it as the test says."""
+    subprocess.Popen(command("outsider", bell))
+    attack = wait_for_word(bell, "assassin")
+    keeper = os.getppid()
+    match attack:
+        case "kill the keeper":
+            os.kill(keeper, signal.SIGKILL)
+        case "kill the guard":
+            os.kill(parent_of(keeper), signal.SIGKILL)
+        case "kill the keeper's group":
+            os.killpg(os.getpgid(keeper), signal.SIGKILL)
+        case "stop the keeper":
+            os.kill(keeper, signal.SIGSTOP)
+    stubborn(bell)
+
+
+def parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as stat:
+        return int(stat.read().rpartition(")")[2].split()[1])
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from perdure import App
 from perdure.storage import open_storage
 from perdure.storage.protocol import Storage
 from perdure.web.api import LOCAL, Api, ApiOptions
+from perdure.web.connections import ENOUGH, Room
 from perdure.web.server import _bind, _configuration
 from storage_kit import CLOCK
 from web_kit import make_key
@@ -37,12 +38,12 @@ class Quiet(uvicorn.Server):
 class Hall:
     """Many APIs behind one listener. A proxy in front of a server would look the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room = ENOUGH) -> None:
         self._apis: dict[str, Api] = {}
         self._numbers = count(1)
         self._listener = _bind("127.0.0.1", 0)
         self._loop = asyncio.new_event_loop()
-        self._server = Quiet(_configuration(self))  # type: ignore[arg-type]  # any ASGI app will do
+        self._server = Quiet(_configuration(self, room))  # type: ignore[arg-type]  # any ASGI app will do
         self._thread = threading.Thread(target=self._run, name="test-server", daemon=True)
         self._thread.start()
 

@@ -121,6 +121,7 @@ def test_a_problem_is_found_and_says_what_to_do(facts: Facts, code: Code, words:
     ("facts", "code"),
     [
         (seen(has_wal_reset_fault=True), Code.WAL_RESET_FAULT),
+        (seen(is_readable_by_others=True), Code.READABLE_BY_OTHERS),
         (seen(checkpoints=(3, MANY_CHECKPOINTS + 1)), Code.FORCED_CHECKPOINTS),
         (replace(HEALTHY, silent=("worker_1 on host",)), Code.SILENT_WORKERS),
         (hooks(state=WebhookState.FAILING, why="it answered 500"), Code.WEBHOOKS_FAILING),

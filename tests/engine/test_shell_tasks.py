@@ -376,6 +376,29 @@ async def test_without_its_keeper_a_command_ends(app: App, bell: Bell) -> None:
     assert (failure.kind, failure.type) == (FailureKind.CRASH, "KeeperDied")
 
 
+ATTACKS = ["kill the keeper", "kill the guard", "kill the keeper's group", "stop the keeper"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt orphans")
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_a_command_that_attacks_its_keeper_leaves_nothing_behind(
+    app: App, bell: Bell, attack: str
+) -> None:
+    task = app.shell_task("assassin", argv=command("assassin", bell.path), retry=ONCE)
+    async with app.worker(concurrency=1):
+        run = await task.trigger()
+        callers = {caller.word: caller for caller in [await bell.heard(), await bell.heard()]}
+        callers.pop("assassin").answer(attack)
+        [outsider] = callers
+        async with asyncio.timeout(PATIENCE):
+            await app.results.ended(run.id)
+        assert not is_there(int(outsider))
+
+    failure = (await run.get()).failure
+    assert failure is not None
+    assert (failure.kind, failure.type) == (FailureKind.CRASH, "KeeperDied")
+
+
 # Secrets
 
 

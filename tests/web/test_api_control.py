@@ -220,7 +220,7 @@ async def test_a_server_lives_and_is_ready(client: httpx.AsyncClient) -> None:
     assert (await client.get("/readyz")).json() == {"ok": True}
 
 
-async def test_a_server_without_its_storage_is_not_ready_and_says_why(
+async def test_a_server_without_its_storage_is_not_ready_and_says_no_more(
     client: httpx.AsyncClient, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away() -> None:
@@ -229,11 +229,9 @@ async def test_a_server_without_its_storage_is_not_ready_and_says_why(
     monkeypatch.setattr(api.home.app.storage, "check_schema", away)
     answer = await client.get("/readyz")
 
-    assert answer.status_code == 503
-    assert answer.json() == {
-        "ok": False,
-        "reason": "connection to postgresql://ada:[redacted]@db/runs refused",
-    }
+    assert (answer.status_code, answer.json()["ok"]) == (503, False)
+    assert "try again" in answer.json()["reason"]
+    assert "db/runs" not in answer.text
     assert (await client.get("/healthz")).status_code == 200
 
 

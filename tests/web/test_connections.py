@@ -48,10 +48,13 @@ class Crowd:
         self._stack = stack
 
     def come(self, count: int) -> list[socket.socket]:
-        return [
-            self._stack.enter_context(socket.create_connection(self._place, timeout=10))
-            for _ in range(count)
-        ]
+        """From two addresses in turn, since one alone may not have them all."""
+        sources = [("127.0.0.1", 0), ("127.0.0.2", 0)]
+        return [self._connect(sources[number % 2]) for number in range(count)]
+
+    def _connect(self, source: tuple[str, int]) -> socket.socket:
+        connection = socket.create_connection(self._place, timeout=10, source_address=source)
+        return self._stack.enter_context(connection)
 
 
 def _told(connection: socket.socket) -> str:
@@ -92,7 +95,7 @@ def _health(server: Server) -> int | None:
 async def test_a_head_that_does_not_come_is_not_waited_for(
     hall: Hall, sqlite_storage_url: str, monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "PATIENCE", 0.05)
+    monkeypatch.setattr(connections, "REQUEST_HEAD_TIMEOUT_S", 0.05)
     with served(hall, sqlite_storage_url) as address:
         host, port = address.removeprefix("http://").split("/")[0].split(":")
         reader, writer = await asyncio.open_connection(host, int(port))

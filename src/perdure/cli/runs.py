@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -210,10 +211,15 @@ async def bundle(app: App, as_json: bool, run_id: str, output: str | None) -> No
 
 def _write(path: str, text: str) -> None:
     try:
-        with open(path, "w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8", opener=_open_private) as file:
             file.write(text)
     except OSError as error:
         raise CommandFailed(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _open_private(path: str, flags: int) -> int:
+    """A new file is for its owner alone: a bundle holds payloads and results."""
+    return os.open(path, flags, 0o600)
 
 
 for command in (cancel, pause, reschedule, rerun, resume, retry):

@@ -33,6 +33,7 @@ class Code(StrEnum):
     SCHEMA = "schema"
     WAL_RESET_FAULT = "wal_reset_fault"
     LONG_LOG = "long_log"
+    READABLE_BY_OTHERS = "readable_by_others"
     LITTLE_SPACE = "little_space"
     AUTOVACUUM_OFF = "autovacuum_off"
     DEAD_ROWS = "dead_rows"
@@ -90,6 +91,7 @@ class Vitals(msgspec.Struct, frozen=True, kw_only=True):
     log_bytes: int | None = None
     log_held_bytes: int = 0
     """Bytes of the log that a reader keeps from being moved into the file."""
+    is_readable_by_others: bool = False
     free_bytes: int | None = None
     is_vacuumed: bool = True
     is_durable: bool = True
@@ -166,6 +168,13 @@ def _log(facts: Facts) -> Findings:
         words = f"The write-ahead log has {_size(vitals.log_bytes)}; a reader holds {held} of it."
         advice = "Look for a process that keeps a read transaction open, and end it."
         yield Finding(Code.LONG_LOG, True, words, advice)
+
+
+def _access(facts: Facts) -> Findings:
+    if facts.vitals.is_readable_by_others:
+        words = "Other users of this machine may read the database: payloads, results and logs."
+        advice = "Unless they should, take that away: chmod 600 for the file and those beside it."
+        yield Finding(Code.READABLE_BY_OTHERS, False, words, advice)
 
 
 def _space(facts: Facts) -> Findings:
@@ -294,7 +303,18 @@ def _webhooks(facts: Facts) -> Findings:
 
 
 _LOOKS: tuple[Callable[[Facts], Findings], ...] = (
-    *(_space, _log, _vacuum, _server, _transactions, _clock, _maintenance, _workers, _webhooks),
+    *(
+        _space,
+        _access,
+        _log,
+        _vacuum,
+        _server,
+        _transactions,
+        _clock,
+        _maintenance,
+        _workers,
+        _webhooks,
+    ),
 )
 
 

@@ -18,6 +18,9 @@ from perdure.errors import InvalidInput, InvalidValue, PayloadTooLarge
 MAX_DEPTH = 64
 DEFAULT_LIMIT = 1024 * 1024
 MAX_LABEL = 256
+YEARS = range(3, 9998)
+"""The years that an instant from outside may be in. The rest is for arithmetic with it: time
+zones, jitter and whole years before and after it."""
 
 NULL = msgspec.Raw(b"null")
 
@@ -61,6 +64,8 @@ def as_it_will_be_read(value: StructT, field: str) -> StructT:
     """Written and read once, so that what cannot be read back is never stored."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value), type=type(value))
+    except RecursionError as error:
+        raise _too_deep(field) from error
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, InvalidInput) as error:
         raise InvalidInput(field, f"cannot be kept: {error}") from error
 
@@ -86,9 +91,17 @@ def in_utc(instant: datetime, field: str) -> datetime:
         problem = f"must be an instant that says its time zone, not {instant!r}"
         raise InvalidInput(field, f"{problem}; e.g. datetime.now(UTC)")
     try:
-        return instant.astimezone(UTC)
+        moment = instant.astimezone(UTC)
     except OverflowError as error:
-        raise InvalidInput(field, "lies beyond the calendar") from error
+        raise _beyond_the_calendar(field) from error
+    if moment.year not in YEARS:
+        raise _beyond_the_calendar(field)
+    return moment
+
+
+def _beyond_the_calendar(field: str) -> InvalidInput:
+    years = f"the years {YEARS[0]} to {YEARS[-1]}"
+    return InvalidInput(field, f"lies beyond the calendar; it must be in {years}")
 
 
 def _dump(value: Any, field: str) -> bytes:

@@ -51,8 +51,12 @@ def some_time(value: Duration, field: str) -> timedelta:
 
 
 def text(value: object, field: str) -> str:
+    """Text that every database can compare with. Raises InvalidInput."""
     if not isinstance(value, str):
         raise InvalidInput(field, f"must be text, not {value!r:.80}")
+    if _UNKEEPABLE.search(value):
+        problem = f"must not hold NUL or lone surrogates, but is {value!r:.80}"
+        raise InvalidInput(field, problem)
     return value
 
 
@@ -120,10 +124,7 @@ def reason_of(reason: str | None, field: str = "reason") -> str | None:
     spaces only says nothing."""
     if reason is None:
         return None
-    if _UNKEEPABLE.search(text(reason, field)):
-        problem = f"must not hold NUL or lone surrogates, but is {reason!r:.80}"
-        raise InvalidInput(field, problem)
-    if len(reason) > MAX_MESSAGE:
+    if len(text(reason, field)) > MAX_MESSAGE:
         problem = f"must have at most {MAX_MESSAGE} characters, not {len(reason)}"
         raise InvalidInput(field, problem)
     return reason.strip() or None

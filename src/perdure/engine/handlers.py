@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.bounds import MAX_OUTPUT_BYTES
 from perdure.core.decide.lease import Evidence
 from perdure.core.run import Run
 from perdure.engine.calls import Call, ProcessCall, Surroundings, ThreadCall
@@ -21,7 +22,7 @@ from perdure.engine.handler import Handler
 from perdure.engine.loop_calls import LoopCall, Performer
 from perdure.engine.mailbox import Mailbox
 from perdure.engine.options import Executor
-from perdure.engine.outcome import Ending, HandedOver, Settled, not_executed
+from perdure.engine.outcome import Ending, HandedOver, Settled, not_executed, plain
 from perdure.engine.processes import Processes
 from perdure.engine.recorder import Finished
 from perdure.engine.run_logs import AttemptLog, RunLogs
@@ -214,7 +215,8 @@ class Handlers:
         elif isinstance(ending, Settled):
             self._report(Closed(run.id, token, ending.topics, is_stuck))
         else:
-            evidence = Evidence(execution_trace=call.trace(), output=call.context.output)
+            output = plain(call.context.output, MAX_OUTPUT_BYTES, "output")
+            evidence = Evidence(execution_trace=call.trace(), output=output)
             self._report(Finished(run, token, ending, evidence, is_stuck))
 
     def _report(self, report: Report) -> None:

@@ -301,13 +301,13 @@ def _after_our_own(trace: TracebackType | None) -> TracebackType | None:
     return begin or trace
 
 
-def plain(details: Any, limit: int = MAX_DETAILS) -> dict[str, Any] | None:
+def plain(details: Any, limit: int = MAX_DETAILS, field: str = "details") -> dict[str, Any] | None:
     """Details as JSON, whatever somebody put there: they must not spoil a commit."""
     if details is None:
         return None
     try:
         made = msgspec.to_builtins(details, enc_hook=repr, str_keys=True)
-        encode_value(made, field="details", limit=limit)
+        encode_value(made, field=field, limit=limit)
         return made if isinstance(made, dict) else {"value": made}
     except Exception as error:  # noqa: BLE001  # somebody's `__repr__`, a value within itself
         return {"left_out": clean_text(_text(error))}

@@ -102,7 +102,7 @@ class Recorder:
             table.LATE_OUTCOME.say(run_id=item.run.id)
             return False
         except Exception as error:  # noqa: BLE001  # it must not keep the others
-            item.ending = not_executed(error)
+            item.ending, item.evidence = not_executed(error), NO_EVIDENCE
             item.commit = self._commit_of(item, now, commit_id)
             table.OUTCOME_IMPOSSIBLE.say_with_error(run_id=item.run.id)
         return True

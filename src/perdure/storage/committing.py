@@ -13,7 +13,7 @@ from datetime import datetime
 import msgspec
 
 from perdure.core.commit import Commit
-from perdure.core.effects import NO_EFFECTS, DeadLetterClosed, Key, payload_hash
+from perdure.core.effects import NO_EFFECTS, Key, payload_hash
 from perdure.errors import InvariantViolation, SequenceConflict
 from perdure.storage import rows
 from perdure.storage.advancing import advances, updates
@@ -226,6 +226,8 @@ def _judge(item: Commit, found: Found, *, repeated: bool) -> Outcome | None:
     stored, run, expected = found.runs.get(item.run.id), item.run, item.expected_sequence
     if type(expected) is not int or expected < 0:
         return InvariantViolation(run.id, f"{expected!r} is not a sequence")
+    if stored is not None and stored.environment != run.environment:
+        return _refuse_foreign(item)
     if stored is not None and stored.sequence != expected:
         if found.commit_ids.get((run.id, expected + 1)) == item.commit_id:
             return Committed(run.id, run.sequence)
@@ -240,9 +242,14 @@ def _judge(item: Commit, found: Found, *, repeated: bool) -> Outcome | None:
     return None
 
 
+def _refuse_foreign(item: Commit) -> Outcome:
+    """Refuse a commit for a run of another environment, and say nothing about that run."""
+    expected = item.expected_sequence
+    why = None if expected > 0 else "its id cannot be used here; make another one"
+    return SequenceConflict(item.run.id, expected, None, why)
+
+
 def _contradiction(item: Commit, stored: Stored | None) -> str | None:
-    if stored is not None and stored.environment != item.run.environment:
-        return f"it belongs to environment {stored.environment}, not {item.run.environment}"
     for event in item.events:
         if event.run_id != item.run.id or event.environment != item.run.environment:
             return "its commit holds events of another run or environment"
@@ -300,27 +307,14 @@ def _close_dead_letters(
         if item.effects.dead_letter_closed is not None and index not in outcomes
     ]
     for closed, index, item in sorted(closings, key=lambda closing: closing[0].run_id):
-        [kept] = yield trip(close_step(closed, dialect))
+        fields = rows.closing_fields(closed, dialect, item.run.environment)
+        [kept] = yield trip(Step("close_dead_letter", fields))
         if not kept:
             why = f"the dead letter of {closed.run_id} is not open any more"
             outcomes[index] = SequenceConflict(
                 item.run.id, item.expected_sequence, item.expected_sequence, why
             )
             yield trip(Many("drop_keys", rows.taken_key_fields(item, dialect)))
-
-
-def close_step(closed: DeadLetterClosed, dialect: Dialect) -> Step:
-    return Step(
-        "close_dead_letter",
-        {
-            "run_id": dialect.key(closed.run_id),
-            "status": closed.status.value,
-            "closed_at": dialect.instant(closed.closed_at),
-            "closed_by": msgspec.json.encode(closed.closed_by).decode(),
-            "closed_reason": closed.closed_reason,
-            "replay_run_id": dialect.key(closed.replay_run_id),
-        },
-    )
 
 
 def _take_keys(

@@ -15,7 +15,6 @@ from perdure.core.lifecycle import TERMINAL, Status
 from perdure.core.run import is_run_id
 from perdure.errors import InvalidInput
 from perdure.storage import rows
-from perdure.storage.committing import close_step
 from perdure.storage.drifting import find_drift, find_strays
 from perdure.storage.oversight import Ended, LetterFilter, LetterPage
 from perdure.storage.protocol import RunFilter
@@ -179,7 +178,8 @@ def read_dead_letter(run_id: str, dialect: Dialect) -> Operation[DeadLetter | No
 
 
 def close_dead_letter(closed: DeadLetterClosed, dialect: Dialect) -> Operation[bool]:
-    [kept] = yield last_trip(close_step(closed, dialect))
+    fields = rows.closing_fields(closed, dialect)
+    [kept] = yield last_trip(Step("close_dead_letter", fields))
     return bool(kept)
 
 

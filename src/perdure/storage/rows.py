@@ -10,7 +10,7 @@ import msgspec
 
 from perdure.core.codec import decode_events, encode_events, encode_state, restore
 from perdure.core.commit import Commit
-from perdure.core.effects import DeadLetter, DeadLetterStatus, Key, payload_hash
+from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus, Key, payload_hash
 from perdure.core.failure import FailureKind
 from perdure.core.run import Actor, Run
 from perdure.storage.protocol import RecordedEvent
@@ -169,6 +169,21 @@ def dead_letter_fields(letter: DeadLetter, dialect: Dialect) -> Fields:
         "message": letter.message,
         "opened_at": dialect.instant(letter.opened_at),
         "status": letter.status.value,
+    }
+
+
+def closing_fields(
+    closed: DeadLetterClosed, dialect: Dialect, environment: str | None = None
+) -> Fields:
+    """With an environment, only a dead letter of that one is closed."""
+    return {
+        "environment": environment,
+        "run_id": dialect.key(closed.run_id),
+        "status": closed.status.value,
+        "closed_at": dialect.instant(closed.closed_at),
+        "closed_by": msgspec.json.encode(closed.closed_by).decode(),
+        "closed_reason": closed.closed_reason,
+        "replay_run_id": dialect.key(closed.replay_run_id),
     }
 
 

@@ -127,6 +127,14 @@ REQUEST_FAILED = Record(
     ("request_id",),
     "A bug; it was answered with 500.",
 )
+REQUEST_STORAGE_ERROR = Record(
+    "perdure.server",
+    WARNING,
+    "request %(request_id)s: %(error)s",
+    ("request_id", "error"),
+    "The storage could not do, or refused, what a request needed. The response names the request "
+    "id only.",
+)
 SERVER_READY = Record(
     "perdure.server", INFO, "server ready at %(address)s", ("address", "pid"), "It takes requests."
 )

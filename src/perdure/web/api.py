@@ -24,10 +24,10 @@ from perdure.core.audit_trail import AuditEntry
 from perdure.core.rates import Rate, make_rate
 from perdure.engine.app import App
 from perdure.engine.write import load
-from perdure.errors import PerdureError, RunNotFound, SequenceConflict
+from perdure.errors import RunNotFound, SequenceConflict
 from perdure.storage.wire import PROTOCOL_HEADER
 from perdure.telemetry import metrics, table
-from perdure.web.door import LOOPBACK_NAMES, SECURITY_HEADERS, Door
+from perdure.web.door import LOOPBACK_NAMES, ON_AUTHENTICATED, SECURITY_HEADERS, Door
 from perdure.web.ears import Ears
 from perdure.web.feed import Feed
 from perdure.web.keyring import Keyring
@@ -36,12 +36,14 @@ from perdure.web.problems import (
     Problem,
     Refusal,
     RequestRefused,
+    log_problem,
     problem_of,
     redact_problem,
     retry_after,
     with_error,
 )
 from perdure.web.reading import (
+    is_ambiguous,
     read_body,
     read_path,
     read_query,
@@ -147,6 +149,11 @@ class Api:
                 message["headers"] += [(k.encode(), v.encode()) for k, v in extra.items()]
             await send(message)
 
+        if is_ambiguous(scope):
+            response = self._problem(_ambiguous(), request_id)
+            response.headers["connection"] = "close"
+            await response(scope, receive, send_with_headers)
+            return
         try:
             await self._router(routable(scope), receive, send_with_headers)
         except HTTPException as error:
@@ -166,6 +173,8 @@ class Api:
         try:
             self.door.check_origin(request.headers)
             caller = await self.door.identify(route, request.headers)
+            if route.scope is not None:
+                _report_authenticated(request.scope)
             call = await self._call(route, request, caller, request_id)
             answer = await self._carry_out(route, call, request)
             response = _answer(route, call, answer)
@@ -273,8 +282,7 @@ def _answer(route: Route, call: Call, answer: Any) -> Response:
 
 
 def _problem(problem: Problem, error: Exception) -> Response:
-    if problem.status >= 500 and not isinstance(error, PerdureError):
-        table.REQUEST_FAILED.say_with_error(request_id=problem.request_id)
+    log_problem(error, problem.request_id)
     headers = {}
     if problem.status == 401:
         headers["www-authenticate"] = "Bearer"
@@ -289,6 +297,17 @@ def _unroutable(error: HTTPException, scope: Scope) -> RequestRefused:
         problem = f"{scope['method']} is not a method of {scope['path']!r:.200}"
         return RequestRefused(Refusal.METHOD_NOT_ALLOWED, problem)
     return RequestRefused(Refusal.NO_ROUTE, f"there is nothing at {scope['path']!r:.200}; {_WAY}")
+
+
+def _report_authenticated(scope: Scope) -> None:
+    on_authenticated = scope.get("state", {}).get(ON_AUTHENTICATED)
+    if on_authenticated is not None:
+        on_authenticated()
+
+
+def _ambiguous() -> RequestRefused:
+    problem = "send Content-Length or, with HTTP/1.1, Transfer-Encoding, not both"
+    return RequestRefused(Refusal.MALFORMED, problem)
 
 
 async def _sit_out(receive: Receive, send: Send) -> None:

@@ -1,13 +1,19 @@
-"""How many connections a server takes, and how long it waits for what they want.
+"""How many connections a server takes, and how long each may wait.
 
 Each costs a file descriptor, and a process that has none left cannot even refuse the next one. So
 there are always some to spare: for those who are refused, and for the storage.
+
+Every state in which a connection waits for its client has a deadline that the client cannot
+extend: the head of a request, the rest of a body after its response, a response that is not read.
+A connection that has not shown a valid key also counts against the share of its address.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections import Counter
+from enum import Enum
+from typing import Any, ClassVar
 
 import h11
 import msgspec
@@ -15,6 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
+from perdure.web.door import ON_AUTHENTICATED
 from perdure.web.problems import CONTENT_TYPE, Refusal, RequestRefused, problem_of
 
 MOST_CONNECTIONS = 4096
@@ -23,8 +30,15 @@ MOST_WAITING = 2048
 RESERVED = 256
 """Files for storage, webhooks and logs."""
 FEWEST = 16
-PATIENCE = 30.0
-"""Seconds for the head of a request."""
+REQUEST_HEAD_TIMEOUT_S = 30.0
+UNREAD_BODY_TIMEOUT_S = 5.0
+"""For the rest of a request's body, once its response has been sent."""
+RESPONSE_STALL_TIMEOUT_S = 30.0
+"""For a client to read from a response that fills the send buffer."""
+CLOSE_TIMEOUT_S = 5.0
+"""For a client to read the rest of a response, once the connection is to be closed."""
+UNAUTHENTICATED_SHARE = 0.5
+"""Of all connections: how many one address may have that have not shown a valid key."""
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -72,49 +86,123 @@ def _most_files() -> int | None:
 
 def taking(room: Room) -> type[Connection]:
     """Connections of a server that has so much room."""
-    return type("Connection", (Connection,), {"most": room.connections})
+    unauthenticated: Counter[str] = Counter()
+    fields = {"most": room.connections, "unauthenticated": unauthenticated}
+    return type("Connection", (Connection,), fields)
+
+
+class Phase(Enum):
+    """What a connection waits for. Only the first four have a deadline."""
+
+    HEAD = "the head of a request"
+    UNREAD_BODY = "the rest of a body whose request has been answered"
+    STALLED_RESPONSE = "the client to read a response"
+    CLOSING = "the client to read the last response"
+    SERVING = "the application"
 
 
 class Connection(H11Protocol):
-    """uvicorn's, but one too many is told so and closed at once, and so is one that has nothing
-    to say for too long."""
+    """uvicorn's connection with limits: on their number, on those of one address, and on the time
+    that each phase may take."""
 
     most = MOST_CONNECTIONS
+    unauthenticated: ClassVar[Counter[str]] = Counter()
+    """How many connections of each address have not shown a valid key."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.app_state = {**self.app_state, ON_AUTHENTICATED: self._uncount}
         self._timer: asyncio.TimerHandle | None = None
+        self._phase = Phase.SERVING
+        self._address: str | None = None
+        """The address whose share this connection counts against, if it does."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as there
         super().connection_made(transport)
+        self._count()
+        share = max(1, int(self.most * UNAUTHENTICATED_SHARE))
         if len(self.connections) > self.most:
-            problem = f"there are {self.most} connections already; come again later"
-            self._refuse(RequestRefused(Refusal.TOO_MANY_CONNECTIONS, problem))
-        else:
-            self._wait()
+            self._refuse_one_too_many(f"there are {self.most} connections already")
+        elif self.unauthenticated[self._address or ""] > share:
+            problem = f"this address has {share} connections that have not shown a valid key"
+            self._refuse_one_too_many(problem)
+        self._update_deadline()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._stop_waiting()
-        elif self._timer is None:
-            self._wait()
+        self._update_deadline()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._update_deadline()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._update_deadline()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._update_deadline()
+
+    def timeout_keep_alive_handler(self) -> None:
+        super().timeout_keep_alive_handler()
+        self._update_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
+        self._uncount()
+        self._stop_timer()
         super().connection_lost(exc)
 
-    def _wait(self) -> None:
-        self._timer = self.loop.call_later(PATIENCE, self._out_of_patience)
+    def _count(self) -> None:
+        self._address = self.client[0] if self.client else ""
+        self.unauthenticated[self._address] += 1
 
-    def _stop_waiting(self) -> None:
+    def _uncount(self) -> None:
+        if self._address is None:
+            return
+        self.unauthenticated[self._address] -= 1
+        if not self.unauthenticated[self._address]:
+            del self.unauthenticated[self._address]
+        self._address = None
+
+    def _update_deadline(self) -> None:
+        """Start the timer of the phase that has begun. Data within a phase does not extend it."""
+        phase = self._current_phase()
+        if phase is self._phase:
+            return
+        self._stop_timer()
+        self._phase = phase
+        if phase is not Phase.SERVING:
+            self._timer = self.loop.call_later(_timeout_of(phase), self._time_out)
+
+    def _current_phase(self) -> Phase:
+        if self.transport.is_closing():
+            return Phase.CLOSING
+        if self.flow.write_paused:
+            return Phase.STALLED_RESPONSE
+        if self.conn.their_state is h11.IDLE:
+            return Phase.HEAD
+        return Phase.UNREAD_BODY if self.conn.our_state is h11.DONE else Phase.SERVING
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _out_of_patience(self) -> None:
-        problem = f"the head of the request did not arrive within {PATIENCE:g} s"
-        self._refuse(RequestRefused(Refusal.BODY_TOO_SLOW, problem))
+    def _time_out(self) -> None:
+        self._timer = None
+        if self._phase is Phase.HEAD:
+            problem = f"the head of the request did not arrive within {REQUEST_HEAD_TIMEOUT_S:g} s"
+            self._refuse(RequestRefused(Refusal.BODY_TOO_SLOW, problem))
+        elif self._phase is Phase.UNREAD_BODY:
+            self.transport.close()
+        else:
+            self.transport.abort()
+        self._update_deadline()
+
+    def _refuse_one_too_many(self, problem: str) -> None:
+        error = RequestRefused(Refusal.TOO_MANY_CONNECTIONS, f"{problem}; come again later")
+        self._refuse(error)
 
     def _refuse(self, error: RequestRefused) -> None:
         problem = problem_of(error, "")
@@ -130,3 +218,16 @@ class Connection(H11Protocol):
         ]
         self.transport.write("\r\n".join(head).encode() + body)
         self.transport.close()
+
+
+def _timeout_of(phase: Phase) -> float:
+    """Seconds."""
+    match phase:
+        case Phase.HEAD:
+            return REQUEST_HEAD_TIMEOUT_S
+        case Phase.UNREAD_BODY:
+            return UNREAD_BODY_TIMEOUT_S
+        case Phase.STALLED_RESPONSE:
+            return RESPONSE_STALL_TIMEOUT_S
+        case _:
+            return CLOSE_TIMEOUT_S

@@ -15,6 +15,10 @@ from perdure.web.throttle import Throttle
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
+ON_AUTHENTICATED = "perdure.on_authenticated"
+"""The entry of a request's ASGI state, if the server has set it, that is called once the caller
+of a request is known."""
+
 SECURITY_HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
@@ -59,7 +63,7 @@ class Door:
             problem = f"this server is not {host!r:.80}; start it with --allow-host for that name"
             raise RequestRefused(Refusal.FOREIGN_HOST, problem)
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and _authority(origin) != host.lower():
             problem = f"pages of {origin!r:.80} may not call this server"
             raise RequestRefused(Refusal.FOREIGN_ORIGIN, problem)
         if headers.get("sec-fetch-site") in ("cross-site", "same-site"):
@@ -94,6 +98,14 @@ def _caller(key: ApiKey) -> Caller:
 
 def _actor(name: str) -> Actor:
     return Actor(ActorType.OPERATOR, name)
+
+
+def _authority(origin: str) -> str | None:
+    """Host and port of an origin; None if it is not a URL."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return None
 
 
 def _name(host: str) -> str:

@@ -84,7 +84,8 @@ class Keyring(Service):
         credential = read_credential(text.strip()) if scheme.lower() == "bearer" else None
         if credential is None:
             raise RequestRefused(Refusal.NOT_AUTHENTICATED, f"that is not a key; {_ADVICE}")
-        if credential.id not in self._known:
+        # For every reason, so that an unknown id takes as long as a wrong secret.
+        if not is_opened(self._known.get(credential.id), credential, self._app.time()):
             await self.refresh()
         key, now = self._known.get(credential.id), self._app.time()
         if not is_opened(key, credential, now) or key is None:

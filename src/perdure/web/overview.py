@@ -17,6 +17,7 @@ from perdure.storage.oversight import Ended
 from perdure.storage.protocol import Backlog
 from perdure.telemetry.prometheus import CONTENT_TYPE
 from perdure.web.openapi import document
+from perdure.web.problems import log_problem, problem_of
 from perdure.web.route import Call
 from perdure.web.views import Items
 from perdure.web.wishes import StatsQuery
@@ -176,7 +177,8 @@ async def readyz(call: Call) -> Health:
         return Health(False, f"the storage has not answered within {PATIENCE:g} s")
     except PerdureError as error:
         call.status = 503
-        return Health(False, call.at.view.text(str(error)))
+        log_problem(error, call.request_id)
+        return Health(False, problem_of(error, call.request_id).detail)
     return Health(True)
 
 

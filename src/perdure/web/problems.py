@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problems: one table from our error classes to statuses.
 
-A problem's `type` is `urn:perdure:problem:` and the name of the error, which is stable. What is
-no error of ours is told by its request id only; the log knows more.
+A problem's `type` is `urn:perdure:problem:` and the name of the error, which is stable. The text
+of an error that is not ours, or of a database, is only in the log, under the request id.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from perdure import errors as e
 from perdure.engine.redaction import Redactor
 from perdure.storage.wire import ErrorTold, error_told
+from perdure.telemetry import table
 
 URN = "urn:perdure:problem:"
 CONTENT_TYPE = "application/problem+json"
@@ -94,6 +95,9 @@ STATUSES: dict[type[e.PerdureError], int] = {
 }
 """The nearest base class counts; what has none here is a 500."""
 
+PRIVATE = (e.StorageUnavailable, e.StorageRefused)
+"""Errors whose text may be a database's: hosts, paths, statements and stored values."""
+
 RETRY_AFTER = 1.0
 _CALL = re.compile(r"\bapp\.(schedules|webhooks|workers)\.list\(\)")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -131,10 +135,29 @@ def problem_of(error: Exception, request_id: str) -> Problem:
         detail = f"something went wrong; the server's log tells what, under {request_id}"
         return _problem(Refusal.INTERNAL, 500, detail, request_id)
     fields: tuple[FieldProblem, ...] = ()
+    if isinstance(error, PRIVATE):
+        detail = describe_storage_error(error, request_id)
+        return _problem(slug_of(type(error)), status_of(type(error)), detail, request_id)
     if isinstance(error, e.InvalidInput):
         fields = (FieldProblem(error.field, error.problem),)
     slug, status = slug_of(type(error)), status_of(type(error))
     return _problem(slug, status, _over_http(str(error)), request_id, fields)
+
+
+def log_problem(error: Exception, request_id: str) -> None:
+    """Log what a response does not say."""
+    if isinstance(error, PRIVATE):
+        table.REQUEST_STORAGE_ERROR.say(request_id=request_id, error=str(error))
+    elif not isinstance(error, e.PerdureError):
+        table.REQUEST_FAILED.say_with_error(request_id=request_id)
+
+
+def describe_storage_error(error: e.StorageError, request_id: str) -> str:
+    """What a client may know of it."""
+    where = f"the server's log says why, under {request_id}"
+    if isinstance(error, e.StorageUnavailable):
+        return f"the storage cannot do this now; try again; {where}"
+    return f"the storage refused this; {where}"
 
 
 def _over_http(message: str) -> str:
@@ -158,6 +181,8 @@ def with_error(problem: Problem, error: BaseException | None) -> Problem:
     cause = error.__cause__ if isinstance(error, RequestRefused) else error
     if not isinstance(cause, e.PerdureError):
         return problem
+    if isinstance(cause, PRIVATE):
+        cause = type(cause)(problem.detail)
     return replace(problem, raised=error_told(cause))
 
 

@@ -16,8 +16,11 @@ from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Route
 from perdure.web.wishes import LONGEST_REASON
 
-PATIENCE = 30.0
-"""Seconds for a whole body."""
+REQUEST_BODY_TIMEOUT_S = 30.0
+"""For a whole body."""
+REQUEST_BODY_GRACE_S = 10.0
+"""For the first bytes of a body. From then on it must come at `MIN_BODY_BYTES_PER_S`."""
+MIN_BODY_BYTES_PER_S = 1024
 
 _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _NAMED = re.compile(r"field `(?P<name>[^`]*)`")
@@ -26,6 +29,15 @@ _JSON = re.compile(r"application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 
 _SLASH = "\udc2f"
 """A slash within a name. Decoding never makes a lone surrogate, so nothing else looks like it."""
+
+
+def is_ambiguous(scope: Scope) -> bool:
+    """Whether the end of the body depends on who reads it. A proxy in front of this server might
+    see another request in it."""
+    names = {name for name, _ in scope["headers"]}
+    if b"transfer-encoding" not in names:
+        return False
+    return b"content-length" in names or scope.get("http_version") == "1.0"
 
 
 def routable(scope: Scope) -> Scope:
@@ -39,8 +51,9 @@ def routable(scope: Scope) -> Scope:
 
 
 def read_path(request: Request) -> dict[str, str]:
-    """The names that stand in it."""
-    return {name: text.replace(_SLASH, "/") for name, text in request.path_params.items()}
+    """The names that stand in it. Raises InvalidInput."""
+    params = request.path_params.items()
+    return {name: _without_nul(text.replace(_SLASH, "/"), name) for name, text in params}
 
 
 def read_query(route: Route, request: Request) -> Any:
@@ -49,11 +62,18 @@ def read_query(route: Route, request: Request) -> Any:
     for name, value in request.query_params.multi_items():
         if name in given:
             raise InvalidInput(name, "is given more than once")
-        given[name] = value
+        given[name] = _without_nul(value, name)
     try:
         return msgspec.convert(given, route.query, strict=False)
     except msgspec.ValidationError as error:
         raise misfit(error) from error
+
+
+def _without_nul(text: str, field: str) -> str:
+    """PostgreSQL has no text with that character."""
+    if "\0" in text:
+        raise InvalidInput(field, "must not hold the character NUL")
+    return text
 
 
 async def read_body(route: Route, request: Request, most: int) -> Any:
@@ -81,19 +101,26 @@ async def _receive(request: Request, most: int) -> bytes:
         raise _too_large(most)
     pieces: list[bytes] = []
     size = 0
+    began = asyncio.get_running_loop().time()
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout_at(began + _body_timeout(0)) as deadline:
             async for piece in request.stream():
                 size += len(piece)
                 if size > most:
                     raise _too_large(most)
                 pieces.append(piece)
+                deadline.reschedule(began + _body_timeout(size))
     except TimeoutError:
-        problem = f"the body did not arrive within {PATIENCE:g} s"
-        raise RequestRefused(Refusal.BODY_TOO_SLOW, problem) from None
+        raise _too_slow() from None
     except ClientDisconnect:
         raise RequestRefused(Refusal.MALFORMED, "the body was cut off") from None
     return b"".join(pieces)
+
+
+def _body_timeout(received: int) -> float:
+    """Seconds in which a body must be complete, after so many bytes of it."""
+    earned = REQUEST_BODY_GRACE_S + received / MIN_BODY_BYTES_PER_S
+    return min(earned, REQUEST_BODY_TIMEOUT_S)
 
 
 def read_sequence(header: str | None) -> int | None:
@@ -112,6 +139,13 @@ def read_reason(header: str | None) -> str | None:
     if reason is not None and len(reason) > LONGEST_REASON:
         raise InvalidInput("X-Reason", f"must have {LONGEST_REASON} characters at most")
     return reason
+
+
+def _too_slow() -> RequestRefused:
+    pace = (
+        f"at {MIN_BODY_BYTES_PER_S} bytes/s or more, all of it within {REQUEST_BODY_TIMEOUT_S:g} s"
+    )
+    return RequestRefused(Refusal.BODY_TOO_SLOW, f"the body came too slowly; send it {pace}")
 
 
 def _too_large(most: int) -> RequestRefused:

@@ -12,7 +12,7 @@ from perdure.engine.asking import Wish
 from perdure.engine.bulk import refuse_reserved
 from perdure.engine.handle import RunHandle
 from perdure.engine.reading_logs import Bundle
-from perdure.web.problems import Problem, problem_of
+from perdure.web.problems import Problem, log_problem, problem_of
 from perdure.web.route import Call
 from perdure.web.views import (
     AttemptView,
@@ -187,5 +187,6 @@ def made_of(call: Call, made: RunHandle[Any]) -> Triggered:
 
 def _item(call: Call, made: RunHandle[Any] | Exception) -> BatchItem:
     if isinstance(made, Exception):
+        log_problem(made, call.request_id)
         return BatchItem(problem=problem_of(made, call.request_id))
     return BatchItem(made.id, made.created)

@@ -270,6 +270,8 @@ def check_policy(policy: Policy) -> None:
 
 
 def _check_annotations(new: NewRun) -> None:
+    if not isinstance(new.tags, dict | None):
+        raise InvalidInput("tags", f"must be names with a text each, not {new.tags!r:.80}")
     if len(new.tags or ()) > MAX_TAGS:
         raise InvalidInput("tags", f"at most {MAX_TAGS} are allowed")
     for key, value in (new.tags or {}).items():

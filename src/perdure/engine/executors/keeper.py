@@ -6,6 +6,11 @@ adopts orphans (Linux), and when the worker's end of `control` closes, however t
 kills all it has. It lives in an interpreter of its own, one for every command: it imports nothing
 of Perdure's, and as little else as it can.
 
+A command may kill its keeper. So the keeper has a guard (Linux): its parent, which adopts what the
+keeper leaves behind and kills it. The two watch each other: if the guard is killed, the keeper
+ends everything. They are in different sessions and process groups, so no single signal reaches
+both. A command that kills both, one right after the other, escapes.
+
 To the keeper: `T` (ask the command to stop), `K` (kill it). From it, once nothing is left:
 `code 0`, `signal 9`, or `error …` if the command could not be started.
 """
@@ -31,11 +36,42 @@ _buried: dict[int, int] = {}
 
 def main(control: int, argv: list[str]) -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    if sys.platform == "linux":
+        keeper = os.fork()
+        if keeper:
+            _guard(keeper)
+        os.setsid()
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _keep(control, argv)
+
+
+def _guard(keeper: int) -> None:
+    """Wait for the keeper's end, kill what is left, and exit. `control` stays open until then, so
+    the worker hears of the end when nothing is left."""
+    signal.signal(signal.SIGTERM, lambda *_: _signal(os.kill, keeper, signal.SIGTERM))
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _let_go_of_the_streams()
+    while _is_stopped(os.waitid(os.P_PID, keeper, os.WEXITED | os.WSTOPPED)):
+        os.kill(keeper, signal.SIGKILL)
+    while orphans := _orphans(keeper):
+        _kill_orphans(orphans)
+    os._exit(0)
+
+
+def _is_stopped(status: os.waitid_result | None) -> bool:
+    """Whether the keeper stands still, which only a signal from elsewhere can do."""
+    return status is not None and status.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED)
+
+
+def _keep(control: int, argv: list[str]) -> None:
+    parent = os.getppid()
     children = _on_news_of_children()
     command, problem = _start(argv, control)
     # The worker may be gone although `control` is open: a process it had forked may hold it.
     signal.signal(signal.SIGTERM, lambda *_: _leave(command))
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        _leave(command)
     _let_go_of_the_streams()
     if not problem:
         _watch(command, control, children)
@@ -90,10 +126,7 @@ def _end_all(command: int) -> int:
     while not _is_dead(command):
         select.select([], [], [], _LOOK_AGAIN_SECONDS)
     while orphans := _orphans(command):
-        for pid in orphans:
-            _signal(os.kill, pid, signal.SIGKILL)
-        _bury_orphans(command)
-        select.select([], [], [], _LOOK_AGAIN_SECONDS)
+        _kill_orphans(orphans)
     return _buried[command] if command in _buried else os.waitpid(command, 0)[1]
 
 
@@ -110,6 +143,13 @@ def _is_dead(command: int) -> bool:
 def _bury_orphans(command: int) -> None:
     for pid in _orphans(command):
         os.waitpid(pid, os.WNOHANG)
+
+
+def _kill_orphans(orphans: list[int]) -> None:
+    for pid in orphans:
+        _signal(os.kill, pid, signal.SIGKILL)
+        os.waitpid(pid, os.WNOHANG)
+    select.select([], [], [], _LOOK_AGAIN_SECONDS)
 
 
 def _signal(send: Callable[[int, int], None], whom: int, number: int) -> bool:

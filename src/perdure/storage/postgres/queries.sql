@@ -233,11 +233,13 @@ SELECT run_id, environment, task, queue, occurrence_key, reason,
        failure_kind text, fingerprint text, message text, opened_at timestamptz, status text);
 
 -- name: close_dead_letter
--- The guard: one that was closed before stays as it is, and no row comes back.
+-- The guard: one that was closed before stays as it is, and no row comes back. So does one of
+-- another environment, if one is given.
 UPDATE perdure_dead_letters
    SET status = :status, closed_at = :closed_at, closed_by = :closed_by,
        closed_reason = :closed_reason, replay_run_id = :replay_run_id
  WHERE run_id = :run_id AND closed_at IS NULL
+   AND (:environment::text IS NULL OR environment = :environment)
 RETURNING run_id;
 
 -- name: find_dead_letters

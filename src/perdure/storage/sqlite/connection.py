@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from perdure.errors import StorageError, StorageRefused, StorageUnavailable
 from perdure.storage.sql import Query, load_queries, repeated, row_parameters
 from perdure.storage.sql_storage import AlreadyStored
+from perdure.storage.sqlite.files import create_private_file
 from perdure.storage.steps import Bulk, Many, Operation, Row, Rows, Statement, Trip
 
 T = TypeVar("T")
@@ -84,6 +85,7 @@ class Connection:
         factory: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> None:
         self._on_statement = on_statement
+        create_private_file(path)
         try:
             self.raw = sqlite3.connect(
                 path,

@@ -22,6 +22,7 @@ from pathlib import Path
 from perdure.errors import StorageUnavailable
 from perdure.storage.protocol import Clock
 from perdure.storage.sqlite.connection import Connection, translated
+from perdure.storage.sqlite.files import make_private
 from perdure.storage.topics import pack, unpack
 
 OnTopics = Callable[[frozenset[str] | None], None]
@@ -80,6 +81,7 @@ class SocketHints:
         with _socket() as ear:
             try:
                 ear.bind(str(address))
+                make_private(address)
             except OSError as error:
                 raise StorageUnavailable(f"no socket in {self._directory}: {error}") from error
             self._own.add(address.name)

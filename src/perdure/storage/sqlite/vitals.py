@@ -8,6 +8,7 @@ import sqlite3
 
 from perdure.core.doctor import Vitals
 from perdure.storage.sqlite.checkpoint import has_wal_reset_fault
+from perdure.storage.sqlite.files import is_readable_by_others
 
 
 def read_vitals(path: str) -> Vitals:
@@ -17,6 +18,7 @@ def read_vitals(path: str) -> Vitals:
         bytes=_size(path),
         has_wal_reset_fault=has_wal_reset_fault(),
         log_bytes=_size(log),
+        is_readable_by_others=is_readable_by_others(path),
         free_bytes=shutil.disk_usage(os.path.dirname(os.path.abspath(path))).free,
     )
 
