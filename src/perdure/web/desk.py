@@ -29,7 +29,7 @@ from perdure.engine.catalogue import (
 )
 from perdure.engine.keys import Scope
 from perdure.engine.showing import Showing
-from perdure.engine.webhooks.hook import Hook
+from perdure.engine.webhooks.hook import decode_hook
 from perdure.errors import AccessRefused, InvalidInput, PerdureError
 from perdure.storage.operations import Hello, Hints
 from perdure.storage.protocol import (
@@ -235,6 +235,7 @@ class Desk:
     async def put_webhook(
         self, webhook: StoredWebhook, posted: Sequence[StoredDelivery], keep: int
     ) -> bool:
+        decode_hook(webhook)
         if webhook.version > 1 and not await self._has_webhook(webhook.id):
             return False
         return await self._storage.put_webhook(webhook, posted, keep=keep)
@@ -244,7 +245,10 @@ class Desk:
         return found if self._works else [self._hook_shown(it) for it in found]
 
     def _hook_shown(self, found: StoredWebhook) -> StoredWebhook:
-        hook = msgspec.json.decode(found.body, type=Hook)
+        try:
+            hook = decode_hook(found)
+        except InvalidInput:
+            return replace(found, body="{}")
         return replace(found, body=_text(self._showing.shown(hook)))
 
     async def delete_webhook(self, webhook_id: str) -> bool:
