@@ -83,7 +83,8 @@ class Desk:
 
     async def hear(self, session: str, wait: float) -> Hints:
         name = (self._call.caller.id, self.environment, check_label(session, "session"))
-        return await self._call.api.ears.hear(name, self._call.app, wait)
+        hints = self._call.api.ears.hear(name, self._call.app, wait)
+        return await self._call.api.keyring.run_while_valid(self._call.caller, hints)
 
     async def notify(self, topics: frozenset[str]) -> None:
         self._call.app.hints.publish(of_environment(topics, self.environment))
