@@ -325,6 +325,23 @@ async def _log(url: str) -> list[tuple[str, str | None, str | None]]:
         return [(it.action, it.target, it.reason) for it in entries]
 
 
+def test_the_command_line_rotates_no_key_that_may_do_more(office: Office) -> None:
+    wide = office.beside("keys", "create", "wide", "--scope", "operate", "--json").json
+    narrow = office.beside("keys", "create", "narrow", "--scope", "admin", "--json").json
+
+    refused = office.afar("keys", "rotate", wide["id"], scopes=("admin",))
+    rotated = office.afar("keys", "rotate", narrow["id"], "--json", scopes=("admin",))
+    beside = office.beside("keys", "rotate", wide["id"], "--by", "grace")
+    listed = {it["id"]: it for it in told(office.beside("keys", "list", "--json"))}
+
+    assert refused.code == 1
+    assert "no key that may do more than itself: operate" in refused.err
+    assert (rotated.code, beside.code) == (0, 0)
+    assert listed[narrow["id"]]["rotated_by"]["id"].startswith("admin (")
+    assert listed[wide["id"]]["rotated_by"]["id"] == "grace"
+    assert "by grace" in office.beside("keys", "list").out
+
+
 # What a key does not open
 
 NEEDED = {

@@ -34,6 +34,7 @@ from perdure.errors import StorageUnavailable
 
 SECOND = timedelta(seconds=1)
 DISABLED = WebhookState.DISABLED
+QUARANTINED = WebhookState.QUARANTINED
 VITALS = Vitals(
     database="PostgreSQL 16.1",
     bytes=2**20,
@@ -104,6 +105,7 @@ def test_nothing_is_found_where_all_is_well() -> None:
         (replace(HEALTHY, stuck=("queue:mail",)), Code.STUCK_GATES, "queue:mail"),
         (replace(HEALTHY, unserved=QUEUES), Code.UNSERVED_QUEUES, "queue4 and 2 more"),
         (hooks(state=DISABLED, why="gone"), Code.WEBHOOKS_DISABLED, "billing is disabled: gone"),
+        (hooks(state=QUARANTINED, why="no JSON"), Code.WEBHOOKS_QUARANTINED, "skipped: no JSON"),
         (hooks(behind=301 * SECOND), Code.WEBHOOKS_BEHIND, "billing (0:05:01)"),
         (hooks(gap=True), Code.WEBHOOKS_MISSED, "told of them: billing"),
     ],

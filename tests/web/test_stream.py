@@ -14,11 +14,12 @@ import pytest
 import pytest_asyncio
 
 from perdure import App
+from perdure.engine.keys import Keys
 from perdure.web import feed, stream
 from perdure.web.api import LOCAL, Api
 from perdure.web.feed import Feed, Question, Stream
 from perdure.web.wishes import StreamQuery
-from web_kit import Server, make_key, serving, shop
+from web_kit import ADA, Server, make_key, serving, shop
 
 
 @pytest_asyncio.fixture
@@ -258,3 +259,20 @@ def _scope(path: str) -> dict[str, Any]:
         "client": ("127.0.0.1", 1),
         "server": ("127.0.0.1", 80),
     }
+
+
+async def test_a_stream_of_a_key_that_is_revoked_elsewhere_ends_and_stays_shut(
+    app: App, server: Server
+) -> None:
+    made = await Keys(app).create("k", ["read"], by=ADA)
+
+    async with listening(server.address, key=made.text) as told:
+        await Keys(app).revoke(made.key.id, by=ADA)
+        end = await told.next()
+    async with httpx.AsyncClient(base_url=server.address, timeout=30) as client:
+        bearer = {"authorization": f"Bearer {made.text}"}
+        again = await client.get("/v1/stream", headers=bearer)
+
+    assert (end["event"], end["data"]["type"]) == ("end", "urn:perdure:problem:key-revoked")
+    assert "by ada" in end["data"]["detail"]
+    assert again.status_code == 401

@@ -79,7 +79,8 @@ async def _schedules(storage: Storage, environment: str) -> Names:
 async def _webhooks(storage: Storage, environment: str) -> Names:
     from perdure.engine.webhooks.hook import read_hooks
 
-    return {it.name: "" for it in await read_hooks(storage, environment)}
+    hooks, quarantined = await read_hooks(storage, environment)
+    return dict.fromkeys([it.name for it in hooks] + [it.name for it in quarantined], "")
 
 
 async def _workers(storage: Storage, environment: str) -> Names:

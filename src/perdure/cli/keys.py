@@ -52,10 +52,11 @@ async def list_keys(app: App, as_json: bool) -> None:
     found = await keys_of(app).list()
     now = app.time()
     rows = [
-        (k.id, k.name, k.environment, ",".join(k.scopes), _state(k, now), k.last_used_at or "never")
+        (k.id, k.name, k.environment, ",".join(k.scopes), _state(k, now),
+         k.last_used_at or "never", _rotation(k))
         for k in found
-    ]
-    text = table(("KEY", "NAME", "ENVIRONMENT", "SCOPES", "STATE", "LAST USED"), rows)
+    ]  # fmt: skip
+    text = table(("KEY", "NAME", "ENVIRONMENT", "SCOPES", "STATE", "LAST USED", "ROTATED"), rows)
     answer(as_json, [_data(key) for key in found], text if rows else "There are none.")
 
 
@@ -66,9 +67,10 @@ async def list_keys(app: App, as_json: bool) -> None:
 @on_database
 async def revoke(app: App, as_json: bool, key_id: str, reason: str | None, by: str | None) -> None:
     """End a key. Servers know within seconds."""
+    from perdure.engine.door import actor_of
     from perdure.engine.keys import keys_of
 
-    key = await keys_of(app).revoke(key_id)
+    key = await keys_of(app).revoke(key_id, by=actor_of(operator(by)))
     await audited(app, by, "revoke_key", key.id, reason)
     answer(as_json, _data(key), f"{key.id} ({key.name}) opens nothing any more.")
 
@@ -80,9 +82,11 @@ async def revoke(app: App, as_json: bool, key_id: str, reason: str | None, by: s
 @on_database
 async def rotate(app: App, as_json: bool, key_id: str, overlap: str, by: str | None) -> None:
     """Another text for the same key; the old one stays good for a while."""
+    from perdure.engine.door import actor_of
     from perdure.engine.keys import keys_of
 
-    made = await keys_of(app).rotate(key_id, duration_of(overlap, "--overlap"))
+    length, actor = duration_of(overlap, "--overlap"), actor_of(operator(by))
+    made = await keys_of(app).rotate(key_id, length, by=actor)
     await audited(app, by, "rotate_key", made.key.id)
     _show(as_json, made)
 
@@ -102,7 +106,14 @@ def _data(key: ApiKey) -> dict[str, Any]:
     return data
 
 
+def _rotation(key: ApiKey) -> str:
+    """When the key was last rotated, and by whom."""
+    if key.rotated_at is None:
+        return "never"
+    return f"{key.rotated_at} by {key.rotated_by.id if key.rotated_by else 'unknown'}"
+
+
 def _state(key: ApiKey, now: Any) -> str:
     if key.revoked_at is not None:
-        return "revoked"
+        return "revoked" if key.revoked_by is None else f"revoked by {key.revoked_by.id}"
     return "valid" if key.is_valid(now) else "expired"

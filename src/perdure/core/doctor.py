@@ -53,6 +53,7 @@ class Code(StrEnum):
     WEBHOOKS_FAILING = "webhooks_failing"
     WEBHOOKS_BEHIND = "webhooks_behind"
     WEBHOOKS_MISSED = "webhooks_missed"
+    WEBHOOKS_QUARANTINED = "webhooks_quarantined"
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -290,6 +291,13 @@ def _webhooks(facts: Facts) -> Findings:
             words = f"Webhook {hook.name} is failing: {hook.why}."
             advice = f"It is tried again by itself; `perdure webhooks show {hook.name}` tells when."
             yield Finding(Code.WEBHOOKS_FAILING, False, words, advice)
+        elif hook.state is WebhookState.QUARANTINED:
+            words = f"Webhook {hook.name} cannot be read and is skipped: {hook.why}."
+            advice = (
+                f"`perdure webhooks delete {hook.name}`, then create it again; if newer code wrote "
+                "it, update this code instead."
+            )
+            yield Finding(Code.WEBHOOKS_QUARANTINED, True, words, advice)
     behind = [f"{it.name} ({it.behind})" for it in facts.webhooks if it.behind > WEBHOOK_LATE]
     if behind:
         words = f"Nobody has told webhooks what waits for them: {_some(behind)}."

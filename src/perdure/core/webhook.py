@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 from msgspec.structs import replace
@@ -19,10 +20,18 @@ from perdure.core.alias import resolve_status
 from perdure.core.lifecycle import EventType
 from perdure.core.retry import Backoff, retry_delay
 from perdure.core.run import Run
-from perdure.core.values import Instant, check_label
+from perdure.core.values import Instant, check_label, in_utc
 from perdure.errors import InvalidInput
 
 EVERYTHING = "run.*"
+MAX_EVENTS = 100
+MAX_DONE = 10_000
+"""Messages that may have been delivered beyond the cursor. One page of the feed needs far fewer."""
+MAX_ID_LENGTH = 200
+YEARS = range(1970, 9999)
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+Id = Annotated[str, msgspec.Meta(max_length=MAX_ID_LENGTH)]
 
 
 class Interest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,6 +67,8 @@ def check_interest(interest: Interest) -> Interest:
     """Raises InvalidInput."""
     if not interest.events:
         raise InvalidInput("events", f"name at least one, e.g. run.failed, or {EVERYTHING}")
+    if len(interest.events) > MAX_EVENTS:
+        raise InvalidInput("events", f"must be at most {MAX_EVENTS}, not {len(interest.events)}")
     known = (EVERYTHING, *EventType)
     for event in interest.events:
         if event not in known:
@@ -84,7 +95,7 @@ class Hold(msgspec.Struct, frozen=True):
     """A sender is at work. Nobody else begins until then; whoever has another token by the time
     it is done has been overtaken."""
 
-    token: str
+    token: Id
     until: Instant
 
 
@@ -99,19 +110,19 @@ class Gap(msgspec.Struct, frozen=True):
     """Changes after `after` were pruned before they were told, the last of them at `until`."""
 
     at: Instant
-    after: str
-    until: str
+    after: Id
+    until: Id
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far a webhook has been told. `not_before`: what occurred earlier is passed by."""
 
-    cursor: str
+    cursor: Id
     not_before: Instant | None = None
-    done: tuple[str, ...] = ()
-    posts: int = 0
+    done: Annotated[tuple[Id, ...], msgspec.Meta(max_length=MAX_DONE)] = ()
+    posts: Count = 0
     delivered_at: Instant | None = None
-    failures: int = 0
+    failures: Count = 0
     failing_since: Instant | None = None
     next_try_at: Instant | None = None
     why: str | None = None
@@ -129,13 +140,42 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.hold is not None and self.hold.token == token
 
 
+def check_progress(progress: Progress) -> Progress:
+    """Return it. Raise InvalidInput for an instant without a zone or outside `YEARS`."""
+    hold, disabled, gap = progress.hold, progress.disabled, progress.gap
+    instants = {
+        "not_before": progress.not_before,
+        "delivered_at": progress.delivered_at,
+        "failing_since": progress.failing_since,
+        "next_try_at": progress.next_try_at,
+        "hold.until": None if hold is None else hold.until,
+        "disabled.at": None if disabled is None else disabled.at,
+        "gap.at": None if gap is None else gap.at,
+    }
+    for name, instant in instants.items():
+        if instant is not None:
+            check_instant(instant, f"progress.{name}")
+    return progress
+
+
+def check_instant(instant: datetime, field: str) -> datetime:
+    """Return it in UTC. Raise InvalidInput if it has no zone or lies outside `YEARS`."""
+    moment = in_utc(instant, field)
+    if moment.year not in YEARS:
+        problem = f"must lie in the years {YEARS.start} to {YEARS.stop - 1}, not {moment.year}"
+        raise InvalidInput(field, problem)
+    return moment
+
+
 class WebhookState(StrEnum):
-    """How a webhook is. Failing ones are tried again; disabled ones wait for somebody."""
+    """How a webhook is. Failing ones are tried again; disabled ones wait for somebody; quarantined
+    ones cannot be read and are skipped."""
 
     ACTIVE = "active"
     FAILING = "failing"
     PAUSED = "paused"
     DISABLED = "disabled"
+    QUARANTINED = "quarantined"
 
 
 def state_of(progress: Progress, *, enabled: bool) -> WebhookState:

@@ -19,8 +19,9 @@ from perdure.core.doctor import (
 from perdure.core.limits import Gate
 from perdure.core.webhook import WebhookState
 from perdure.engine.catalogue import WorkerEntry, known_workers
+from perdure.engine.showing import Showing
 from perdure.engine.webhooks.hook import Hook, read_hooks
-from perdure.errors import SchemaMismatch, StorageError
+from perdure.errors import InvalidInput, SchemaMismatch, StorageError
 from perdure.storage.protocol import Storage
 
 if TYPE_CHECKING:
@@ -89,14 +90,26 @@ async def _unserved(app: App, storage: Storage, live: list[WorkerEntry]) -> tupl
 
 
 async def _webhooks(app: App, storage: Storage, now: datetime) -> tuple[WebhookFact, ...]:
-    hooks = await read_hooks(storage, app.environment)
-    return tuple([await _webhook(hook, storage, now) for hook in hooks])
+    hooks, quarantined = await read_hooks(storage, app.environment)
+    facts = [await _webhook(hook, storage, now) for hook in hooks]
+    facts += [
+        WebhookFact(
+            name=hook.name,
+            state=WebhookState.QUARANTINED,
+            why=str(Showing(app.redact).text(hook.why)),
+        )
+        for hook in quarantined
+    ]
+    return tuple(facts)
 
 
 async def _webhook(hook: Hook, storage: Storage, now: datetime) -> WebhookFact:
     """One that is paused, disabled or failing has a reason to be behind."""
     progress = hook.progress
-    waiting = await storage.changes(progress.cursor, limit=1)
+    try:
+        waiting = await storage.changes(progress.cursor, limit=1)
+    except InvalidInput as error:
+        return WebhookFact(name=hook.name, state=WebhookState.QUARANTINED, why=str(error))
     is_idle = hook.state is not WebhookState.ACTIVE or not waiting
     return WebhookFact(
         name=hook.name,

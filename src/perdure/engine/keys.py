@@ -21,7 +21,7 @@ from perdure.engine.catalogue import MOST_CONFLICTS
 from perdure.engine.credential import Credential, hash_secret, make_credential, same
 from perdure.engine.door import OPERATOR, By, Duration, actor_of, choice, duration, some_time
 from perdure.engine.keywords import explain_methods
-from perdure.errors import InvalidInput, KeyNotFound, StorageUnavailable
+from perdure.errors import AccessRefused, InvalidInput, KeyNotFound, StorageUnavailable
 from perdure.storage.protocol import Record, Storage
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ HOME = ""
 """Keys of all environments are kept together, where no environment can be."""
 
 OVERLAP = timedelta(hours=24)
+MAX_VALID_SECRETS = 10
+"""Secrets of one key that may be valid at the same time, because their overlaps are not over."""
+MAX_ENDED_SECRETS = 10
+"""Secrets that are kept after their end, so that a client that shows one learns of the rotation."""
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -47,11 +51,14 @@ class Scope(StrEnum):
 
 
 class Secret(msgspec.Struct, frozen=True, kw_only=True):
-    """One secret of a key, as it is kept."""
+    """One secret of a key, as it is kept. `replaced_at` and `replaced_by` tell of the rotation
+    that ended it, at once or after an overlap."""
 
     hash: str
     made_at: Instant
     ends_at: Instant | None = None
+    replaced_at: Instant | None = None
+    replaced_by: Actor | None = None
 
     def is_good(self, now: datetime) -> bool:
         return self.ends_at is None or now < self.ends_at
@@ -72,6 +79,9 @@ class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     created_by: Actor
     expires_at: Instant | None = None
     revoked_at: Instant | None = None
+    revoked_by: Actor | None = None
+    rotated_at: Instant | None = None
+    rotated_by: Actor | None = None
     last_used_at: Instant | None = None
     secrets: tuple[Secret, ...] = ()
     version: int = 0
@@ -92,16 +102,44 @@ class NewKey(msgspec.Struct, frozen=True):
     text: str
 
 
+class Grantor(msgspec.Struct, frozen=True, kw_only=True):
+    """An authenticated caller that manages keys. It sees those of its environment, and hands out
+    the text of none that may do more, or longer, than the caller itself."""
+
+    id: str
+    environment: str
+    scopes: frozenset[Scope]
+    expires_at: datetime | None = None
+
+    def check(self, key: ApiKey) -> None:
+        """Raise AccessRefused if the caller may not receive the text of this key."""
+        if key.environment != self.environment:
+            raise AccessRefused(f"a key gives none of the environment {key.environment!r:.80}")
+        wider = ", ".join(sorted(set(key.scopes) - self.scopes))
+        if wider:
+            raise AccessRefused(f"a key gives no key that may do more than itself: {wider}")
+        if self._is_outlived_by(key):
+            problem = f"a key gives no key that outlives itself: it ends at {self.expires_at}"
+            raise AccessRefused(f"{problem}; give an expires_in that ends before")
+
+    def _is_outlived_by(self, key: ApiKey) -> bool:
+        if self.expires_at is None or key.id == self.id:
+            return False
+        return key.expires_at is None or key.expires_at > self.expires_at
+
+
 @explain_methods
 class Keys:
-    """All keys of a database, whatever their environment."""
+    """All keys of a database, whatever their environment; for a `grantor`, those it may manage.
+    Without one the caller has the database itself, and may do everything."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, grantor: Grantor | None = None) -> None:
         self._app = app
+        self._grantor = grantor
 
     async def list(self) -> Sequence[ApiKey]:
         """All of them, revoked ones too, oldest first."""
-        return sorted(await read_keys(self._app.storage), key=lambda key: key.created_at)
+        return sorted((await self._read()).values(), key=lambda key: key.created_at)
 
     async def create(
         self,
@@ -126,29 +164,40 @@ class Keys:
             expires_at=None if lifetime is None else now + lifetime,
             secrets=(Secret(hash=hash_secret(credential.secret), made_at=now),),
         )
+        self._check_grant(key)
         return NewKey(await self._put(key), text)
 
-    async def revoke(self, key_id: str) -> ApiKey:
-        """From now on it opens nothing; servers know within seconds. Raises KeyNotFound."""
-        now = self._app.time()
+    async def revoke(self, key_id: str, *, by: By = OPERATOR) -> ApiKey:
+        """From now on it opens nothing; servers know within seconds. Raises KeyNotFound.
+
+        A grantor may end any key of its environment: that hands out nothing.
+        """
+        ending = {"revoked_at": self._app.time(), "revoked_by": actor_of(by), "secrets": ()}
         return await self._change(
-            key_id, lambda key: key if key.revoked_at else replace(key, revoked_at=now, secrets=())
+            key_id, lambda key: key if key.revoked_at else replace(key, **ending)
         )
 
-    async def rotate(self, key_id: str, overlap: Duration = OVERLAP) -> NewKey:
-        """Another secret for the same key; the one before stays good for `overlap`."""
-        now = self._app.time()
+    async def rotate(
+        self, key_id: str, overlap: Duration = OVERLAP, *, by: By = OPERATOR
+    ) -> NewKey:
+        """Another secret for the same key; the one before stays good for `overlap`.
+
+        Raises AccessRefused for a grantor that could not create such a key.
+        """
+        now, actor = self._app.time(), actor_of(by)
         ends_at = now + duration(overlap, "overlap")
         credential, text = make_credential(self._app.ids.random(38), key_id)
         new = Secret(hash=hash_secret(credential.secret), made_at=now)
 
-        def rotated(key: ApiKey) -> ApiKey:
+        def rotate(key: ApiKey) -> ApiKey:
+            self._check_grant(key)
             if not key.is_valid(now):
                 raise InvalidInput("key", f"{key_id} has ended; create another one")
-            kept = [_ending(secret, ends_at) for secret in key.secrets]
-            return replace(key, secrets=(new, *(it for it in kept if it.is_good(now))))
+            replaced = [_replace_secret(secret, ends_at, now, actor) for secret in key.secrets]
+            secrets = (new, *_keep_secrets(replaced, now))
+            return replace(key, secrets=secrets, rotated_at=now, rotated_by=actor)
 
-        return NewKey(await self._change(key_id, rotated), text)
+        return NewKey(await self._change(key_id, rotate), text)
 
     async def used(self, last_used: dict[str, datetime]) -> None:
         """Write down when keys were last used. Whoever changes one at the same time wins."""
@@ -163,13 +212,26 @@ class Keys:
 
     async def _change(self, key_id: str, change: Callable[[ApiKey], ApiKey]) -> ApiKey:
         for _ in range(MOST_CONFLICTS):
-            known = {key.id: key for key in await read_keys(self._app.storage)}
+            known = await self._read()
             if key_id not in known:
                 raise KeyNotFound(key_id)
             changed = change(known[key_id])
             if all(await self._app.storage.put([_record(changed)])):
                 return changed
         raise StorageUnavailable(f"key {key_id} is being changed by many at once; try again")
+
+    async def _read(self) -> dict[str, ApiKey]:
+        """By id, those that the caller may see."""
+        grantor = self._grantor
+        return {
+            key.id: key
+            for key in await read_keys(self._app.storage)
+            if grantor is None or key.environment == grantor.environment
+        }
+
+    def _check_grant(self, key: ApiKey) -> None:
+        if self._grantor is not None:
+            self._grantor.check(key)
 
     async def _put(self, key: ApiKey) -> ApiKey:
         [stored] = await self._app.storage.put([_record(key)])
@@ -201,17 +263,36 @@ def make_scopes(scopes: Iterable[str]) -> tuple[Scope, ...]:
 
 
 def is_opened(key: ApiKey | None, credential: Credential, now: datetime) -> bool:
-    """Whether the credential opens the key. Every secret is compared, whatever comes of it, and
-    there is as much work for a key that there is not."""
+    """Whether the credential opens the key."""
+    secret = find_secret(key, credential)
+    return secret is not None and secret.is_good(now) and key is not None and key.is_valid(now)
+
+
+def find_secret(key: ApiKey | None, credential: Credential) -> Secret | None:
+    """Return the key's secret that the credential shows, also one that has ended. Every secret is
+    compared, and an unknown key takes as much work as a known one."""
     shown = hash_secret(credential.secret)
     known = key.secrets if key is not None and key.secrets else NOBODYS
-    fits = [same(shown, secret.hash) and secret.is_good(now) for secret in known]
-    return any(fits) and key is not None and key.is_valid(now)
+    found = [secret for secret in known if same(shown, secret.hash)]
+    return found[0] if found and key is not None else None
 
 
-def _ending(secret: Secret, at: datetime) -> Secret:
-    """Not later than then."""
-    return replace(secret, ends_at=at if secret.ends_at is None else min(secret.ends_at, at))
+def _replace_secret(secret: Secret, ends_at: datetime, now: datetime, by: Actor) -> Secret:
+    """Let it end at `ends_at` or earlier. What replaced it first stays recorded."""
+    earlier = ends_at if secret.ends_at is None else min(secret.ends_at, ends_at)
+    if secret.replaced_at is not None:
+        return replace(secret, ends_at=earlier)
+    return replace(secret, ends_at=earlier, replaced_at=now, replaced_by=by)
+
+
+def _keep_secrets(secrets: Sequence[Secret], now: datetime) -> list[Secret]:
+    """Return those to keep: all that are valid, and the latest that have ended. Raise
+    InvalidInput if too many are valid."""
+    valid = [secret for secret in secrets if secret.is_good(now)]
+    if len(valid) >= MAX_VALID_SECRETS:
+        problem = f"{len(valid)} texts of the key are still valid; give 0, or wait for their end"
+        raise InvalidInput("overlap", problem)
+    return valid + [it for it in secrets if not it.is_good(now)][:MAX_ENDED_SECRETS]
 
 
 def _record(key: ApiKey) -> Record:

@@ -34,7 +34,11 @@ class WebhookStorage(Protocol):
         self, webhook: StoredWebhook, posted: Sequence[StoredDelivery] = (), *, keep: int = 100
     ) -> bool:
         """Store it with what was posted, and keep only the latest posts; false, and nothing of
-        it, if another version came first, its name is taken, or it was deleted."""
+        it, if another version came first, its name is taken, or it was deleted.
+
+        Raise InvalidInput for a body that a sender could not process: not JSON, an instant without
+        a zone, a number out of range, a cursor of no feed, too large.
+        """
         ...
 
     async def webhooks(self, environment: str | None) -> list[StoredWebhook]:

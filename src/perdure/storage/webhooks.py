@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 from perdure.storage import rows
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Many, Operation, Rows, Step, last_trip, trip
+from perdure.storage.webhook_checks import check_deliveries, check_webhook
 from perdure.storage.webhook_protocol import StoredDelivery, StoredWebhook
 
 T = TypeVar("T")
@@ -35,6 +36,8 @@ class SqlWebhooks:
     async def put_webhook(
         self, webhook: StoredWebhook, posted: Sequence[StoredDelivery] = (), *, keep: int = 100
     ) -> bool:
+        check_webhook(webhook, self.dialect)
+        check_deliveries(posted, keep)
         if webhook.version == 1:
             return await self._write(lambda: insert_webhook(webhook))
         return await self._write(lambda: update_webhook(webhook, posted, keep))

@@ -54,7 +54,7 @@ WEBHOOK_POSTS = counter(
 )
 WEBHOOK_SECONDS = seconds("webhook", "How long endpoints of webhooks took.", ("outcome",))
 WEBHOOK_LAG_SECONDS = seconds("webhook_lag", "From an event to its delivery.", ())
-WEBHOOKS = gauge("webhooks", "Webhooks by state: active, failing, paused, disabled.", ("state",))
+WEBHOOKS = gauge("webhooks", "Webhooks by their state.", ("state",))
 _BY_QUEUE = ("queue",)
 QUEUE_DUE = gauge("queue_due", "Runs waiting for a worker. Counted up to 10,000 a task.", _BY_QUEUE)
 QUEUE_LATER = gauge("queue_later", "Runs due later. Counted up to 10,000 a task.", _BY_QUEUE)

@@ -306,12 +306,12 @@ WEBHOOK_GAP = Record(
     ("webhook", "environment", "after", "until"),
     "It had fallen behind for longer than runs are kept. Some may have concerned it.",
 )
-WEBHOOK_UNREADABLE = Record(
-    "perdure.webhooks",
+QUARANTINED = Record(
+    "perdure.quarantine",
     ERROR,
-    "unreadable webhook %(webhook)s: %(why)s",
-    _WEBHOOK,
-    "Stored by newer code, or damaged. It is passed by; its place is kept.",
+    "%(kind)s %(id)s cannot be processed and is skipped: %(error)s",
+    ("kind", "id", "error"),
+    "Damaged, or written by newer code. Others continue; logged once an hour for each.",
 )
 WEBHOOKS_NOT_SENT = Record(
     "perdure.webhooks",

@@ -30,6 +30,7 @@ from perdure.telemetry import metrics, table
 from perdure.web.door import LOOPBACK_NAMES, ON_AUTHENTICATED, SECURITY_HEADERS, Door
 from perdure.web.ears import Ears
 from perdure.web.feed import Feed
+from perdure.web.key_ends import rotation_header
 from perdure.web.keyring import Keyring
 from perdure.web.problems import (
     CONTENT_TYPE,
@@ -169,7 +170,7 @@ class Api:
 
     async def _respond(self, route: Route, request: Request) -> Response:
         request_id: str = request.scope["perdure.request_id"]
-        began, call = self._like.clock.elapsed(), None
+        began, call, caller = self._like.clock.elapsed(), None, None
         try:
             self.door.check_origin(request.headers)
             caller = await self.door.identify(route, request.headers)
@@ -180,6 +181,8 @@ class Api:
             response = _answer(route, call, answer)
         except Exception as error:  # noqa: BLE001  # answered, whatever it is
             response = self._problem(error, request_id, PROTOCOL_HEADER in request.headers)
+        if caller is not None:
+            response.headers.update(rotation_header(caller.secret))
         self._note(route, response.status_code, began, request_id, call)
         return response
 

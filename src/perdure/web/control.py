@@ -1,4 +1,4 @@
-"""Queues, limits, workers, dead letters, keys and the audit log over HTTP."""
+"""Queues, limits, workers, dead letters and the audit log over HTTP."""
 
 from __future__ import annotations
 
@@ -6,23 +6,18 @@ from msgspec.structs import asdict
 
 from perdure.core.effects import DeadLetter, DeadLetterStatus
 from perdure.engine.catalogue import WorkerEntry
-from perdure.engine.keys import ApiKey
 from perdure.engine.limits import QueueState, TaskLimits
-from perdure.errors import KeyNotFound
-from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Call
 from perdure.web.runs import Triggered, retry_run
-from perdure.web.views import AuditView, Items, KeyView, audit_view, key_view
+from perdure.web.views import AuditView, Items, audit_view
 from perdure.web.wishes import (
     AgainBody,
     AuditQuery,
-    KeyBody,
     LetterQuery,
     LetterStatus,
     LimitBody,
     QueueBody,
     ReasonBody,
-    RotateBody,
 )
 
 # Queues and limits
@@ -104,51 +99,6 @@ async def discard_dead_letter(call: Call, body: ReasonBody) -> DeadLetter:
     letter = await call.app.dead_letters.get(call.run)
     assert letter.status is DeadLetterStatus.DISCARDED
     return call.at.view.shown(letter)
-
-
-# Keys, of the caller's environment only
-
-
-async def list_keys(call: Call) -> Items[KeyView]:
-    return Items([key_view(key) for key in await call.at.keys.list() if _is_ours(call, key)])
-
-
-async def create_key(call: Call, body: KeyBody) -> KeyView:
-    wider = set(body.scopes) - call.caller.scopes
-    if wider:
-        problem = f"a key cannot make one that may do more than it: {', '.join(sorted(wider))}"
-        raise RequestRefused(Refusal.SCOPE_MISSING, problem)
-    made = await call.at.keys.create(
-        body.name, body.scopes, expires_in=body.expires_in or None, by=call.by
-    )
-    return await _told(call, made.key, made.text)
-
-
-async def revoke_key(call: Call, body: ReasonBody) -> KeyView:
-    return await _told(call, await call.at.keys.revoke((await _key(call)).id))
-
-
-async def rotate_key(call: Call, body: RotateBody) -> KeyView:
-    made = await call.at.keys.rotate((await _key(call)).id, body.overlap)
-    return await _told(call, made.key, made.text)
-
-
-async def _told(call: Call, key: ApiKey, text: str | None = None) -> KeyView:
-    """This server knows of the change when it answers."""
-    await call.api.keyring.refresh()
-    return key_view(key, text)
-
-
-async def _key(call: Call) -> ApiKey:
-    wanted = call.path["key_id"]
-    for key in await call.at.keys.list():
-        if key.id == wanted and _is_ours(call, key):
-            return key
-    raise KeyNotFound(wanted)
-
-
-def _is_ours(call: Call, key: ApiKey) -> bool:
-    return key.environment == call.caller.environment
 
 
 # The audit log

@@ -29,7 +29,7 @@ from perdure.engine.catalogue import (
 )
 from perdure.engine.keys import Scope
 from perdure.engine.showing import Showing
-from perdure.engine.webhooks.hook import Hook
+from perdure.engine.webhooks.hook import decode_hook
 from perdure.errors import AccessRefused, InvalidInput, PerdureError
 from perdure.storage.operations import Hello, Hints
 from perdure.storage.protocol import (
@@ -83,7 +83,8 @@ class Desk:
 
     async def hear(self, session: str, wait: float) -> Hints:
         name = (self._call.caller.id, self.environment, check_label(session, "session"))
-        return await self._call.api.ears.hear(name, self._call.app, wait)
+        hints = self._call.api.ears.hear(name, self._call.app, wait)
+        return await self._call.api.keyring.run_while_valid(self._call.caller, hints)
 
     async def notify(self, topics: frozenset[str]) -> None:
         self._call.app.hints.publish(of_environment(topics, self.environment))
@@ -235,6 +236,7 @@ class Desk:
     async def put_webhook(
         self, webhook: StoredWebhook, posted: Sequence[StoredDelivery], keep: int
     ) -> bool:
+        decode_hook(webhook)
         if webhook.version > 1 and not await self._has_webhook(webhook.id):
             return False
         return await self._storage.put_webhook(webhook, posted, keep=keep)
@@ -244,7 +246,10 @@ class Desk:
         return found if self._works else [self._hook_shown(it) for it in found]
 
     def _hook_shown(self, found: StoredWebhook) -> StoredWebhook:
-        hook = msgspec.json.decode(found.body, type=Hook)
+        try:
+            hook = decode_hook(found)
+        except InvalidInput:
+            return replace(found, body="{}")
         return replace(found, body=_text(self._showing.shown(hook)))
 
     async def delete_webhook(self, webhook_id: str) -> bool:

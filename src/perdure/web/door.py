@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from perdure.core.run import Actor, ActorType
-from perdure.engine.keys import ApiKey, Scope
+from perdure.engine.keys import ApiKey, Scope, Secret
 from perdure.web.keyring import Keyring, no_key
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import ANY_KEY, Caller, Route
@@ -75,7 +75,7 @@ class Door:
             return Caller("", "anybody", self._environment, frozenset(), _actor("anybody"))
         authorization = headers.get("authorization")
         if authorization is not None:
-            return _caller(await self._keyring.key_of(authorization))
+            return _caller(*await self._keyring.key_of(authorization))
         if self._is_open and self._keyring.is_empty:
             return Caller("", "local", self._environment, frozenset(Scope), _actor("local"))
         raise no_key()
@@ -92,8 +92,16 @@ class Door:
             raise RequestRefused(Refusal.SCOPE_MISSING, problem)
 
 
-def _caller(key: ApiKey) -> Caller:
-    return Caller(key.id, key.name, key.environment, frozenset(key.scopes), key.actor)
+def _caller(key: ApiKey, secret: Secret) -> Caller:
+    return Caller(
+        key.id,
+        key.name,
+        key.environment,
+        frozenset(key.scopes),
+        key.actor,
+        expires_at=key.expires_at,
+        secret=secret,
+    )
 
 
 def _actor(name: str) -> Actor:

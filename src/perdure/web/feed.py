@@ -101,7 +101,13 @@ class Stream:
         self._chunks: list[bytes] = []
         self._size = 0
         self._is_over = False
+        self.refusal: RequestRefused | None = None
+        """Why the server ended it, for the client to know."""
         self._news = asyncio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
 
     def offer(self, messages: Sequence[Message], chunk: bytes) -> None:
         if messages[0].order <= self.after:
@@ -117,6 +123,11 @@ class Stream:
     def end(self) -> None:
         self._is_over = True
         self._news.set()
+
+    def refuse(self, refusal: RequestRefused) -> None:
+        """End it because the caller would be refused if it came again."""
+        self.refusal = refusal
+        self.end()
 
     async def next(self, patience: float) -> bytes | None:
         """What is new; nothing if there was nothing for so long; None: that was all."""

@@ -26,6 +26,9 @@ class Refusal(StrEnum):
 
     MALFORMED = "malformed-request"
     NOT_AUTHENTICATED = "not-authenticated"
+    KEY_ROTATED = "key-rotated"
+    KEY_REVOKED = "key-revoked"
+    KEY_EXPIRED = "key-expired"
     SCOPE_MISSING = "scope-missing"
     FOREIGN_ORIGIN = "foreign-origin"
     FOREIGN_HOST = "foreign-host"
@@ -58,6 +61,9 @@ class RequestRefused(e.PerdureError):
 REFUSALS: dict[str, int] = {
     Refusal.MALFORMED: 400,
     Refusal.NOT_AUTHENTICATED: 401,
+    Refusal.KEY_ROTATED: 401,
+    Refusal.KEY_REVOKED: 401,
+    Refusal.KEY_EXPIRED: 401,
     Refusal.SCOPE_MISSING: 403,
     Refusal.FOREIGN_ORIGIN: 403,
     Refusal.FOREIGN_HOST: 421,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
@@ -16,7 +17,7 @@ import msgspec
 from starlette.responses import Response
 
 from perdure.core.run import Actor, Run
-from perdure.engine.keys import Scope
+from perdure.engine.keys import Scope, Secret
 from perdure.errors import PerdureError
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ class Caller(msgspec.Struct, frozen=True):
     environment: str
     scopes: frozenset[Scope]
     actor: Actor
+    expires_at: datetime | None = None
+    secret: Secret | None = None
+    """The secret that was shown, as it was then. None: no key was shown."""
 
 
 class Call:

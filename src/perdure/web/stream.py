@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from perdure.telemetry import metrics, table
 from perdure.web.feed import Feed, Question, Stream
+from perdure.web.problems import problem_of
 from perdure.web.route import Call
 from perdure.web.wishes import StreamQuery
 
@@ -39,9 +41,11 @@ class EventStream(Response):
             asyncio.create_task(self._tell(send)),
             asyncio.create_task(_until_gone(receive)),
         }
+        watch = self._call.api.keyring.watch(self._call.caller, self._stream.refuse)
         try:
             await asyncio.wait(sides, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            watch.close()
             self._feed.leave(self._stream)
             for side in sides:
                 side.cancel()
@@ -53,6 +57,8 @@ class EventStream(Response):
         try:
             await _send(send, f"retry: {RETRY}\n\n".encode())
             async for missed in self._feed.missed(self._stream):
+                if self._stream.is_over:
+                    break
                 await _send(send, missed)
             while (news := await self._stream.next(HEARTBEAT)) is not None:
                 await _send(send, news or b": still here\n\n")
@@ -63,7 +69,15 @@ class EventStream(Response):
             table.STREAM_DROPPED.say(request_id=self._call.request_id)
         with suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL):
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                end = {"type": "http.response.body", "body": self._end_event(), "more_body": False}
+                await send(end)
+
+    def _end_event(self) -> bytes:
+        """Return the last message: the problem that a reconnect would be answered with."""
+        if self._stream.refusal is None:
+            return b""
+        problem = msgspec.json.encode(problem_of(self._stream.refusal, self._call.request_id))
+        return b"event: end\ndata: " + problem + b"\n\n"
 
 
 async def stream_changes(call: Call, query: StreamQuery) -> EventStream:

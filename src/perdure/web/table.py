@@ -7,6 +7,7 @@ from perdure.engine.keys import Scope
 from perdure.web import (
     bulk,
     control,
+    keys,
     manifests,
     overview,
     remote,
@@ -117,12 +118,12 @@ SCHEDULES = (
 )  # fmt: skip
 
 ADMIN = (
-    Route("GET", "/v1/keys", _ADMIN, control.list_keys, "Keys of this environment"),
-    Route("POST", "/v1/keys", _ADMIN, control.create_key, "A new key; its text is told once", (),
+    Route("GET", "/v1/keys", _ADMIN, keys.list_keys, "Keys of this environment"),
+    Route("POST", "/v1/keys", _ADMIN, keys.create_key, "A new key; its text is told once", (),
           201),
-    Route("POST", "/v1/keys/{key_id}/revoke", _ADMIN, control.revoke_key, "End a key",
+    Route("POST", "/v1/keys/{key_id}/revoke", _ADMIN, keys.revoke_key, "End a key",
           (e.KeyNotFound,)),
-    Route("POST", "/v1/keys/{key_id}/rotate", _ADMIN, control.rotate_key,
+    Route("POST", "/v1/keys/{key_id}/rotate", _ADMIN, keys.rotate_key,
           "A new secret; the old one stays good for a while", (e.KeyNotFound,)),
     Route("GET", "/v1/audit", _ADMIN, control.list_audit, "What operators did, sealed"),
 )  # fmt: skip

@@ -201,6 +201,9 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     created_by: Actor
     expires_at: datetime | None
     revoked_at: datetime | None
+    revoked_by: Actor | None
+    rotated_at: datetime | None
+    rotated_by: Actor | None
     last_used_at: datetime | None
     key: str | UnsetType = UNSET
 

@@ -11,7 +11,6 @@ from perdure.engine.app import App
 from perdure.engine.asking import Asking
 from perdure.engine.audit_log import AuditLog
 from perdure.engine.bulk import QUEUE, define_bulk
-from perdure.engine.keys import Keys
 from perdure.storage.protocol import Clock
 from perdure.web.views import View
 
@@ -47,7 +46,6 @@ class Workplace:
         self.app = app
         self.asking = Asking(app)
         self.audit_log = AuditLog(app)
-        self.keys = Keys(app)
         self.recent = Recent(app.clock)
         self.view = View(app.redact)
 

@@ -296,10 +296,12 @@ class RemoteKeys(Keys):
         length = None if expires_in is None else duration(expires_in, "expires_in")
         return await self._new("keys", name=name, scopes=[*scopes], expires_in=length)
 
-    async def revoke(self, key_id: str) -> ApiKey:
+    async def revoke(self, key_id: str, *, by: By = OPERATOR) -> ApiKey:
         return await self._giving.order(ApiKey, "POST", "keys", key_id, "revoke")
 
-    async def rotate(self, key_id: str, overlap: Duration = OVERLAP) -> NewKey:
+    async def rotate(
+        self, key_id: str, overlap: Duration = OVERLAP, *, by: By = OPERATOR
+    ) -> NewKey:
         return await self._new("keys", key_id, "rotate", overlap=duration(overlap, "overlap"))
 
     async def _new(self, *path: str, **body: Any) -> NewKey:

@@ -11,7 +11,16 @@ from msgspec.structs import replace
 
 from perdure.core.run import Actor
 from perdure.core.values import Instant
-from perdure.core.webhook import Disabled, Gap, Interest, Progress, WebhookState, state_of
+from perdure.core.webhook import (
+    Disabled,
+    Gap,
+    Interest,
+    Progress,
+    WebhookState,
+    check_interest,
+    check_progress,
+    state_of,
+)
 from perdure.engine.executors.secret import Secret
 from perdure.engine.executors.target import HttpTarget
 from perdure.engine.redaction import Redact
@@ -19,7 +28,6 @@ from perdure.engine.showing import Showing
 from perdure.errors import InvalidInput
 from perdure.storage.protocol import Storage
 from perdure.storage.webhook_protocol import StoredDelivery, StoredWebhook
-from perdure.telemetry import table
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,33 +53,51 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         return self.enabled and self.progress.is_due(now)
 
 
+class QuarantinedHook(msgspec.Struct, frozen=True, kw_only=True):
+    """A stored webhook that this code cannot read; `why` tells why. Senders skip it."""
+
+    id: str
+    environment: str
+    name: str
+    why: str
+
+    @property
+    def error(self) -> InvalidInput:
+        return InvalidInput(
+            "webhook",
+            f"{self.name!r:.80} cannot be read and is skipped ({self.why}); delete it and create "
+            "it again, or update this code if newer code wrote it",
+        )
+
+
 class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     """A webhook as operators see it. Secrets are names; of `url` the query is hidden, since it may
-    be one. `cursor` is its place in the change feed; `why` tells of the last failure."""
+    be one. `cursor` is its place in the change feed; `why` tells of the last failure. Of a
+    quarantined webhook only `name`, `environment`, `state` and `why` are known."""
 
     name: str
     environment: str
     state: WebhookState
-    url: str
-    events: tuple[str, ...]
-    task: str | None
-    queue: str | None
-    tag: str | None
-    status: str | None
-    headers: dict[str, str]
-    signing_secrets: tuple[str, ...]
-    with_payload: bool
-    created_at: Instant
-    created_by: Actor
-    cursor: str
-    posts: int
-    delivered_at: Instant | None
-    failures: int
-    failing_since: Instant | None
-    next_try_at: Instant | None
-    why: str | None
-    disabled: Disabled | None
-    gap: Gap | None
+    url: str = ""
+    events: tuple[str, ...] = ()
+    task: str | None = None
+    queue: str | None = None
+    tag: str | None = None
+    status: str | None = None
+    headers: dict[str, str] = {}
+    signing_secrets: tuple[str, ...] = ()
+    with_payload: bool = False
+    created_at: Instant | None = None
+    created_by: Actor | None = None
+    cursor: str = ""
+    posts: int = 0
+    delivered_at: Instant | None = None
+    failures: int = 0
+    failing_since: Instant | None = None
+    next_try_at: Instant | None = None
+    why: str | None = None
+    disabled: Disabled | None = None
+    gap: Gap | None = None
 
 
 class DeliveryOutcome(StrEnum):
@@ -95,6 +121,15 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     error: str | None
     response: str | None
+
+
+def quarantined_view(hook: QuarantinedHook, redact: Redact) -> Webhook:
+    return Webhook(
+        name=hook.name,
+        environment=hook.environment,
+        state=WebhookState.QUARANTINED,
+        why=str(Showing(redact).text(hook.error.problem)),
+    )
 
 
 def view_of(hook: Hook, redact: Redact) -> Webhook:
@@ -146,34 +181,45 @@ def stored(hook: Hook) -> StoredWebhook:
 
 
 async def put_hook(storage: Storage, hook: Hook, posted: Sequence[Delivery] = ()) -> Hook | None:
-    """The hook as it is now; none if somebody else was faster."""
+    """Return the hook as it is now, or None if another writer was faster. Raise InvalidInput for
+    one that could not be read again."""
     rows = [StoredDelivery(it.number, msgspec.json.encode(it).decode()) for it in posted]
-    kept = await storage.put_webhook(stored(hook), rows)
+    row = stored(hook)
+    decode_hook(row)
+    kept = await storage.put_webhook(row, rows)
     return replace(hook, version=hook.version + 1) if kept else None
 
 
-async def read_hooks(storage: Storage, environment: str | None) -> list[Hook]:
-    """One that this code cannot read must not hide the others."""
-    found = [_hook(it) for it in await storage.webhooks(environment)]
-    return [hook for hook in found if hook is not None]
+async def read_hooks(
+    storage: Storage, environment: str | None
+) -> tuple[list[Hook], list[QuarantinedHook]]:
+    """Return the webhooks, and those that this code cannot read."""
+    readable: list[Hook] = []
+    quarantined: list[QuarantinedHook] = []
+    for row in await storage.webhooks(environment):
+        try:
+            readable.append(decode_hook(row))
+        except InvalidInput as error:
+            quarantined.append(
+                QuarantinedHook(
+                    id=row.id, environment=row.environment, name=row.name, why=error.problem
+                )
+            )
+    return readable, quarantined
 
 
-def _hook(found: StoredWebhook) -> Hook | None:
-    """Whose it is stands beside the body, where storage compares it; the body has no say."""
+def decode_hook(row: StoredWebhook) -> Hook:
+    """Return the webhook. Raise InvalidInput if it cannot be read, whatever the reason.
+
+    Id, environment, name and version are those of the row, which storage compares.
+    """
     try:
-        hook = msgspec.json.decode(found.body, type=Hook)
-        return replace(
-            hook,
-            id=found.id,
-            environment=found.environment,
-            name=found.name,
-            version=found.version,
-        )
-    except (msgspec.ValidationError, InvalidInput) as error:
-        table.WEBHOOK_UNREADABLE.say(
-            webhook=found.name, environment=found.environment, why=str(error)
-        )
-        return None
+        hook = msgspec.json.decode(row.body, type=Hook)
+        check_progress(hook.progress)
+        check_interest(hook.interest)
+    except Exception as error:  # a stored body may be anything; only this webhook is affected
+        raise InvalidInput("body", str(error) or type(error).__name__) from error
+    return replace(hook, id=row.id, environment=row.environment, name=row.name, version=row.version)
 
 
 def delivery_of(found: StoredDelivery) -> Delivery:

@@ -21,9 +21,11 @@ from perdure.engine.keywords import explain_methods
 from perdure.engine.webhooks.hook import (
     Delivery,
     Hook,
+    QuarantinedHook,
     Webhook,
     delivery_of,
     put_hook,
+    quarantined_view,
     read_hooks,
     view_of,
 )
@@ -86,7 +88,7 @@ class Webhooks:
             created_by=actor_of(by),
             progress=await self._beginning(since),
         )
-        if len(await self._all()) >= MOST_WEBHOOKS:
+        if sum(map(len, await self._read())) >= MOST_WEBHOOKS:
             raise InvalidInput("name", f"there are {MOST_WEBHOOKS} webhooks already; delete some")
         stored = await put_hook(self._app.storage, hook)
         if stored is None:
@@ -94,12 +96,18 @@ class Webhooks:
         return self._changed(stored)
 
     async def list(self) -> Sequence[Webhook]:
-        """By name."""
-        return [self._view(hook) for hook in await self._all()]
+        """By name. One that cannot be read is listed as `quarantined`."""
+        hooks, quarantined = await self._read()
+        views = [*map(self._view, hooks), *map(self._quarantined_view, quarantined)]
+        return sorted(views, key=lambda view: view.name)
 
     async def get(self, name: str) -> Webhook:
         """Raises WebhookNotFound."""
-        return self._view(await self._find(name))
+        hooks, quarantined = await self._read()
+        for unreadable in quarantined:
+            if unreadable.name == name:
+                return self._quarantined_view(unreadable)
+        return self._view(_named(name, hooks, quarantined))
 
     async def update(
         self,
@@ -156,10 +164,13 @@ class Webhooks:
         )
 
     async def delete(self, name: str) -> None:
-        """Forget it, and what it was told."""
-        hook = await self._find(name)
-        await self._app.storage.delete_webhook(hook.id)
-        self._app.hints.publish([hints.webhooks(hook.environment)])
+        """Delete it and its deliveries, also if it cannot be read."""
+        hooks, quarantined = await self._read()
+        ids = {hook.name: hook.id for hook in hooks} | {it.name: it.id for it in quarantined}
+        if name not in ids:
+            raise WebhookNotFound(name)
+        await self._app.storage.delete_webhook(ids[name])
+        self._app.hints.publish([hints.webhooks(self._app.environment)])
 
     async def deliveries(
         self, name: str, *, limit: int = 50, before: int | None = None
@@ -197,16 +208,14 @@ class Webhooks:
         instant = in_utc(since, "since")
         if instant > self._app.time():
             raise InvalidInput("since", f"must not lie ahead, but is {instant}")
-        return await storage.cursor_before(max(instant, LONG_AGO) - MARGIN), instant
+        instant = max(instant, LONG_AGO)
+        return await storage.cursor_before(instant - MARGIN), instant
 
-    async def _all(self) -> Sequence[Hook]:
+    async def _read(self) -> tuple[Sequence[Hook], Sequence[QuarantinedHook]]:
         return await read_hooks(self._app.storage, self._app.environment)
 
     async def _find(self, name: str) -> Hook:
-        for hook in await self._all():
-            if hook.name == name:
-                return hook
-        raise WebhookNotFound(name)
+        return _named(name, *await self._read())
 
     async def _change(self, name: str, change: Callable[[Hook], Hook]) -> Webhook:
         for _ in range(MOST_CONFLICTS):
@@ -221,6 +230,20 @@ class Webhooks:
 
     def _view(self, hook: Hook) -> Webhook:
         return view_of(hook, self._app.redact)
+
+    def _quarantined_view(self, hook: QuarantinedHook) -> Webhook:
+        return quarantined_view(hook, self._app.redact)
+
+
+def _named(name: str, hooks: Sequence[Hook], quarantined: Sequence[QuarantinedHook]) -> Hook:
+    """Raises WebhookNotFound, and InvalidInput for one that cannot be read."""
+    for hook in hooks:
+        if hook.name == name:
+            return hook
+    for unreadable in quarantined:
+        if unreadable.name == name:
+            raise unreadable.error
+    raise WebhookNotFound(name)
 
 
 def _afresh(progress: Progress) -> Progress:

@@ -24,6 +24,7 @@ from perdure.core.webhook import (
     Endurance,
     Progress,
     Stretch,
+    Trouble,
     WebhookState,
     failed,
     missed,
@@ -32,10 +33,13 @@ from perdure.core.webhook import (
     well,
 )
 from perdure.engine.hints import Topics
+from perdure.engine.quarantine import Quarantine
 from perdure.engine.service import AppService
+from perdure.engine.showing import Showing
 from perdure.engine.trouble import went_well
-from perdure.engine.webhooks.hook import Delivery, Hook, put_hook, read_hooks
+from perdure.engine.webhooks.hook import Delivery, Hook, QuarantinedHook, put_hook, read_hooks
 from perdure.engine.webhooks.message import Message, messages_for
+from perdure.errors import InvalidInput, StorageError
 from perdure.storage.oversight import feed_order
 from perdure.storage.protocol import Change
 from perdure.telemetry import metrics, table
@@ -79,6 +83,7 @@ class WebhookSender(AppService):
         self._is_over = False
         self._cannot: str | None = None
         self._ends: list[Callable[[], None]] = []
+        self._quarantine = Quarantine(self._clock)
         self._endurance = Endurance(
             backoff=Backoff(
                 initial=defaults.backoff_initial,
@@ -110,8 +115,10 @@ class WebhookSender(AppService):
     async def run_once(self) -> None:
         """Begin with all that are due. Called by hand, it waits until they are through; as a
         service it does not, so that nobody waits for anybody's endpoint."""
-        hooks = await read_hooks(self._app.storage, self._environment)
-        self._states = Tally(hook.state for hook in hooks)
+        hooks, quarantined = await read_hooks(self._app.storage, self._environment)
+        self._log_quarantined(quarantined)
+        states = [hook.state for hook in hooks]
+        self._states = Tally(states + [WebhookState.QUARANTINED] * len(quarantined))
         self._passed = {h.id: self._passed[h.id] for h in hooks if h.id in self._passed}
         self._pages.clear()
         now = self._app.time()
@@ -147,11 +154,39 @@ class WebhookSender(AppService):
         return not self._cannot
 
     def _begin(self, hook: Hook) -> None:
-        task = asyncio.create_task(went_well(type(self).__name__, self._serve(hook)))
+        task = asyncio.create_task(went_well(type(self).__name__, self._isolate(hook)))
         self._busy[hook.id] = task
         task.add_done_callback(lambda _: self._busy.pop(hook.id, None))
 
+    def _log_quarantined(self, quarantined: Sequence[QuarantinedHook]) -> None:
+        showing = Showing(self._app.redact)
+        for hook in quarantined:
+            error = InvalidInput("body", str(showing.text(hook.why)))
+            self._quarantine.report("webhook", f"{hook.environment}/{hook.name}", error)
+
     # One webhook
+
+    async def _isolate(self, hook: Hook) -> None:
+        """Serve the webhook. One that raises is recorded as failing, so that it is tried again
+        later, and logged at most once an hour."""
+        try:
+            await self._serve(hook)
+        except StorageError:
+            raise
+        except Exception as error:  # noqa: BLE001  # the other webhooks continue
+            self._quarantine.report("webhook", f"{hook.environment}/{hook.name}", error)
+            await self._record_error(hook, error)
+
+    async def _record_error(self, served: Hook, error: Exception) -> None:
+        """Store when to try again, unless another writer changed the webhook or storage refuses
+        what it holds."""
+        hook, now = await self._reread(served), self._app.time()
+        if hook is None or not hook.is_due(now):
+            return
+        trouble = Trouble(why=f"{type(error).__name__} in the sender; its log tells more")
+        progress = failed(hook.progress, trouble, self._endurance, now, self._clock.jitter())
+        with suppress(InvalidInput):
+            await self._put(hook, progress)
 
     async def _serve(self, hook: Hook | None) -> None:
         """Until it has caught up, or cannot go on."""
@@ -278,7 +313,7 @@ class WebhookSender(AppService):
         return stored
 
     async def _reread(self, hook: Hook) -> Hook | None:
-        found = await read_hooks(self._app.storage, hook.environment)
+        found, _ = await read_hooks(self._app.storage, hook.environment)
         return next((it for it in found if it.id == hook.id), None)
 
 

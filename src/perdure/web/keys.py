@@ -1,0 +1,65 @@
+"""API keys over HTTP: those of the caller's environment.
+
+A caller hands out the text of no key that may do more, or longer, than its own: neither by creating
+one nor by rotating one. It may revoke any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from perdure.engine.keys import ApiKey, Grantor, Keys
+from perdure.errors import AccessRefused
+from perdure.web.problems import Refusal, RequestRefused
+from perdure.web.route import Call
+from perdure.web.views import Items, KeyView, key_view
+from perdure.web.wishes import KeyBody, ReasonBody, RotateBody
+
+T = TypeVar("T")
+
+
+async def list_keys(call: Call) -> Items[KeyView]:
+    return Items([key_view(key) for key in await _keys(call).list()])
+
+
+async def create_key(call: Call, body: KeyBody) -> KeyView:
+    creating = _keys(call).create(
+        body.name, body.scopes, expires_in=body.expires_in or None, by=call.by
+    )
+    new = await _grant(creating)
+    return await _answer(call, new.key, new.text)
+
+
+async def revoke_key(call: Call, body: ReasonBody) -> KeyView:
+    return await _answer(call, await _keys(call).revoke(call.path["key_id"], by=call.by))
+
+
+async def rotate_key(call: Call, body: RotateBody) -> KeyView:
+    new = await _grant(_keys(call).rotate(call.path["key_id"], body.overlap, by=call.by))
+    return await _answer(call, new.key, new.text)
+
+
+def _keys(call: Call) -> Keys:
+    """The keys that the caller may manage."""
+    caller = call.caller
+    grantor = Grantor(
+        id=caller.id,
+        environment=caller.environment,
+        scopes=caller.scopes,
+        expires_at=caller.expires_at,
+    )
+    return Keys(call.app, grantor)
+
+
+async def _grant(granting: Awaitable[T]) -> T:
+    try:
+        return await granting
+    except AccessRefused as refusal:
+        raise RequestRefused(Refusal.SCOPE_MISSING, str(refusal)) from refusal
+
+
+async def _answer(call: Call, key: ApiKey, text: str | None = None) -> KeyView:
+    """Let this server know of the change before it answers."""
+    await call.api.keyring.refresh()
+    return key_view(key, text)
