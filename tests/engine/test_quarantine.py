@@ -163,10 +163,12 @@ def test_a_repeated_problem_is_logged_once_an_hour_and_memory_stays_bounded() ->
     first, again, other = limit.allows("a"), limit.allows("a"), limit.allows("b")
     elapsed = 3600.0
     later = limit.allows("a")
-    pushed_out = limit.allows("c"), limit.allows("d"), limit.allows("a")
+    full = limit.allows("c"), limit.allows("d")
+    elapsed = 7200.0
 
     assert (first, again, other, later) == (True, False, True, True)
-    assert pushed_out == (True, True, True)
+    assert full == (True, False)
+    assert limit.allows("d")
 
 
 async def test_an_unreadable_catalogue_entry_hides_no_other_task(

@@ -308,7 +308,7 @@ async def test_a_problem_response_repeats_no_secret(storage_url: str) -> None:
 
 def test_a_log_record_repeats_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        table.WEBHOOK_UNREADABLE.say(webhook="x", environment="y", why=f"password => {CANARY}")
+        table.QUARANTINED.say(kind="x", id="y", error=f"password => {CANARY}")
         try:
             raise ValueError(f"AWS_SECRET_ACCESS_KEY={CANARY}")
         except ValueError:

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import Any, Protocol
@@ -21,10 +20,9 @@ MAX_REMEMBERED = 10_000
 
 
 class LogLimit:
-    """Allows one log line per key and hour. Any thread may ask.
+    """Allows one log line per key and hour, and at most `capacity` lines in an hour.
 
-    Keys beyond `capacity` push out the oldest ones: memory stays bounded, and at worst a line
-    repeats.
+    So both memory and the log stay bounded, however many keys there are. Any thread may ask.
     """
 
     def __init__(
@@ -37,7 +35,7 @@ class LogLimit:
         self._monotonic = monotonic
         self._interval_s = interval_s
         self._capacity = capacity
-        self._logged_at: OrderedDict[Hashable, float] = OrderedDict()
+        self._logged_at: dict[Hashable, float] = {}
         self._lock = threading.Lock()
 
     def clear(self) -> None:
@@ -49,14 +47,19 @@ class LogLimit:
         """Return whether `key` may be logged now, and count it as logged if so."""
         now = self._monotonic()
         with self._lock:
-            last = self._logged_at.get(key)
-            if last is not None and now - last < self._interval_s:
+            self._evict(now - self._interval_s)
+            if key in self._logged_at or len(self._logged_at) >= self._capacity:
                 return False
             self._logged_at[key] = now
-            self._logged_at.move_to_end(key)
-            if len(self._logged_at) > self._capacity:
-                self._logged_at.popitem(last=False)
             return True
+
+    def _evict(self, logged_before: float) -> None:
+        """Remove entries of that age. The first entry is the oldest."""
+        while self._logged_at:
+            oldest = next(iter(self._logged_at))
+            if self._logged_at[oldest] > logged_before:
+                return
+            del self._logged_at[oldest]
 
 
 HOURLY_LOG_LIMIT = LogLimit()

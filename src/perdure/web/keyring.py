@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from perdure.engine.app import App
 from perdure.engine.credential import read_credential
-from perdure.engine.keys import ApiKey, Keys, Secret, find_secret, read_keys
+from perdure.engine.keys import ApiKey, Keys, Secret, find_secret, is_opened, read_keys
 from perdure.engine.service import Service
 from perdure.errors import StorageError
 from perdure.web.key_ends import current_secret, find_end, find_end_instant

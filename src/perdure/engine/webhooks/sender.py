@@ -33,7 +33,6 @@ from perdure.core.webhook import (
     well,
 )
 from perdure.engine.hints import Topics
-from perdure.engine.quarantine import Quarantine
 from perdure.engine.service import AppService
 from perdure.engine.showing import Showing
 from perdure.engine.trouble import went_well
@@ -83,7 +82,6 @@ class WebhookSender(AppService):
         self._is_over = False
         self._cannot: str | None = None
         self._ends: list[Callable[[], None]] = []
-        self._quarantine = Quarantine(self._clock)
         self._endurance = Endurance(
             backoff=Backoff(
                 initial=defaults.backoff_initial,
@@ -161,8 +159,7 @@ class WebhookSender(AppService):
     def _log_quarantined(self, quarantined: Sequence[QuarantinedHook]) -> None:
         showing = Showing(self._app.redact)
         for hook in quarantined:
-            error = InvalidInput("body", str(showing.text(hook.why)))
-            self._quarantine.report("webhook", f"{hook.environment}/{hook.name}", error)
+            _log_skipped(hook, str(showing.text(hook.why)))
 
     # One webhook
 
@@ -174,7 +171,7 @@ class WebhookSender(AppService):
         except StorageError:
             raise
         except Exception as error:  # noqa: BLE001  # the other webhooks continue
-            self._quarantine.report("webhook", f"{hook.environment}/{hook.name}", error)
+            _log_skipped(hook, f"{type(error).__name__}: {error}")
             await self._record_error(hook, error)
 
     async def _record_error(self, served: Hook, error: Exception) -> None:
@@ -315,6 +312,12 @@ class WebhookSender(AppService):
     async def _reread(self, hook: Hook) -> Hook | None:
         found, _ = await read_hooks(self._app.storage, hook.environment)
         return next((it for it in found if it.id == hook.id), None)
+
+
+def _log_skipped(hook: Hook | QuarantinedHook, error: str) -> None:
+    """Log that the webhook is skipped, at most once an hour."""
+    name = f"{hook.environment}/{hook.name}"
+    table.QUARANTINED.log_hourly(f"webhook {name}", kind="webhook", id=name, error=error)
 
 
 def _tell_log(before: Progress, hook: Hook) -> None:
