@@ -82,4 +82,5 @@ def test_what_cannot_be_redacted_is_not_told() -> None:
 
     assert Redactor(Redaction()).text("token=hunter2") == "token=[redacted]"
     assert Redactor(broken).text("token=hunter2") == "[redacted] (RuntimeError in redact)"
+    assert Redactor(lambda *_: None).text("hunter2") == "[redacted] (TypeError in redact)"  # type: ignore[arg-type]  # that is the point
     assert Redactor(broken).value(["hunter2"]) == ["[redacted] (RuntimeError in redact)"]

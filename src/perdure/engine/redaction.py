@@ -84,13 +84,22 @@ class Redactor:
     def line(self, message: str, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """A log line's message and fields."""
         try:
-            return self._redact(self._mask.text(message), self._mask.value(dict(fields)))
+            return self._call(self._mask.text(message), fields)
         except Exception as error:  # noqa: BLE001  # an app's own function
             return f"{HIDDEN} ({_fault(error)})", {}
 
+    def _call(self, message: str, fields: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """Raises what the app's function raises, and TypeError if it returns anything else."""
+        redacted: Any
+        text: Any
+        text, redacted = self._redact(message, self._mask.value(dict(fields)))
+        if not isinstance(text, str) or not isinstance(redacted, dict):
+            raise TypeError("redact must return a text and a dict")
+        return text, redacted
+
     def fields(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         try:
-            return self._redact("", self._mask.value(dict(fields)))[1]
+            return self._call("", fields)[1]
         except Exception as error:  # noqa: BLE001  # an app's own function
             return {"left_out": _fault(error)}
 

@@ -13,6 +13,7 @@ import msgspec
 from perdure.engine.executors.connection import Streams
 from perdure.engine.executors.failure import TargetFailed
 from perdure.engine.executors.url import Endpoint
+from perdure.engine.redaction import OVERLAP_CHARS
 
 LARGEST_HEAD = 64 * 1024
 _CHUNK = 64 * 1024
@@ -28,12 +29,14 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, kw_only=True):
-    """`body` is its beginning if it is longer than the limit."""
+    """`body` is its beginning if it is longer than the limit; `beyond` is what was received of the
+    rest, by which a secret is recognised that the limit divides."""
 
     status: int
     headers: dict[str, str]
     body: bytes
     is_truncated: bool
+    beyond: bytes = b""
 
 
 async def exchange(
@@ -76,6 +79,7 @@ class _Exchange:
             },
             body=bytes(body[: self._limit]),
             is_truncated=len(body) > self._limit,
+            beyond=bytes(body[self._limit :][:OVERLAP_CHARS]),
         )
 
     def _send(self, request: Request) -> None:

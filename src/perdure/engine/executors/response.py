@@ -51,9 +51,11 @@ class Answer:
         return redactor.fields(output)
 
     def _body(self, redactor: Redactor) -> str:
-        kept = self._text[: SHOWN + OVERLAP_CHARS]
-        is_cut = self._response.is_truncated or len(kept) < len(self._text)
-        return (redactor.head(kept) if is_cut else redactor.text(kept))[:SHOWN]
+        body = (self._response.body + self._response.beyond).decode("utf-8", "replace")
+        kept = body[: SHOWN + OVERLAP_CHARS]
+        is_cut = self._response.is_truncated or len(kept) < len(body)
+        shown = redactor.head(kept) if is_cut else redactor.text(kept)
+        return shown[: min(SHOWN, len(self._text))]
 
     def result(self, limit: int) -> Any:
         """JSON if it is said to be and is, else text; none if there is nothing, or nothing that
