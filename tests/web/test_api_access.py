@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -259,14 +258,13 @@ async def test_a_rotated_key_opens_with_both_texts_until_the_overlap_is_over(
 
 
 async def test_an_expired_key_opens_nothing(shop_app: App) -> None:
-    made = await Keys(shop_app).create("k", ["read"], expires_in=3600, by=ADA)
-    async with Api(App(shop_app.url), LOCAL) as api, client_of(api, made.text) as client:
-        assert (await client.get("/v1/runs")).status_code == 200
-        known = api.keyring._known[made.key.id]
-        past = replace(known, expires_at=shop_app.time() - timedelta(seconds=1))
-        api.keyring._known[made.key.id] = past
-
-        assert (await client.get("/v1/runs")).status_code == 401
+    lasting = await Keys(shop_app).create("k", ["read"], expires_in=3600, by=ADA)
+    ended = await Keys(shop_app).create("k", ["read"], expires_in=1e-6, by=ADA)
+    async with Api(App(shop_app.url), LOCAL) as api:
+        async with client_of(api, lasting.text) as client:
+            assert (await client.get("/v1/runs")).status_code == 200
+        async with client_of(api, ended.text) as client:
+            assert (await client.get("/v1/runs")).status_code == 401
 
 
 async def test_a_revoked_key_opens_nothing_once_that_is_known(shop_app: App) -> None:

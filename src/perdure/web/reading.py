@@ -51,9 +51,8 @@ def routable(scope: Scope) -> Scope:
 
 
 def read_path(request: Request) -> dict[str, str]:
-    """The names that stand in it. Raises InvalidInput."""
-    params = request.path_params.items()
-    return {name: _without_nul(text.replace(_SLASH, "/"), name) for name, text in params}
+    """The names that stand in it."""
+    return {name: text.replace(_SLASH, "/") for name, text in request.path_params.items()}
 
 
 def read_query(route: Route, request: Request) -> Any:
