@@ -18,7 +18,7 @@ from perdure.core.webhook import WebhookState
 from perdure.engine.keys import Scope
 from perdure.engine.webhooks.sender import WebhookSender
 from perdure.errors import InvalidInput
-from perdure.telemetry import table
+from perdure.telemetry import metrics
 from perdure.web.api import LOCAL, Api
 from web_kit import client_of, make_key
 from webhook_rows import overwrite_body
@@ -98,7 +98,7 @@ async def test_a_webhook_that_cannot_be_read_does_not_stop_those_of_other_tenant
     assert [asked.json["data"]["run"]["id"] for asked in receiver.taken] == [run_id]
     [line] = quarantined(caplog)
     assert line.startswith("webhook evil/damaged cannot be processed and is skipped: ")
-    assert sender.gauges()[table.WEBHOOKS]["quarantined",] == 1
+    assert sender.gauges()[metrics.WEBHOOKS]["quarantined",] == 1
 
 
 async def test_a_webhook_that_raises_is_tried_later_and_the_others_continue(

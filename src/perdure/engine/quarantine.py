@@ -39,11 +39,12 @@ class Quarantine:
         item = self._admit((kind, item_id))
         if item is None:
             return
-        fields = {"kind": item[0], "id": item[1], "error": f"{type(error).__name__}: {error}"}
+        kind, item_id = item
+        text = f"{type(error).__name__}: {error}"
         if isinstance(error, PerdureError):
-            table.QUARANTINED.say(**fields)
+            table.QUARANTINED.say(kind=kind, id=item_id, error=text)
         else:
-            table.QUARANTINED.say_with_error(**fields)
+            table.QUARANTINED.say_with_error(kind=kind, id=item_id, error=text)
 
     def _admit(self, item: Item) -> Item | None:
         """Return the item to log: this one, the one that stands for all others, or None."""
