@@ -66,6 +66,8 @@ SIGNED: dict[str, Order] = {
         "hook", "https://example.com/", signing_secret=secret("HOOK"), **how
     ),
     "keys.create": lambda app, run, how: Keys(app).create("ci", ["read"], **how),
+    "keys.revoke": lambda app, run, how: Keys(app).revoke("0123456789ab", **how),
+    "keys.rotate": lambda app, run, how: Keys(app).rotate("0123456789ab", **how),
     "manifests.apply": lambda app, run, how: app.manifests.apply(
         Manifest.parse(MANIFEST, "m.yaml"), **how
     ),
