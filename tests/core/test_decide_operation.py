@@ -97,7 +97,7 @@ BUSY = {
 }
 
 
-@pytest.mark.parametrize("status", BUSY)
+@pytest.mark.parametrize("status", sorted(BUSY))
 def test_a_busy_run_is_neither_paused_nor_rescheduled(status: Status) -> None:
     with pytest.raises(NotAllowed, match=BUSY[status]):
         decide_pause(a_run(status), OPERATOR, T0)
