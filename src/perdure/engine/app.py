@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from perdure.engine.schedules import Schedules
     from perdure.engine.webhooks.keeping import Webhooks
     from perdure.engine.webhooks.sender import WebhookSender
+    from perdure.engine.worker_backend import WorkerBackend
     from perdure.engine.worker_host import WorkerHost
     from perdure.engine.workers import Workers
 
@@ -179,11 +180,21 @@ class App(Declarations):
         """The same, and what happens there is counted."""
         return metered(self.open_storage(), self.metrics.registry)
 
+    def connect_backend(self) -> WorkerBackend:
+        """Open another connection for a worker, for another loop."""
+        from perdure.engine.database_backend import DatabaseBackend
+
+        return DatabaseBackend(self, self.connect())
+
     # Using
 
     @property
     def storage(self) -> Storage:
         return self._open.storage
+
+    @property
+    def backend(self) -> WorkerBackend:
+        return self._open.backend
 
     @property
     def hints(self) -> Hints:

@@ -6,8 +6,6 @@ version of a task wins; without versions, the latest start.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 TASK = "task"
 WORKER = "worker"
 MOST_CONFLICTS = 20
-FORGET_WORKERS_AFTER = timedelta(hours=1)
 
 _JSON_TYPES: dict[Any, Any] = {
     "string": str,
@@ -86,7 +83,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
 
 class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One worker process, as it last said of itself; `seen_at` is the storage's time. It says
-    `stopped` last of all."""
+    `stopped` last of all. `key_id`: the API key that registered it, set by the server."""
 
     id: str
     host: str
@@ -100,6 +97,7 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool = False
     drain: Drain | None = None
     seen_at: datetime | None = None
+    key_id: str | None = None
 
     def is_live(self, since: datetime) -> bool:
         """A worker speaks with every renewal: one silent for a whole lease is as gone as one that
@@ -212,70 +210,3 @@ async def known_workers(storage: Storage, environment: str) -> list[WorkerEntry]
 def read_worker(record: Record) -> WorkerEntry:
     entry = msgspec.json.decode(record.body, type=WorkerEntry)
     return msgspec.structs.replace(entry, seen_at=record.seen_at)
-
-
-class Registration:
-    """A worker's own line in the registry, put again with every heartbeat. Besides the worker
-    only those write it who ask it to drain: it learns of that because they were faster."""
-
-    def __init__(self, app: App, storage: Storage, worker_id: str) -> None:
-        self._app = app
-        self._storage = storage
-        self._worker_id = worker_id
-        self._started_at = app.clock.now()
-        self._version = 0
-        self._drain: Drain | None = None
-
-    async def beat(
-        self,
-        *,
-        concurrency: int,
-        running: int,
-        queues: tuple[str, ...] | None,
-        stopping: bool,
-        stopped: bool = False,
-        tasks: tuple[str, ...] | None = None,
-    ) -> Drain | None:
-        """What somebody has asked for meanwhile, or before."""
-        entry = WorkerEntry(
-            id=self._worker_id,
-            host=socket.gethostname(),
-            process_id=os.getpid(),
-            started_at=self._started_at,
-            concurrency=concurrency,
-            running=running,
-            queues=queues,
-            tasks=tuple(self._app.served_tasks) if tasks is None else tasks,
-            stopping=stopping,
-            stopped=stopped,
-        )
-        for _ in range(MOST_CONFLICTS):
-            if await self._put(msgspec.structs.replace(entry, drain=self._drain)):
-                break
-            await self._look()
-        return self._drain
-
-    async def _look(self) -> None:
-        """What is in the way: somebody's wish, a try of ours that was not answered, or nothing,
-        because it was taken for dead and forgotten."""
-        found = await self._storage.records(self._app.environment, WORKER)
-        own = [record for record in found if record.name == self._worker_id]
-        self._version = own[0].version if own else 0
-        if own:
-            self._drain = read_worker(own[0]).drain
-
-    async def _put(self, entry: WorkerEntry) -> bool:
-        record = Record(
-            environment=self._app.environment,
-            kind=WORKER,
-            name=self._worker_id,
-            version=self._version + 1,
-            body=msgspec.json.encode(entry).decode(),
-        )
-        [stored] = await self._storage.put([record])
-        self._version += stored
-        return stored
-
-    async def forget_the_dead(self) -> None:
-        before = await self._storage.now() - FORGET_WORKERS_AFTER
-        await self._storage.forget(self._app.environment, WORKER, before)

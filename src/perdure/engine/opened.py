@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from perdure.engine import catalogue
 from perdure.engine.client import Client
+from perdure.engine.database_backend import DatabaseBackend
 from perdure.engine.hints import Hints
 from perdure.engine.limits import Limits, Queues, declare_limits
 from perdure.engine.operators import DeadLetters, Runs
@@ -18,6 +19,7 @@ from perdure.engine.results import Results
 from perdure.engine.schedules import Schedules
 from perdure.engine.storage_time import StorageTime
 from perdure.engine.webhooks.keeping import Webhooks
+from perdure.engine.worker_backend import WorkerBackend
 from perdure.engine.workers import Workers
 from perdure.errors import AccessRefused, AppOnAnotherLoop
 from perdure.storage import Storage
@@ -34,6 +36,7 @@ class Opened:
     def __init__(self, app: App, storage: Storage, now: datetime) -> None:
         self.loop = asyncio._get_running_loop()
         self.storage = storage
+        self.backend: WorkerBackend = DatabaseBackend(app, storage)
         self.time = StorageTime(storage, app.clock, now)
         self.hints = Hints(app.hub, app.clock, storage.hint_transport())
         self.client = Client(app)

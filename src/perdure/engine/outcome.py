@@ -18,7 +18,7 @@ from perdure.core.decide import (
     decide_success,
 )
 from perdure.core.decide.lease import Evidence
-from perdure.core.events import Event, RunDeadLettered, RunFailed, RunRetryScheduled
+from perdure.core.events import Event
 from perdure.core.failure import MAX_MESSAGE, Failure, FailureKind, clean_text, make_failure
 from perdure.core.lifecycle import Status
 from perdure.core.run import Awaiting, Run
@@ -97,23 +97,14 @@ def decide_ending(
             assert_never(ending)
 
 
-def say_failures(run: Run, events: Sequence[Event], redact: Redact) -> None:
-    """One warning for an attempt that failed: whose, why, and what follows."""
-    for event in events:
-        match event:
-            case RunRetryScheduled():
-                follows = f"next try at {event.retry_at.isoformat(timespec='milliseconds')}"
-            case RunDeadLettered():
-                follows = f"dead-lettered: {event.reason}"
-            case RunFailed():
-                follows = "that was the end of it"
-            case _:
-                continue
-        said = f"{event.failure.type}: {event.failure.message}".splitlines()[0][:MAX_LOGGED]
-        error = without_secrets(said, redact)
-        table.ATTEMPT_FAILED.say(
-            run_id=run.id, task=run.task, attempt=event.attempt, error=error, next=follows
-        )
+def log_failure(run: Run, failure: Failure, follows: str, redact: Redact) -> None:
+    """Log one warning about an attempt that failed: its run, why, and what follows."""
+    attempt = None if run.lease is None else run.lease.attempt
+    said = f"{failure.type}: {failure.message}".splitlines()[0][:MAX_LOGGED]
+    error = without_secrets(said, redact)
+    table.ATTEMPT_FAILED.say(
+        run_id=run.id, task=run.task, attempt=attempt, error=error, next=follows
+    )
 
 
 def ending_of(error: BaseException) -> Ending:
