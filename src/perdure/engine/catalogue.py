@@ -16,12 +16,13 @@ from perdure.core.rates import Rate
 from perdure.core.run import Actor, Policy
 from perdure.core.values import encode_value
 from perdure.engine.door import did_you_mean
-from perdure.engine.executors.target import Target
+from perdure.engine.executors.target import HttpTarget, Target
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import Executor, TaskSettings, TriggerOptions
 from perdure.engine.task import Task
-from perdure.errors import InvalidPayload, TaskNotFound
+from perdure.errors import InvalidInput, InvalidPayload, PerdureError, TaskNotFound
 from perdure.storage.protocol import Record, Storage
+from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 TASK = "task"
 WORKER = "worker"
 MOST_CONFLICTS = 20
+
+MAX_LOGGED = 1000
+
+Replaces = Callable[["TaskEntry", "TaskEntry"], bool]
+"""Whether a new entry replaces the known one."""
 
 _JSON_TYPES: dict[Any, Any] = {
     "string": str,
@@ -59,6 +65,28 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     by_manifest: bool = False
     payload_schema: dict[str, Any] | None = None
     result_schema: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if target_kind(self.target) is not executor_target(self.executor):
+            has = (
+                "no target"
+                if self.target is None
+                else f"a target of kind {target_kind(self.target)}"
+            )
+            problem = f"{self.executor} does not agree with {has}"
+            raise InvalidInput("executor", f"{problem} of task {self.name!r:.80}")
+
+
+def target_kind(target: Target | None) -> Executor | None:
+    """What a worker needs to execute it: `http` or `shell`; none without a target."""
+    if target is None:
+        return None
+    return Executor.HTTP if isinstance(target, HttpTarget) else Executor.SHELL
+
+
+def executor_target(executor: Executor) -> Executor | None:
+    """The kind of target that such an executor needs; none: it calls a function."""
+    return executor if executor in (Executor.HTTP, Executor.SHELL) else None
 
 
 class KnownTask(msgspec.Struct):
@@ -125,7 +153,7 @@ async def publish_tasks(
     storage: Storage,
     environment: str,
     entries: Sequence[TaskEntry],
-    replaces: Callable[[TaskEntry, TaskEntry], bool] = wins,
+    replaces: Replaces = wins,
 ) -> None:
     """Write down what this process knows; again where another one was faster."""
     for _ in range(MOST_CONFLICTS):
@@ -139,10 +167,15 @@ async def publish_tasks(
                 body=msgspec.json.encode(entry).decode(),
             )
             for entry in entries
-            if entry.name not in known or replaces(entry, read_task(known[entry.name]))
+            if entry.name not in known or _is_replaced(known[entry.name], entry, replaces)
         ]
         if not records or all(await storage.put(records)):
             return
+
+
+def _is_replaced(record: Record, entry: TaskEntry, replaces: Replaces) -> bool:
+    known = read_if_readable(record)
+    return known is None or replaces(entry, known)
 
 
 def read_task(record: Record) -> TaskEntry:
@@ -150,7 +183,34 @@ def read_task(record: Record) -> TaskEntry:
 
 
 async def known_tasks(storage: Storage, environment: str) -> list[TaskEntry]:
-    return [read_task(record) for record in await storage.records(environment, TASK)]
+    """Return the catalogue, without entries that cannot be read, which is logged."""
+    found = map(read_if_readable, await storage.records(environment, TASK))
+    return [entry for entry in found if entry is not None]
+
+
+def read_if_readable(record: Record) -> TaskEntry | None:
+    """Return the entry, or none if it cannot be read or has another name than its record."""
+    try:
+        entry = read_task(record)
+        if entry.name != record.name:
+            raise InvalidInput("name", f"differs from its record's, {record.name!r:.80}")
+    except (PerdureError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        _log_unreadable(record, error)
+        return None
+    return entry
+
+
+def _log_unreadable(record: Record, error: Exception) -> None:
+    """Once for each version of an entry: the catalogue is read every other second."""
+    place = (record.environment, record.name, record.version)
+    if place not in _LOGGED:
+        if len(_LOGGED) >= MAX_LOGGED:
+            _LOGGED.clear()
+        _LOGGED.add(place)
+        table.TASK_UNREADABLE.say(task=record.name, error=str(error))
+
+
+_LOGGED: set[tuple[str, str, int]] = set()
 
 
 async def find_task(storage: Storage, environment: str, name: str) -> TaskEntry:

@@ -147,10 +147,10 @@ class DatabaseBackend:
             self._records[entry.id] = record
         drain = await record.put(entry)
         if not entry.stopped:
-            await self._forget_dead_workers()
+            await self.forget_dead_workers()
         return drain
 
-    async def _forget_dead_workers(self) -> None:
+    async def forget_dead_workers(self) -> None:
         elapsed = self._app.clock.elapsed()
         if elapsed - self._forgot_at < FORGET_WORKERS_EVERY_S:
             return

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from perdure.core.run import Run
 from perdure.engine import hints
-from perdure.engine.bulk import RESERVED
 from perdure.engine.catalogue import (
     MOST_CONFLICTS,
     WORKER,
@@ -21,6 +20,7 @@ from perdure.engine.catalogue import (
 )
 from perdure.engine.door import OPERATOR, By, actor_of, reason_of, text
 from perdure.engine.keywords import explain_methods
+from perdure.engine.reserved import RESERVED
 from perdure.errors import InvalidInput, StorageUnavailable, WorkerNotFound
 from perdure.storage.protocol import Record
 

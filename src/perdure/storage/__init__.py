@@ -8,8 +8,18 @@ from typing import Any
 
 from perdure.errors import InvalidInput
 from perdure.storage.protocol import Clock, Storage
+from perdure.storage.server_client import ServerClient
 
-__all__ = ["Storage", "check_url", "is_remote", "open_storage", "options_of", "shown_url"]
+__all__ = [
+    "ServerClient",
+    "Storage",
+    "check_url",
+    "is_remote",
+    "open_server",
+    "open_storage",
+    "options_of",
+    "shown_url",
+]
 
 _SQLITE = ("inline", "busy_timeout", "hints", "on_statement")
 _POSTGRES = (
@@ -60,6 +70,16 @@ def _http_storage(url: str, clock: Clock, **options: Any) -> Storage:
         advice = "a server is reached with h11: pip install 'perdure[http]'"
         raise InvalidInput("url", f"{advice} ({error})") from error
     return HttpStorage(url, clock, **options)
+
+
+def open_server(url: str, clock: Clock, **options: Any) -> ServerClient:
+    """Return a connection to the server at `https://host:port`. It connects when first used."""
+    try:
+        from perdure.storage.http.opening import open_client
+    except ImportError as error:
+        advice = "a server is reached with h11: pip install 'perdure[http]'"
+        raise InvalidInput("url", f"{advice} ({error})") from error
+    return open_client(url, clock, **options)
 
 
 def is_remote(url: str) -> bool:

@@ -195,6 +195,14 @@ LIMIT_UNREADABLE = Record(
     "Stored by newer code, or damaged. It holds as it was; code cannot change it, but an operator "
     "can set, resume or reset it.",
 )
+TASK_UNREADABLE = Record(
+    "perdure.storage",
+    ERROR,
+    "task %(task)s of the catalogue cannot be read and is left out: %(error)s",
+    ("task", "error"),
+    "Stored by other code, or damaged. No worker serves its target and nothing triggers it until "
+    "code or a manifest defines it again.",
+)
 _SCHEDULE, _STATED = ("schedule_id",), "perdure.schedules"
 UNREADABLE_SCHEDULE = Record(
     "perdure.scheduler",

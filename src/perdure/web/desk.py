@@ -18,7 +18,6 @@ from perdure.core.commit import Commit
 from perdure.core.effects import DeadLetter, DeadLetterClosed, KeyFreed
 from perdure.core.run import Run
 from perdure.core.values import check_label
-from perdure.engine.bulk import refuse_reserved
 from perdure.engine.catalogue import (
     TASK,
     WORKER,
@@ -28,6 +27,7 @@ from perdure.engine.catalogue import (
     read_worker,
 )
 from perdure.engine.keys import Scope
+from perdure.engine.reserved import refuse_reserved
 from perdure.engine.showing import Showing
 from perdure.engine.webhooks.hook import Hook
 from perdure.errors import AccessRefused, InvalidInput, PerdureError
@@ -83,7 +83,7 @@ class Desk:
 
     async def hear(self, session: str, wait: float) -> Hints:
         name = (self._call.caller.id, self.environment, check_label(session, "session"))
-        return await self._call.api.ears.hear(name, self._call.app, wait)
+        return Hints(await self._call.api.ears.hear(name, self._call.app, wait))
 
     async def notify(self, topics: frozenset[str]) -> None:
         self._call.app.hints.publish(of_environment(topics, self.environment))

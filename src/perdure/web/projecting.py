@@ -19,9 +19,9 @@ from perdure.core.lifecycle import EventType
 from perdure.core.run import Actor, ActorType, Run, Source
 from perdure.core.schedule.step import ScheduleStep
 from perdure.core.values import check_text, decode_value
-from perdure.engine.bulk import refuse_reserved
 from perdure.engine.catalogue import TaskEntry, check_payload, known_tasks
 from perdure.engine.keys import Scope
+from perdure.engine.reserved import refuse_reserved
 from perdure.errors import (
     AccessRefused,
     InvalidInput,

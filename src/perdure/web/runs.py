@@ -9,9 +9,9 @@ from msgspec import UNSET
 
 from perdure.core.run import Actor, ActorType, Run
 from perdure.engine.asking import Wish
-from perdure.engine.bulk import refuse_reserved
 from perdure.engine.handle import RunHandle
 from perdure.engine.reading_logs import Bundle
+from perdure.engine.reserved import refuse_reserved
 from perdure.web.problems import Problem, problem_of
 from perdure.web.route import Call
 from perdure.web.views import (

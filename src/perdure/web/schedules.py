@@ -12,7 +12,7 @@ from perdure.core.schedule import Cadence, Fold, Gap, Misfire, Overlap, at, cron
 from perdure.core.schedule.definition import DefinedBy, Definition, Schedule, SkippedSpan
 from perdure.core.schedule.explain import Verdict
 from perdure.core.skipping import Evidence, Touch
-from perdure.engine.bulk import refuse_reserved
+from perdure.engine.reserved import refuse_reserved
 from perdure.engine.schedules import MOST_PREVIEWED
 from perdure.errors import InvalidInput, ScheduleNotFound
 from perdure.web.problems import Refusal, RequestRefused

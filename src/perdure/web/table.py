@@ -16,6 +16,7 @@ from perdure.web import (
     webhooks,
 )
 from perdure.web.route import ANY_KEY, Route
+from perdure.web.worker.routes import WORKER_ROUTES
 
 _READ, _TRIGGER, _OPERATE, _ADMIN = Scope.READ, Scope.TRIGGER, Scope.OPERATE, Scope.ADMIN
 _RUN = "/v1/runs/{run_id}"
@@ -150,6 +151,7 @@ WEBHOOKS = (
 )  # fmt: skip
 
 WORKERS = (
+    *WORKER_ROUTES[:-1],
     Route("POST", "/v1/storage/{operation}", ANY_KEY, remote.call_storage,
           "What those without a database ask of it; workers as often as they like",
           (e.RunNotFound, e.StorageRefused), is_throttled=False),

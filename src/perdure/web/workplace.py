@@ -14,6 +14,8 @@ from perdure.engine.bulk import QUEUE, define_bulk
 from perdure.engine.keys import Keys
 from perdure.storage.protocol import Clock
 from perdure.web.views import View
+from perdure.web.worker.registry import WorkerRegistry
+from perdure.web.worker.reporting import Reporting
 
 T = TypeVar("T")
 
@@ -50,6 +52,8 @@ class Workplace:
         self.keys = Keys(app)
         self.recent = Recent(app.clock)
         self.view = View(app.redact)
+        self.registry = WorkerRegistry(app)
+        self.reporting = Reporting(app)
 
 
 class Workplaces:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from perdure.engine.catalogue import TaskEntry, settings_of
+from perdure.engine.catalogue import TaskEntry, settings_of, target_kind
 from perdure.engine.door import choice
 from perdure.engine.executors.secret import only
 from perdure.engine.executors.target_task import TargetTask, check_executable, task_of_catalogue
@@ -55,7 +55,7 @@ class Serving(Service):
 
     async def run_once(self) -> None:
         entries = await self._backend.known_tasks()
-        served = {e.name: e for e in entries if e.target is not None and e.executor in self._kinds}
+        served = {e.name: e for e in entries if target_kind(e.target) in self._kinds}
         for name in self._entries.keys() - served.keys():
             del self._known[name]
         for name, entry in served.items():

@@ -21,6 +21,7 @@ from perdure.storage.http.connection import NotSent, Pool, Request, Response
 from perdure.storage.operations import OPERATIONS, Hello, Operation
 from perdure.storage.orders import Order
 from perdure.storage.protocol import Clock
+from perdure.storage.server_client import ServerCall
 from perdure.storage.wire import (
     PROTOCOL,
     PROTOCOL_HEADER,
@@ -49,6 +50,12 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     raised: ErrorTold | None = None
 
 
+class OldHello(msgspec.Struct, frozen=True):
+    """What a server of protocol 1 answers to `POST /v1/storage/hello`."""
+
+    protocol: int
+
+
 class Client:
     """`retries`: how often what may be repeated is, while there is no answer. `because`: the
     reason of orders that have none of their own."""
@@ -63,6 +70,7 @@ class Client:
         most: int,
         retries: int,
         timeout: timedelta,
+        hints: bool = True,
     ) -> None:
         self._address = address
         self._clock = clock
@@ -71,13 +79,12 @@ class Client:
         self._timeout = timeout
         self._pool: Pool | None = None
         self._most = most
-        self._headers = [
-            ("host", address.shown),
-            ("content-type", "application/json"),
-            (PROTOCOL_HEADER, str(PROTOCOL)),
-        ]
+        self._hints = hints
+        self.shown = address.shown
+        self._common = [("host", address.shown), ("content-type", "application/json")]
         if api_key is not None:
-            self._headers.append(("authorization", f"Bearer {api_key}"))
+            self._common.append(("authorization", f"Bearer {api_key}"))
+        self._headers = [*self._common, (PROTOCOL_HEADER, str(PROTOCOL))]
 
     async def ask(self, operation: Operation, arguments: dict[str, Any]) -> Any:
         """Raises what the storage there raised, StorageUnavailable, or AccessRefused."""
@@ -104,6 +111,39 @@ class Client:
             problem = f"{self._address.shown} is no Perdure server, or of another version"
             raise StorageRefused(f"{problem}: {error}") from error
 
+    async def call(self, call: ServerCall) -> bytes:
+        """Raise what the server raised, StorageUnavailable, StorageRefused or AccessRefused."""
+        longest = SOON if call.is_urgent else LONGEST_DELAY
+        within = call.within or self._timeout
+        within = min(within, SHORT_TIMEOUT) if call.is_urgent else within
+        headers = [*self._common, (PROTOCOL_HEADER, str(call.protocol))]
+        attempt = 0
+        while True:
+            try:
+                return await self._send(
+                    "POST", f"/v1/worker/{call.operation}", call.body, within, headers=headers
+                )
+            except StorageUnavailable as error:
+                may_repeat = call.may_repeat or isinstance(error, NotSent)
+                if attempt == self._retries or not may_repeat:
+                    raise
+            delay = min(FIRST_DELAY * 2**attempt, longest)
+            await self._clock.sleep(delay * (1 + 0.5 * self._clock.jitter()))
+            attempt += 1
+
+    async def old_protocol(self) -> int | None:
+        headers = [*self._common, (PROTOCOL_HEADER, "1")]
+        try:
+            answer = await self._send(
+                "POST", "/v1/storage/hello", b'{"arguments":{}}', self._timeout, headers=headers
+            )
+            return msgspec.json.decode(answer, type=OldHello).protocol
+        except (StorageRefused, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def wants_hints(self) -> bool:
+        return self._hints
+
     async def environment(self) -> str:
         hello: Hello = await self.ask(OPERATIONS["hello"], {})
         return hello.environment
@@ -126,9 +166,17 @@ class Client:
             attempt += 1
 
     async def _send(
-        self, method: str, path: str, body: bytes, within: timedelta, headers: Headers = ()
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        within: timedelta,
+        besides: Headers = (),
+        *,
+        headers: Headers | None = None,
     ) -> bytes:
-        every = [*self._headers, ("content-length", str(len(body))), *headers]
+        common = self._headers if headers is None else headers
+        every = [*common, ("content-length", str(len(body))), *besides]
         request = Request(method, f"{self._address.path}{path}", every, body)
         response = await self._opened().send(request, within.total_seconds())
         if not 200 <= response.status < 300:

@@ -19,7 +19,6 @@ from perdure.errors import StorageRefused
 from perdure.storage.http.address import check_key, parse_address
 from perdure.storage.http.client import RETRIES, TIMEOUT, Client
 from perdure.storage.http.hints import HttpHints
-from perdure.storage.http.no_transactions import NoTransactions
 from perdure.storage.http.tokens import Tokens
 from perdure.storage.operations import NOT_OVER_HTTP, OPERATIONS, Hello
 from perdure.storage.orders import OrderTransport
@@ -116,7 +115,7 @@ class HttpStorage:
         raise _refused("migrate")
 
     def transactions(self) -> Transactions:
-        return NoTransactions()
+        raise _refused("transactions")
 
     def hint_transport(self) -> HintTransport | None:
         return self._hints

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from perdure.errors import TransactionError
 
-WHY = (
+NO_TRANSACTION = (
     "this worker reaches its runs over HTTP and has no connection to their database, so effects "
     "and success cannot commit together here; run the worker with the database's own URL, or make "
     "the effect idempotent with ctx.idempotency_key(…)"
@@ -19,13 +19,13 @@ class NoTransactions:
 
     @property
     def dialect(self) -> NoReturn:
-        raise TransactionError(WHY)
+        raise TransactionError(NO_TRANSACTION)
 
     async def begin(self, limit: timedelta) -> NoReturn:
-        raise TransactionError(WHY)
+        raise TransactionError(NO_TRANSACTION)
 
     def begin_sync(self, limit: timedelta) -> NoReturn:
-        raise TransactionError(WHY)
+        raise TransactionError(NO_TRANSACTION)
 
     async def close(self) -> None:
         """There is nothing to close."""
