@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from perdure.engine.operators import DeadLetters, Runs
     from perdure.engine.overview import Overview
     from perdure.engine.pruning import Pruning
+    from perdure.engine.remote.client import RestClient
     from perdure.engine.results import Results
     from perdure.engine.scheduler import Scheduler
     from perdure.engine.schedules import Schedules
@@ -186,6 +187,11 @@ class App(Declarations):
         return self._open.storage
 
     @property
+    def rest(self) -> RestClient | None:
+        """The API of the server, if the app's URL is a server's."""
+        return self._open.rest
+
+    @property
     def hints(self) -> Hints:
         return self._open.hints
 
@@ -225,12 +231,11 @@ class App(Declarations):
     def manifests(self) -> Manifests:
         from perdure.engine.manifests.applying import Manifests
 
-        transport = self.storage.order_transport()
-        if transport is None:
+        if self.rest is None:
             return Manifests(self)
-        from perdure.engine.orders.defining import RemoteManifests
+        from perdure.engine.remote.manifests import RemoteManifests
 
-        return RemoteManifests(self, transport)
+        return RemoteManifests(self, self.rest)
 
     @property
     def webhooks(self) -> Webhooks:
@@ -329,6 +334,10 @@ class App(Declarations):
 
     async def overview(self) -> Overview:
         """What is going on: queues, workers, the latest failures, what ended within a minute."""
+        if self.rest is not None:
+            from perdure.engine.remote.health import read_overview
+
+            return await read_overview(self.rest)
         from perdure.engine.overview import overview
 
         return await overview(self)
@@ -336,6 +345,10 @@ class App(Declarations):
     async def doctor(self) -> Examination:
         """Look at the database and at who works on it: what is wrong, and what to do. The app
         need not be open."""
+        if is_remote(self.url):
+            from perdure.engine.remote.health import examine_remotely
+
+            return await examine_remotely(self)
         from perdure.engine.doctor import examine_app
 
         return await examine_app(self)

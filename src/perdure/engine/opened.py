@@ -20,22 +20,27 @@ from perdure.engine.storage_time import StorageTime
 from perdure.engine.webhooks.keeping import Webhooks
 from perdure.engine.workers import Workers
 from perdure.errors import AccessRefused, AppOnAnotherLoop
-from perdure.storage import Storage
-from perdure.storage.orders import OrderTransport
+from perdure.storage import Storage, is_remote
 from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
+    from perdure.engine.remote.client import RestClient
 
 
 class Opened:
     """Made by `open`; what it holds is closed by `close`."""
 
-    def __init__(self, app: App, storage: Storage, now: datetime) -> None:
+    def __init__(
+        self, app: App, storage: Storage, now: datetime, rest: RestClient | None = None
+    ) -> None:
         self.loop = asyncio._get_running_loop()
         self.storage = storage
-        self.time = StorageTime(storage, app.clock, now)
-        self.hints = Hints(app.hub, app.clock, storage.hint_transport())
+        self.rest = rest
+        self.time = StorageTime(storage if rest is None else rest, app.clock, now)
+        # At a server, only an app with tasks waits for results: operators poll.
+        has_hints = rest is None or bool(app.tasks)
+        self.hints = Hints(app.hub, app.clock, storage.hint_transport() if has_hints else None)
         self.client = Client(app)
         self.results = Results(storage, app.hub, app.clock, app.defaults.poll)
         self.runs: Runs = Runs(app)
@@ -45,23 +50,24 @@ class Opened:
         self.limits: Limits = Limits(app)
         self.schedules: Schedules = Schedules(app)
         self.webhooks: Webhooks = Webhooks(app)
-        transport = storage.order_transport()
-        if transport is not None:
-            self._order_from_afar(app, transport)
+        if rest is not None:
+            self._operate_remotely(app, rest)
 
-    def _order_from_afar(self, app: App, transport: OrderTransport) -> None:
-        from perdure.engine.orders import defining, parts
+    def _operate_remotely(self, app: App, rest: RestClient) -> None:
+        from perdure.engine.remote import limits, runs, schedules, webhooks
 
-        self.runs = parts.RemoteRuns(app, transport)
-        self.dead_letters = parts.RemoteDeadLetters(app, transport)
-        self.workers = parts.RemoteWorkers(app, transport)
-        self.queues = parts.RemoteQueues(app, transport)
-        self.limits = parts.RemoteLimits(app, transport)
-        self.schedules = parts.RemoteSchedules(app, transport)
-        self.webhooks = defining.RemoteWebhooks(app, transport)
+        self.runs = runs.RemoteRuns(app, rest)
+        self.dead_letters = runs.RemoteDeadLetters(app, rest)
+        self.workers = runs.RemoteWorkers(app, rest)
+        self.queues = limits.RemoteQueues(app, rest)
+        self.limits = limits.RemoteLimits(app, rest)
+        self.schedules = schedules.RemoteSchedules(app, rest)
+        self.webhooks = webhooks.RemoteWebhooks(app, rest)
 
     @classmethod
     async def open(cls, app: App) -> Opened:
+        if is_remote(app.url):
+            return await cls._open_remotely(app)
         storage = app.connect()
         try:
             if app.url.startswith("sqlite"):
@@ -70,6 +76,23 @@ class Opened:
                 await storage.check_schema()
             opened = cls(app, storage, await storage.now())
         except BaseException:
+            await storage.close()
+            raise
+        opened.hints.start()
+        return opened
+
+    @classmethod
+    async def _open_remotely(cls, app: App) -> Opened:
+        """An app with tasks checks, too, whether both sides speak one worker protocol."""
+        from perdure.engine.remote.client import connect
+
+        rest, storage = connect(app), app.connect()
+        try:
+            if app.tasks:
+                await storage.check_schema()
+            opened = cls(app, storage, await rest.now(), rest)
+        except BaseException:
+            rest.close()
             await storage.close()
             raise
         opened.hints.start()
@@ -100,6 +123,8 @@ class Opened:
     async def close(self) -> None:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self.storage.close)
+            if self.rest is not None:
+                stack.callback(self.rest.close)
             stack.push_async_callback(self.time.close)
             stack.push_async_callback(self.hints.stop)
             stack.push_async_callback(self.results.close)

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from perdure.engine.trouble import went_well
-from perdure.storage.protocol import Clock, Storage
+from perdure.storage.protocol import Clock
 
 FRESH = 60.0
 """So many seconds an answer is good for: clocks drift apart slowly."""
+
+
+class TimeSource(Protocol):
+    """The storage, or the API of a server. `local_clock`: the one it reads, if it is ours."""
+
+    local_clock: Clock | None
+
+    async def now(self) -> datetime: ...
 
 
 class StorageTime:
     """Where the storage reads this machine's clock, so do we. Else its last answer, and what has
     passed since by a clock that never steps: an estimate, which never judges a lease."""
 
-    def __init__(self, storage: Storage, clock: Clock, answer: datetime | None = None) -> None:
+    def __init__(self, storage: TimeSource, clock: Clock, answer: datetime | None = None) -> None:
         self._storage = storage
         self._local = storage.local_clock
         self._clock = clock

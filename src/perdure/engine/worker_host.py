@@ -21,6 +21,7 @@ from perdure.engine.threshold import to_the_end
 from perdure.engine.transaction import TransactionTerms
 from perdure.engine.watchdog import Ladder
 from perdure.engine.worker import Worker
+from perdure.storage import is_remote
 from perdure.storage.protocol import Storage
 from perdure.storage.transacting import Transactions
 from perdure.telemetry import table
@@ -153,7 +154,7 @@ class WorkerHost:
             self._storage = shared or self._app.connect()
             if shared is None:
                 stack.push_async_callback(self._storage.close)
-            if self._storage.order_transport() is not None:
+            if is_remote(self._app.url):
                 await self._storage.renew([])  # a key that may not work is refused now, and here
             hints = Hints(self._app.hub, self._app.clock, self._storage.hint_transport())
             hints.start()

@@ -1,4 +1,4 @@
-"""Where runs are kept. The only way in: `open_storage`."""
+"""Where runs are kept. The only ways in: `open_storage`, and `open_server` for a server's API."""
 
 from __future__ import annotations
 
@@ -8,8 +8,17 @@ from typing import Any
 
 from perdure.errors import InvalidInput
 from perdure.storage.protocol import Clock, Storage
+from perdure.storage.rest import RestTransport
 
-__all__ = ["Storage", "check_url", "is_remote", "open_storage", "options_of", "shown_url"]
+__all__ = [
+    "Storage",
+    "check_url",
+    "is_remote",
+    "open_server",
+    "open_storage",
+    "options_of",
+    "shown_url",
+]
 
 _SQLITE = ("inline", "busy_timeout", "hints", "on_statement")
 _POSTGRES = (
@@ -57,9 +66,22 @@ def _http_storage(url: str, clock: Clock, **options: Any) -> Storage:
     try:
         from perdure.storage.http.storage import HttpStorage
     except ImportError as error:
-        advice = "a server is reached with h11: pip install 'perdure[http]'"
-        raise InvalidInput("url", f"{advice} ({error})") from error
+        raise _missing_h11(error) from error
     return HttpStorage(url, clock, **options)
+
+
+def open_server(url: str, clock: Clock, **options: Any) -> RestTransport:
+    """The HTTP API of the server at `url`, `https://host:port`. Connects lazily."""
+    try:
+        from perdure.storage.http.client import open_client
+    except ImportError as error:
+        raise _missing_h11(error) from error
+    return open_client(url, clock, **options)
+
+
+def _missing_h11(error: ImportError) -> InvalidInput:
+    advice = "a server is reached with h11: pip install 'perdure[http]'"
+    return InvalidInput("url", f"{advice} ({error})")
 
 
 def is_remote(url: str) -> bool:

@@ -29,7 +29,6 @@ NOT_OVER_HTTP = {
     "check_schema": "the server has the database's schema; `hello` checks that both understand",
     "transactions": "a worker without a connection cannot hold a transaction open in the database",
     "hint_transport": "hints have operations of their own: `hear` and `notify`",
-    "order_transport": "orders go to routes of their own, where the server decides about them",
     "close": "it closes what this process holds",
     "append_audit": "whoever could write the audit log could forge it",
     "outbox": "pushing is for those who hold all environments' runs: the server",

@@ -1,8 +1,9 @@
-"""One operation asked of a server: the request, the answer or the error that came of it, and
-whether to ask again."""
+"""Requests to a server: operations of the storage contract, and requests to its HTTP API. Decides
+which error an answer means, and whether to ask again."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -16,11 +17,11 @@ from perdure.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from perdure.storage.http.address import Address
+from perdure.storage.http.address import Address, check_key, parse_address
 from perdure.storage.http.connection import NotSent, Pool, Request, Response
-from perdure.storage.operations import OPERATIONS, Hello, Operation
-from perdure.storage.orders import Order
+from perdure.storage.operations import Operation
 from perdure.storage.protocol import Clock
+from perdure.storage.rest import RestRequest
 from perdure.storage.wire import (
     PROTOCOL,
     PROTOCOL_HEADER,
@@ -29,6 +30,7 @@ from perdure.storage.wire import (
     value_of,
 )
 
+KEY_VARIABLE = "PERDURE_API_KEY"
 RETRIES = 8
 FIRST_DELAY = timedelta(milliseconds=20)
 LONGEST_DELAY = timedelta(seconds=2)
@@ -104,26 +106,26 @@ class Client:
             problem = f"{self._address.shown} is no Perdure server, or of another version"
             raise StorageRefused(f"{problem}: {error}") from error
 
-    async def environment(self) -> str:
-        hello: Hello = await self.ask(OPERATIONS["hello"], {})
-        return hello.environment
-
-    async def give(self, order: Order) -> bytes:
-        """Once more only while there was nobody to give it to: twice may not be once."""
-        body = msgspec.json.encode(order.body) if order.body else b""
-        headers = [] if order.expected is None else [("if-match", f'"{order.expected}"')]
-        because = order.because or self._because
-        if because is not None:
-            headers.append(("x-reason", quote(because)))
+    async def request(self, request: RestRequest) -> bytes:
+        """See `RestTransport.request`."""
+        headers = self._headers_of(request)
         attempt = 0
         while True:
             try:
-                return await self._send(order.method, order.path, body, self._timeout, headers)
-            except NotSent:
-                if attempt == self._retries:
+                return await self._send(
+                    request.method, request.path, request.body, self._timeout, headers
+                )
+            except StorageUnavailable as error:
+                may_repeat = request.is_read or isinstance(error, NotSent)
+                if attempt == self._retries or not may_repeat:
                     raise
             await self._clock.sleep(min(FIRST_DELAY * 2**attempt, LONGEST_DELAY))
             attempt += 1
+
+    def _headers_of(self, request: RestRequest) -> Headers:
+        headers = [] if request.expected is None else [("if-match", f'"{request.expected}"')]
+        reason = None if request.is_read else request.reason or self._because
+        return headers if reason is None else [*headers, ("x-reason", quote(reason))]
 
     async def _send(
         self, method: str, path: str, body: bytes, within: timedelta, headers: Headers = ()
@@ -164,3 +166,26 @@ def _read(body: bytes) -> Trouble:
         return msgspec.json.decode(body, type=Trouble)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return Trouble()
+
+
+def open_client(
+    url: str,
+    clock: Clock,
+    *,
+    api_key: str | None = None,
+    max_connections: int = 16,
+    retries: int = RETRIES,
+    timeout: timedelta = TIMEOUT,
+    hints: bool = True,
+    because: str | None = None,
+) -> Client:
+    """A client with the options of an app; `hints` does not concern it. Raises InvalidInput."""
+    return Client(
+        parse_address(url),
+        clock,
+        api_key=check_key(api_key or os.environ.get(KEY_VARIABLE) or None),
+        because=because,
+        most=max_connections,
+        retries=retries,
+        timeout=timeout,
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
@@ -16,13 +15,11 @@ from perdure.core.commit import Commit
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run
 from perdure.errors import StorageRefused
-from perdure.storage.http.address import check_key, parse_address
-from perdure.storage.http.client import RETRIES, TIMEOUT, Client
+from perdure.storage.http.client import RETRIES, TIMEOUT, open_client
 from perdure.storage.http.hints import HttpHints
 from perdure.storage.http.no_transactions import NoTransactions
 from perdure.storage.http.tokens import Tokens
 from perdure.storage.operations import NOT_OVER_HTTP, OPERATIONS, Hello
-from perdure.storage.orders import OrderTransport
 from perdure.storage.protocol import (
     Claimed,
     ClaimRequest,
@@ -39,7 +36,6 @@ from perdure.storage.wire import PROTOCOL, in_parts
 P = ParamSpec("P")
 T = TypeVar("T")
 
-VARIABLE = "PERDURE_API_KEY"
 MOST_BYTES = 4 * 1024 * 1024
 """Of commits in one request: half of what a server takes."""
 
@@ -84,15 +80,14 @@ class HttpStorage:
         hints: bool = True,
         because: str | None = None,
     ) -> None:
-        key = check_key(api_key or os.environ.get(VARIABLE) or None)
-        self.client = Client(
-            parse_address(url),
+        self.client = open_client(
+            url,
             clock,
-            api_key=key,
-            because=because,
-            most=max_connections,
+            api_key=api_key,
+            max_connections=max_connections,
             retries=retries,
             timeout=timeout,
+            because=because,
         )
         self._tokens = Tokens()
         self._hints = HttpHints(self.client, secrets.token_hex(16)) if hints else None
@@ -120,9 +115,6 @@ class HttpStorage:
 
     def hint_transport(self) -> HintTransport | None:
         return self._hints
-
-    def order_transport(self) -> OrderTransport | None:
-        return self.client
 
     async def close(self) -> None:
         self.client.close()
