@@ -107,6 +107,10 @@ class Report(msgspec.Struct, frozen=True):
 
 async def count_fitting(app: App, action: Action, words: Mapping[str, Any]) -> int:
     """How many an order would be about, up to `MOST`."""
+    if app.rest is not None:
+        from perdure.engine.remote.ordering import count_remotely
+
+        return await count_remotely(app, app.rest, action, words)
     if action not in OF_LETTERS:
         wanted = _wanted(app, action, words)
         own = 0 if wanted.task else await app.storage.count(replace(wanted, task=TASK), most=MOST)

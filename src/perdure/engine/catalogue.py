@@ -213,6 +213,15 @@ def _log_unreadable(record: Record, error: Exception) -> None:
 _LOGGED: set[tuple[str, str, int]] = set()
 
 
+async def list_tasks(app: App) -> list[TaskEntry]:
+    """The catalogue of an open app's environment, beside the database or at a server."""
+    if app.rest is None:
+        return await known_tasks(app.storage, app.environment)
+    from perdure.engine.remote.client import Items
+
+    return (await app.rest.get(Items[TaskEntry], "tasks")).items
+
+
 async def find_task(storage: Storage, environment: str, name: str) -> TaskEntry:
     """Also by a name it had before. Raises TaskNotFound."""
     found = by_name(await known_tasks(storage, environment)).get(name)
@@ -232,11 +241,10 @@ async def trigger_known(
 ) -> RunHandle[Any]:
     """Ask for a run of a task whose code is elsewhere. Its payload is checked as far as its
     schema goes; the worker checks the rest. Raises TaskNotFound and InvalidPayload."""
-    transport = app.storage.order_transport()
-    if transport is not None:
-        from perdure.engine.orders.defining import trigger_there
+    if app.rest is not None:
+        from perdure.engine.remote.ordering import trigger_remotely
 
-        return await trigger_there(app, transport, name, payload, options)
+        return await trigger_remotely(app.rest, name, payload, options)
     entry = await find_task(app.storage, app.environment, name)
     check_payload(name, entry.payload_schema or {}, payload)
     body = encode_value(dict(payload), limit=app.defaults.payload_limit)

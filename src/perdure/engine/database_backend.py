@@ -47,12 +47,13 @@ FORGET_WORKERS_EVERY_S = 60.0
 class DatabaseBackend:
     """Implements `WorkerBackend` on a `Storage`."""
 
+    needs_registration = False
+
     def __init__(self, app: App, storage: Storage) -> None:
         self._app = app
         self._storage = storage
         self.loop_bound = storage.loop_bound
         self.local_clock: Clock | None = storage.local_clock
-        self.needs_registration = storage.order_transport() is not None
         self._records: dict[str, WorkerRecord] = {}
         self._forgot_at = float("-inf")
 

@@ -41,7 +41,8 @@ class Workers:
 
     async def leases(self, worker_id: str) -> Sequence[Run]:
         """The runs a worker holds. Raises WorkerNotFound for one that nobody has heard of."""
-        held = await self._app.storage.leases(text(worker_id, "worker_id"))
+        found = await self._app.storage.leases(text(worker_id, "worker_id"))
+        held = [run for run in found if run.environment == self._app.environment]
         if not held:
             await self._record(worker_id)
         return held

@@ -1,4 +1,4 @@
-"""A connection to a server that has the database: requests of the worker protocol and the API."""
+"""A connection to a server that has the database: the worker protocol and the HTTP API."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Protocol
 
 import msgspec
 
+from perdure.storage.rest import RestTransport
+
 
 class ServerCall(msgspec.Struct, frozen=True, kw_only=True):
     """One request of the worker protocol. `may_repeat`: it may be sent again while no answer
@@ -14,27 +16,25 @@ class ServerCall(msgspec.Struct, frozen=True, kw_only=True):
 
     operation: str
     body: bytes
-    protocol: int
     may_repeat: bool = True
     is_urgent: bool = False
     within: timedelta | None = None
 
 
-class ServerClient(Protocol):
-    """May be used on one loop."""
+class ServerClient(RestTransport, Protocol):
+    """Sends requests to one server with one API key, on one loop."""
 
     shown: str
     """The server's address, for messages."""
 
+    wants_hints: bool
+    """Whether the app was opened with wake-ups."""
+
     async def call(self, call: ServerCall) -> bytes:
-        """Return the answer, as JSON. Raise what the server raised, AccessRefused,
-        StorageRefused, or StorageUnavailable if there was no answer."""
+        """Return the answer of `POST /v1/worker/{operation}`, as JSON. Raise the error that the
+        server reports, AccessRefused, StorageRefused, or StorageUnavailable without an answer."""
         ...
 
-    async def old_protocol(self) -> int | None:
-        """Return the protocol of a server that knows no `/v1/worker`, if it is a server."""
+    async def read_old_protocol(self) -> int | None:
+        """Return the protocol version of a server that knows no `/v1/worker`."""
         ...
-
-    def wants_hints(self) -> bool: ...
-
-    def close(self) -> None: ...

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.engine.protocol.operations import PROTOCOL
-from perdure.storage.wire import PROTOCOL_HEADER
+from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.instants import mark_instants
 from perdure.web.problems import CONTENT_TYPE, REFUSALS, Problem, Refusal, status_of
 from perdure.web.route import ANY_KEY, Route

@@ -7,9 +7,6 @@ import msgspec
 from perdure.engine.keys import Scope
 from perdure.engine.protocol import attempts, triggers, workers
 
-PROTOCOL = 2
-"""Increase it when an older server or worker would misunderstand a newer one."""
-
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One operation. `scopes`: a key needs one of them; none: any key. `may_repeat`: it may be

@@ -15,7 +15,7 @@ from perdure.engine.client import CommitBatcher, Made
 from perdure.engine.facade import SyncFacade
 from perdure.engine.hints import Hub
 from perdure.engine.metrics import Metrics
-from perdure.engine.opened import Opened
+from perdure.engine.opened import OpenedDatabase
 from perdure.engine.results import EndedRun, Results
 from perdure.engine.storage_time import StorageTime
 from perdure.testing.kit.nested import run_aside
@@ -130,7 +130,8 @@ class Repointed:
             _opened=None,
             _times_opened=1,
         )
-        app._opened = opened = run_aside(Opened.open(app))
+        opened = run_aside(OpenedDatabase.open(app))
+        app._opened = opened
         opened.loop = None  # whoever uses it, on whichever loop, has the kit do the work
         opened.client._batches = DirectCommits(app)
         opened.results = DrivenResults(app, world)

@@ -14,7 +14,7 @@ from perdure.engine.hints import Topics
 from perdure.engine.keys import Scope
 from perdure.engine.protocol.checks import check_message
 from perdure.engine.protocol.fields import MAX_CLAIM, MAX_REPORTS
-from perdure.engine.protocol.operations import OPERATIONS, PROTOCOL
+from perdure.engine.protocol.operations import OPERATIONS
 from perdure.engine.protocol.triggers import ResultsAnswer, ResultsRequest
 from perdure.engine.protocol.values import entry_of_heartbeat
 from perdure.engine.protocol.workers import (
@@ -29,6 +29,7 @@ from perdure.engine.protocol.workers import (
     TasksRequest,
 )
 from perdure.engine.worker_backend import RunResult
+from perdure.storage.wire import PROTOCOL
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import ANY_KEY, Call, Route
 from perdure.web.worker import attempts, declaring, triggering

@@ -12,7 +12,6 @@ from perdure.core.commit import Commit
 from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run import Run
 from perdure.engine.catalogue import Drain, TaskEntry, WorkerEntry
-from perdure.engine.no_transactions import NO_TRANSACTION, NoTransactions
 from perdure.engine.protocol import attempts, triggers, workers
 from perdure.engine.protocol.checks import check_message
 from perdure.engine.protocol.fields import (
@@ -23,9 +22,10 @@ from perdure.engine.protocol.fields import (
 )
 from perdure.engine.protocol.parts import in_parts
 from perdure.engine.protocol.values import heartbeat_of, log_message, report_of
-from perdure.engine.remote_facts import RemoteFacts
-from perdure.engine.remote_hints import RemoteHints
-from perdure.engine.server import Server
+from perdure.engine.remote.facts import RemoteFacts
+from perdure.engine.remote.hints import RemoteHints
+from perdure.engine.remote.no_transactions import NO_TRANSACTION, NoTransactions
+from perdure.engine.remote.server import Server
 from perdure.engine.worker_backend import (
     Finished,
     Refused,

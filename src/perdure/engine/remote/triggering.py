@@ -26,8 +26,8 @@ from perdure.engine.protocol.triggers import (
     TriggerRequest,
 )
 from perdure.engine.protocol.values import options_message
-from perdure.engine.remote_facts import RemoteFacts
-from perdure.engine.server import Server
+from perdure.engine.remote.facts import RemoteFacts
+from perdure.engine.remote.server import Server
 from perdure.engine.tracing import Carrier
 from perdure.errors import InvalidPayload, PerdureError, StorageError, StorageRefused
 

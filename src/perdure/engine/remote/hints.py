@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from perdure.engine.protocol.workers import HintsAnswer, HintsRequest
-from perdure.engine.server import Server
+from perdure.engine.remote.server import Server
 
 WAIT = timedelta(seconds=20)
 MARGIN = timedelta(seconds=10)

@@ -8,11 +8,12 @@ from typing import TypeVar
 
 import msgspec
 
-from perdure.engine.protocol.operations import OPERATIONS, PROTOCOL, Operation
+from perdure.engine.protocol.operations import OPERATIONS, Operation
 from perdure.engine.protocol.workers import HelloAnswer, HelloRequest
 from perdure.errors import PerdureError, StorageRefused
 from perdure.storage import ServerClient
 from perdure.storage.server_client import ServerCall
+from perdure.storage.wire import PROTOCOL
 from perdure.telemetry import table
 from perdure.telemetry.registry import Registry
 
@@ -32,7 +33,7 @@ class Server:
 
     @property
     def wants_hints(self) -> bool:
-        return self.client.wants_hints()
+        return self.client.wants_hints
 
     async def hello(self) -> HelloAnswer:
         return await self.ask(HelloRequest(), HelloAnswer)
@@ -43,7 +44,7 @@ class Server:
         try:
             hello = await self.hello()
         except StorageRefused:
-            old = await self.client.old_protocol()
+            old = await self.client.read_old_protocol()
             if old is None:
                 raise
             raise self._other_version(old) from None
@@ -66,7 +67,6 @@ class Server:
         call = ServerCall(
             operation=operation.name,
             body=msgspec.json.encode(request),
-            protocol=PROTOCOL,
             may_repeat=operation.may_repeat,
             is_urgent=operation.name in _URGENT,
             within=within,
