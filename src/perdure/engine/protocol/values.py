@@ -7,6 +7,7 @@ from typing import Any, assert_never
 
 from perdure.core.failure import Failure, make_failure
 from perdure.core.run import Awaiting
+from perdure.core.schedule import Definition, Stated
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.door import duration
 from perdure.engine.options import Retry, TriggerOptions
@@ -26,7 +27,7 @@ from perdure.engine.protocol.attempts import (
     StoppedMessage,
 )
 from perdure.engine.protocol.triggers import OptionsMessage, RetryMessage
-from perdure.engine.protocol.workers import HeartbeatRequest
+from perdure.engine.protocol.workers import HeartbeatRequest, ScheduleMessage
 from perdure.engine.worker_backend import Finished, SaidLog
 from perdure.storage.run_log import LogBatch, LogLine, Progress
 
@@ -121,6 +122,16 @@ def _awaiting(message: AwaitingMessage | None) -> Awaiting | None:
 
 
 # Workers
+
+
+def schedule_message(stated: Stated) -> ScheduleMessage:
+    fields = {name: getattr(stated.definition, name) for name in Definition.__struct_fields__}
+    return ScheduleMessage(version=stated.version, **fields)
+
+
+def stated_of_message(message: ScheduleMessage) -> Stated:
+    fields = {name: getattr(message, name) for name in Definition.__struct_fields__}
+    return Stated(Definition(**fields), message.version)
 
 
 def heartbeat_of(entry: WorkerEntry) -> HeartbeatRequest:

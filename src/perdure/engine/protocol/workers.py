@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from perdure.core.schedule import Stated
+from perdure.core.run import Policy
+from perdure.core.schedule import Cadence, Misfire, Overlap
 from perdure.core.settings import Values
 from perdure.engine.catalogue import Drain, TaskEntry
 from perdure.engine.protocol.fields import (
@@ -19,6 +20,7 @@ from perdure.engine.protocol.fields import (
     Answer,
     Count,
     Instant,
+    Json,
     Label,
     Message,
     WorkerId,
@@ -53,12 +55,35 @@ class QueueMessage(Message, frozen=True, kw_only=True):
     values: Values
 
 
+class ScheduleMessage(Message, frozen=True, kw_only=True):
+    """A schedule that code defines, and the code's version: as `Definition` and `Stated`."""
+
+    id: Label
+    task: Label
+    cadence: Cadence
+    payload_json: Json = msgspec.field(name="payload")
+    misfire: Misfire
+    misfire_grace: timedelta
+    catch_up_limit: Count
+    catch_up_age: timedelta | None
+    overlap: Overlap
+    max_concurrency: Count
+    queue: Label | None
+    priority: Count | None
+    policy: Policy | None
+    ttl: timedelta | None
+    concurrency_key: Label | None
+    tags: dict[str, str] | None
+    enabled: bool
+    version: Count | None = None
+
+
 class DeclareRequest(Message, frozen=True, kw_only=True):
     """The tasks, queues and schedules that an app's code defines."""
 
     tasks: Annotated[tuple[TaskEntry, ...], Meta(max_length=MAX_TASKS)] = ()
     queues: Annotated[tuple[QueueMessage, ...], Meta(max_length=MAX_QUEUES)] = ()
-    schedules: Annotated[tuple[Stated, ...], Meta(max_length=MAX_SCHEDULES)] = ()
+    schedules: Annotated[tuple[ScheduleMessage, ...], Meta(max_length=MAX_SCHEDULES)] = ()
 
 
 class Declined(Answer, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from perdure.engine.catalogue import entry_of
 from perdure.engine.hints import Hints
 from perdure.engine.opened import Opened
+from perdure.engine.protocol.values import schedule_message
 from perdure.engine.protocol.workers import DeclareAnswer, DeclareRequest, QueueMessage
 from perdure.engine.remote import limits, runs, schedules, webhooks
 from perdure.engine.remote.backend import RemoteBackend
@@ -79,7 +80,7 @@ class OpenedServer(Opened):
             queues=tuple(
                 QueueMessage(name=name, values=it) for name, it in app.queue_settings.items()
             ),
-            schedules=tuple(app.stated_schedules.values()),
+            schedules=tuple(map(schedule_message, app.stated_schedules.values())),
         )
         try:
             answer = await self.backend.server.ask(request, DeclareAnswer)

@@ -28,6 +28,7 @@ from perdure.engine.catalogue import (
 from perdure.engine.door import lease_length
 from perdure.engine.keys import Scope
 from perdure.engine.limits import declare_limits, undeclared_limits
+from perdure.engine.protocol.values import stated_of_message
 from perdure.engine.protocol.workers import DeclareAnswer, DeclareRequest, Declined
 from perdure.engine.reconciling import apply_stated, reconcile_code
 from perdure.engine.reserved import refuse_reserved, refuse_reserved_names
@@ -47,7 +48,7 @@ async def declare(call: Call, body: DeclareRequest) -> DeclareAnswer:
     accepted = await declaring.tasks(body.tasks)
     code = DeclaredCode(call, accepted, body)
     await declaring.limits(code)
-    await declaring.schedules(code, body.schedules)
+    await declaring.schedules(code)
     await declaring.audit()
     return DeclareAnswer(
         accepted=tuple(entry.name for entry in accepted), declined=tuple(declaring.declined)
@@ -64,7 +65,9 @@ class DeclaredCode:
         self.actor = client(call)
         self.tasks = {entry.name: KnownTask(settings_of(entry)) for entry in tasks}
         self.queue_settings: dict[str, Values] = {it.name: it.values for it in body.queues}
-        self.stated_schedules: dict[str, Stated] = {it.definition.id: it for it in body.schedules}
+        self.stated_schedules: dict[str, Stated] = {
+            it.id: stated_of_message(it) for it in body.schedules
+        }
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._app, name)
@@ -148,7 +151,8 @@ class Declaring:
         else:
             self.declined.append(Declined(what="limits", name=names[0], why=_NEEDS_ADMIN))
 
-    async def schedules(self, code: DeclaredCode, stated: Sequence[Stated]) -> None:
+    async def schedules(self, code: DeclaredCode) -> None:
+        stated = list(code.stated_schedules.values())
         if not code.tasks:
             return
         try:
