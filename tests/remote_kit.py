@@ -54,6 +54,14 @@ class Hall:
         self._call(api.__aenter__())
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}/{name}"
 
+    @contextmanager
+    def serving(self, app: Any) -> Iterator[str]:
+        """The address at which another ASGI application is served."""
+        name = str(next(self._numbers))
+        self._apis[name] = app
+        yield f"http://127.0.0.1:{self._listener.getsockname()[1]}/{name}"
+        del self._apis[name]
+
     def close(self, address: str) -> None:
         self._call(_end(self._apis.pop(address.rpartition("/")[2])))
 
@@ -99,6 +107,7 @@ class World:
         self.app = app
         self.beside = app.storage
         self._stack = stack
+        self._client: httpx.AsyncClient | None = None
 
     async def server(
         self, *scopes: str, environment: str = "default", address: str | None = None
@@ -126,9 +135,10 @@ class World:
         content = body if isinstance(body, bytes) else msgspec.json.encode(body)
         headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
         headers |= {} if protocol is None else {"x-perdure-protocol": protocol}
-        async with httpx.AsyncClient() as client:
-            url = f"{self.address}{path}/{operation}"
-            return await client.post(url, content=content, headers=headers)
+        if self._client is None:
+            self._client = await self._stack.enter_async_context(httpx.AsyncClient(timeout=60))
+        url = f"{self.address}{path}/{operation}"
+        return await self._client.post(url, content=content, headers=headers)
 
 
 @asynccontextmanager

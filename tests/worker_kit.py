@@ -6,17 +6,27 @@ from typing import Any
 
 import msgspec
 
+from builders import TASK
 from perdure.core.run import Policy, Run
 from perdure.core.values import encode_value
 from perdure.engine.catalogue import TaskEntry, WorkerEntry
+from perdure.engine.ids import make_run_id, make_token
 from perdure.engine.options import Executor
 from perdure.engine.outcome import Ending, Returned
-from perdure.engine.protocol.attempts import Report
-from perdure.engine.protocol.values import report_of
+from perdure.engine.protocol.attempts import ClaimAnswer, ClaimMessage, Report
+from perdure.engine.protocol.triggers import (
+    TriggerAnswer,
+    TriggeredRun,
+    TriggerItem,
+    TriggerRequest,
+)
+from perdure.engine.protocol.values import heartbeat_of, report_of
+from perdure.engine.protocol.workers import HeartbeatAnswer
 from perdure.engine.remote.server import Server
 from perdure.engine.worker_backend import Finished
 from perdure.storage.server_client import ServerCall
-from storage_kit import CLOCK, token_of
+from remote_kit import World
+from storage_kit import CLOCK, now, token_of
 
 RUN_ID = f"run_{1:032x}"
 TOKEN = f"{1:032x}"
@@ -77,3 +87,36 @@ async def ask(server: Server, operation: str, body: Any) -> Any:
     """The answer to a request, as plain data. Raise what the server raised."""
     call = ServerCall(operation=operation, body=msgspec.json.encode(body))
     return msgspec.json.decode(await server.client.call(call))
+
+
+async def worker(world: World, *scopes: str, worker_id: str = WORKER_ID) -> Server:
+    """A client with a key of its own, and a registered worker."""
+    server = await world.server("work", *scopes)
+    await server.ask(heartbeat_of(an_entry(worker_id)), HeartbeatAnswer)
+    return server
+
+
+def a_claim(worker_id: str = WORKER_ID, **fields: Any) -> ClaimMessage:
+    usual: dict[str, Any] = {"tokens": (make_token(),), "tasks": (TASK,), "lease_ttl": 30.0}
+    return ClaimMessage(worker_id=worker_id, **usual | fields)
+
+
+async def claimed(server: Server, **fields: Any) -> Run:
+    [run] = (await server.ask(a_claim(**fields), ClaimAnswer)).runs
+    return run
+
+
+def an_item(**fields: Any) -> TriggerItem:
+    """A run to trigger."""
+    usual: dict[str, Any] = {
+        "request_id": make_run_id(now()),
+        "task": TASK,
+        "payload": msgspec.Raw(b"{}"),
+    }
+    return TriggerItem(**usual | fields)
+
+
+async def triggered(server: Server, *items: TriggerItem) -> list[Any]:
+    """What became of each: a triggered run, or an error."""
+    answer = await server.ask(TriggerRequest(items=items), TriggerAnswer)
+    return [it if isinstance(it, TriggeredRun) else it.value() for it in answer.outcomes]

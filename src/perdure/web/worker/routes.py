@@ -6,6 +6,8 @@ import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from perdure import errors as e
 from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run import Run
@@ -39,8 +41,8 @@ AnswerT = TypeVar("AnswerT")
 Handler = Callable[[Call, BodyT], Awaitable[AnswerT]]
 
 _OF_WORKERS = ("cancel", "drain")
-_CHECKED_BY_ITEM = frozenset({"claim", "report", "trigger"})
-"""One bad item of these is refused by itself."""
+_ITEMS = {"claim": "reports", "report": "reports", "trigger": "items"}
+"""Fields whose items are checked one by one: a bad one is refused by itself."""
 
 
 async def hello(call: Call, body: HelloRequest) -> HelloAnswer:
@@ -143,8 +145,8 @@ def _checked(name: str, handler: Handler[Any, Any]) -> Handler[Any, Any]:
 
     @functools.wraps(handler)
     async def checked(call: Call, body: Any) -> Any:
-        if name not in _CHECKED_BY_ITEM:
-            check_message(body)
+        items = {_ITEMS[name]: ()} if name in _ITEMS else {}
+        check_message(replace(body, **items))
         return await handler(call, body)
 
     checked.__name__ = f"worker_{name}"
