@@ -1,8 +1,4 @@
-"""One storage a test, on every adapter: the conformance suite is written against `storage`.
-
-Tests of the suite also run over HTTP, where a server has an SQLite file; `remote_limits` tells
-which of them cannot, and why.
-"""
+"""One storage a test, on every adapter: the conformance suite is written against `storage`."""
 
 import asyncio
 import secrets
@@ -18,16 +14,14 @@ from perdure.engine.clock import SystemClock
 from perdure.storage import open_storage
 from perdure.storage.protocol import Storage
 from perdure.testing.postgres import PostgresServer
-from remote_kit import Hall, served
-from remote_limits import may_run_over_http
+from remote_kit import Hall
 
 ADAPTERS = ["sqlite", "postgres"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "storage_url" in metafunc.fixturenames:
-        over_http = ["http"] if may_run_over_http(metafunc) else []
-        metafunc.parametrize("storage_url", [*ADAPTERS, *over_http], indirect=True)
+        metafunc.parametrize("storage_url", ADAPTERS, indirect=True)
 
 
 @pytest.fixture
@@ -43,13 +37,6 @@ def hall() -> Iterator[Hall]:
     opened = Hall()
     yield opened
     opened.end()
-
-
-@pytest.fixture
-def http_storage_url(hall: Hall, sqlite_storage_url: str) -> Iterator[str]:
-    """The URL of a server that has one."""
-    with served(hall, sqlite_storage_url) as address:
-        yield address
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from perdure.core.events import RunLeaseClaimed
 from perdure.core.lifecycle import TERMINAL, EventType
 from perdure.core.reducer import replay
 from perdure.core.run import ActorType
-from perdure.engine.audit import Audit
+from perdure.engine.audit import Audit, StoredRuns
 from perdure.errors import (
     RunCancelled,
     RunFailed,
@@ -159,7 +159,7 @@ async def insist(trigger: Any, *arguments: Any) -> RunHandle[Any] | None:
 
 async def mismatches(storage: Storage, environment: str = "default") -> int:
     """What `perdure audit` would find, each of it told."""
-    audit = Audit(storage, environment)
+    audit = Audit(StoredRuns(storage, environment))
     async for finding in audit.findings():
         print(f"MISMATCH: {finding.run_id}: {finding.problem}", file=sys.stderr)
     return audit.totals.mismatches

@@ -1,5 +1,5 @@
-"""Real servers for the HTTP adapter: one uvicorn on a thread of its own, and below each first
-part of a path an API with its own database."""
+"""Real servers for clients without a database: one uvicorn on a thread of its own, and below each
+first part of a path an API with its own database."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from perdure import App
-from perdure.storage import open_storage
-from perdure.storage.protocol import Storage
+from perdure.engine.remote.server import Server
+from perdure.storage import open_server
+from perdure.telemetry.registry import Registry
 from perdure.web.api import LOCAL, Api, ApiOptions
 from perdure.web.connections import ENOUGH, Room
 from perdure.web.server import _bind, _configuration
@@ -53,6 +54,14 @@ class Hall:
         self._apis[name] = api = Api(App(url), options)
         self._call(api.__aenter__())
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}/{name}"
+
+    @contextmanager
+    def serving(self, app: Any) -> Iterator[str]:
+        """The address at which another ASGI application is served."""
+        name = str(next(self._numbers))
+        self._apis[name] = app
+        yield f"http://127.0.0.1:{self._listener.getsockname()[1]}/{name}"
+        del self._apis[name]
 
     def close(self, address: str) -> None:
         self._call(_end(self._apis.pop(address.rpartition("/")[2])))
@@ -99,27 +108,38 @@ class World:
         self.app = app
         self.beside = app.storage
         self._stack = stack
+        self._client: httpx.AsyncClient | None = None
 
-    async def storage(self, *scopes: str, environment: str = "default") -> Storage:
-        """With a key that may do so much."""
-        return self.with_key(await make_key(self.app, *scopes, environment=environment))
+    async def server(
+        self, *scopes: str, environment: str = "default", address: str | None = None
+    ) -> Server:
+        """A client of the worker protocol, with a key that has these scopes."""
+        return self.with_key(await self.key(*scopes, environment=environment), address)
 
-    def with_key(self, key: str) -> Storage:
-        opened = open_storage(self.address, CLOCK, api_key=key, retries=0)
-        self._stack.push_async_callback(opened.close)
-        return opened
+    async def key(self, *scopes: str, environment: str = "default") -> str:
+        return await make_key(self.app, *scopes, environment=environment)
+
+    def with_key(self, key: str, address: str | None = None) -> Server:
+        client = open_server(address or self.address, CLOCK, api_key=key, retries=0)
+        self._stack.callback(client.close)
+        return Server(client, Registry())
 
     async def post(
-        self, key: str, operation: str, body: Any, client: httpx.AsyncClient | None = None
+        self,
+        key: str,
+        operation: str,
+        body: Any,
+        protocol: str | None = "2",
+        path: str = "/v1/worker",
     ) -> httpx.Response:
-        """Whatever anybody might send."""
-        if client is None:
-            async with httpx.AsyncClient() as own:
-                return await self.post(key, operation, body, own)
+        """Send whatever a client might send."""
         content = body if isinstance(body, bytes) else msgspec.json.encode(body)
         headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
-        url = f"{self.address}/v1/storage/{operation}"
-        return await client.post(url, content=content, headers=headers)
+        headers |= {} if protocol is None else {"x-perdure-protocol": protocol}
+        if self._client is None:
+            self._client = await self._stack.enter_async_context(httpx.AsyncClient(timeout=60))
+        url = f"{self.address}{path}/{operation}"
+        return await self._client.post(url, content=content, headers=headers)
 
 
 @asynccontextmanager

@@ -18,8 +18,8 @@ from perdure.core.lifecycle import Status
 from perdure.core.limits import LimitScope
 from perdure.core.run import Actor, ActorType, Awaiting, AwaitingKind, Run, Source, SourceType
 from perdure.core.why import Code, Holder
-from perdure.engine.catalogue import Registration
 from perdure.engine.ids import make_token
+from perdure.engine.worker_record import Registration
 from perdure.storage.reservation import ReserveRequest
 from storage_kit import (
     a_limit,
@@ -72,7 +72,7 @@ def define_tasks(app: App) -> None:
 async def a_worker(app: App, name: str = "worker-1", **said: Any) -> None:
     """A worker says that it is there, with places left, unless told otherwise."""
     words = {"concurrency": 10, "running": 0, "queues": None, "stopping": False} | said
-    await Registration(app, app.storage, name).beat(**words)
+    await Registration(app, app.backend, name).beat(**words)
 
 
 async def a_run(app: App, **options: Any) -> str:

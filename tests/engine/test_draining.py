@@ -12,8 +12,9 @@ from fix_app import QUICK
 from perdure import App
 from perdure.core.lifecycle import Status
 from perdure.engine.bulk import QUEUE, define_bulk
-from perdure.engine.catalogue import Registration, WorkerEntry
+from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.worker_host import WorkerHost
+from perdure.engine.worker_record import Registration
 from perdure.errors import InvalidInput, WorkerNotFound
 
 PATIENT = replace(QUICK, lease_ttl=timedelta(minutes=3), poll=timedelta(minutes=1))
@@ -94,7 +95,7 @@ async def test_a_worker_hears_of_it_at_once(storage_url: str) -> None:
 
 
 async def test_to_ask_twice_is_to_ask_once(opened: App) -> None:
-    line = Registration(opened, opened.storage, "worker_1")
+    line = Registration(opened, opened.backend, "worker_1")
     await line.beat(concurrency=1, running=0, queues=None, stopping=False)
 
     first = await opened.workers.drain("worker_1", "first", by="ada")
@@ -104,7 +105,7 @@ async def test_to_ask_twice_is_to_ask_once(opened: App) -> None:
 
 
 async def test_a_wish_is_kept_while_the_worker_speaks(opened: App) -> None:
-    line = Registration(opened, opened.storage, "worker_1")
+    line = Registration(opened, opened.backend, "worker_1")
     unasked = await line.beat(concurrency=1, running=0, queues=None, stopping=False)
 
     await opened.workers.drain("worker_1", "upgrade")
@@ -130,9 +131,9 @@ async def test_a_worker_on_the_callers_loop_is_drained_too(app: App) -> None:
 async def test_who_is_not_there_is_not_drained(storage_url: str) -> None:
     at_once = replace(QUICK, lease_ttl=timedelta(microseconds=1))
     async with App(storage_url, defaults=at_once) as app:
-        line = Registration(app, app.storage, "ended")
+        line = Registration(app, app.backend, "ended")
         await line.beat(concurrency=1, running=0, queues=None, stopping=True, stopped=True)
-        line = Registration(app, app.storage, "silent")
+        line = Registration(app, app.backend, "silent")
         await line.beat(concurrency=1, running=0, queues=None, stopping=False)
 
         for worker_id in ("nobody", "ended", "silent"):

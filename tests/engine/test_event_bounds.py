@@ -5,14 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from perdure import App, Context
 from perdure.core.bounds import MAX_OUTPUT_BYTES
-from perdure.core.decide import decide_success
-from perdure.errors import InvalidInput
-from remote_kit import Hall, world_at
-from storage_kit import claim_one, create, history, now, reload, step, token_of
 
 TIMEOUT_S = 20
 
@@ -45,20 +40,3 @@ async def test_an_output_that_cannot_be_kept_is_left_out_and_the_result_stays(
 
     assert attempt.output is not None
     assert attempt.output.keys() == {"left_out"}
-
-
-@pytest.mark.parametrize("output", [nested(100), nested(400)], ids=["deep", "very deep"])
-async def test_a_worker_elsewhere_cannot_store_what_is_too_deep_to_be_read(
-    hall: Hall, storage_url: str, output: dict[str, Any]
-) -> None:
-    async with world_at(hall, storage_url) as world:
-        remote = await world.storage("work", "trigger")
-        await create(world.beside)
-        run = await claim_one(remote)
-        honest = step(run, decide_success(run, token_of(run), now()))
-        [event] = honest.events
-        [outcome] = await remote.commit([replace(honest, events=(replace(event, output=output),))])
-
-        assert isinstance(outcome, InvalidInput)
-        assert (await reload(world.beside, run)).sequence == run.sequence
-        assert len(await history(world.beside, run)) == run.sequence

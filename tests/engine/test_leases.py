@@ -30,7 +30,7 @@ class Told:
 
     def __init__(self, app: App) -> None:
         self.lost: list[str] = []
-        self.leases = Leases(app, app.storage, "worker_1", self.lost.append, lambda token: None)
+        self.leases = Leases(app, app.backend, self.lost.append, lambda token: None)
 
 
 @pytest_asyncio.fixture

@@ -12,7 +12,7 @@ from perdure.core.attempts import AttemptStatus
 from perdure.core.effects import DeadLetterStatus
 from perdure.core.lifecycle import EventType, Status
 from perdure.core.run import Actor, ActorType, SourceType
-from perdure.engine.catalogue import Registration
+from perdure.engine.worker_record import Registration
 from perdure.errors import (
     InvalidInput,
     NotAllowed,
@@ -256,7 +256,7 @@ async def test_a_worker_that_stopped_says_so(app: App) -> None:
 
 async def test_a_worker_that_was_taken_for_dead_is_in_the_registry_again(app: App) -> None:
     async with app:
-        line = Registration(app, app.storage, "worker_1")
+        line = Registration(app, app.backend, "worker_1")
         for _ in range(3):
             await _beat(line)
         await app.storage.forget(app.environment, "worker", await app.storage.now())

@@ -20,7 +20,7 @@ from perdure.core.decide import decide_attention, decide_claim
 from perdure.core.events import Event, RunCreated
 from perdure.core.lifecycle import Status
 from perdure.core.run import Policy, Run
-from perdure.engine.audit import Audit
+from perdure.engine.audit import Audit, StoredRuns
 from perdure.engine.catalogue import TASK as TASK_RECORD
 from perdure.engine.catalogue import TaskEntry, known_tasks
 from perdure.engine.maintenance import Maintenance
@@ -127,7 +127,7 @@ async def test_a_claim_refuses_only_the_run_whose_decision_fails(
 async def test_an_audit_reports_a_zoneless_run_and_continues(opened: App, storage_url: str) -> None:
     bad, good = await _many(opened, 2)
     _strip_zones(storage_url, bad)
-    audit = Audit(opened.storage, opened.environment)
+    audit = Audit(StoredRuns(opened.storage, opened.environment))
 
     findings = [finding async for finding in audit.findings()]
 

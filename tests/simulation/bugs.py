@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -290,11 +290,12 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     async def settle(self: Doubt) -> None:
         self._added.clear()
-        for run in await self._storage.leases(self._worker_id) if self._since else ():
+        storage: Any = cast(Any, self._backend).storage
+        for run in await storage.leases(self._worker_id) if self._since else ():
             if run.lease is not None and run.lease.token not in HELD[self._worker_id].held:
                 events = decide_shutdown(run, run.lease.token, self._time.now())
                 commit = prepare_commit(run, events, self._app.ids.commit_id())
-                await self._storage.commit([commit])
+                await storage.commit([commit])
         self._since.clear()
         self._unsettled.clear()
         self._on_settled()

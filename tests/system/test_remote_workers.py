@@ -13,7 +13,7 @@ import pytest_asyncio
 from fleet import Fleet, WorkerProcess
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run
-from perdure.engine.audit import Audit
+from perdure.engine.audit import Audit, StoredRuns
 from server_process import ServerProcess
 from torture import load_app
 from web_kit import make_key
@@ -62,7 +62,7 @@ async def stored(tasks: Any, run_ids: list[str]) -> list[Run]:
 
 async def no_mismatch(tasks: Any) -> None:
     """What the workers' histories add up to is what the server stored."""
-    audit = Audit(tasks.app.storage, "default")
+    audit = Audit(StoredRuns(tasks.app.storage, "default"))
     assert [finding async for finding in audit.findings()] == []
 
 

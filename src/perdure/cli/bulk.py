@@ -135,7 +135,7 @@ async def _carried_out(
                 f"\nNot done: {onward}, unless you `perdure runs cancel {made.id}`.", err=True
             )
             raise
-        return made.id, await _report(made)
+        return made.id, await _report(made, carrying)
 
 
 @asynccontextmanager
@@ -145,23 +145,24 @@ async def _placed(
     """The order's run, and an app to follow it with. A server carries it out itself."""
     from perdure.engine.bulk import carrier, place_order
 
-    transport = app.storage.order_transport()
-    if transport is not None:
-        from perdure.engine.orders.defining import order_many
+    if app.rest is not None:
+        from perdure.engine.remote.ordering import order_remotely
 
-        yield app, await order_many(app, transport, wanted, matched)
+        yield app, await order_remotely(app, app.rest, wanted, matched)
         return
     async with carrier(app) as carrying:
         yield carrying, await place_order(carrying, wanted)
 
 
-async def _report(made: RunHandle[Report]) -> Report:
-    """Plain data, where the task is not known."""
+async def _report(made: RunHandle[Report], app: App) -> Report:
+    """What the run returned. Raises RunUnsuccessful."""
     import msgspec
 
     from perdure.engine.bulk import Report
+    from perdure.engine.handle import result_of
 
-    return msgspec.convert(msgspec.to_builtins(await made.result()), Report)
+    result = result_of(await app.runs.get(made.id), None)
+    return msgspec.convert(result, Report)
 
 
 async def _followed(made: RunHandle[Report], app: App, reached: Reached) -> None:

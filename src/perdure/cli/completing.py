@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perdure.cli.loading import database_app
+from perdure.cli.loading import at_home, database_app, is_server
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from perdure.storage import Storage
+    from perdure.engine.app import App
 
 PATIENCE = 2.0
 """Seconds that somebody waits for a name."""
@@ -21,32 +21,29 @@ MOST = 100
 
 Names = dict[str, str]
 """Each with what is to know about it."""
-Finding = Callable[["Storage", str], Awaitable[Names]]
+NameSource = Callable[["App"], Awaitable[Names]]
 
 
-def _completing(find: Finding) -> Callable[..., list[CompletionItem]]:
+def _completing(find: NameSource) -> Callable[..., list[CompletionItem]]:
     def complete(ctx: click.Context, param: click.Parameter, given: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        names = _found(ctx, find)
+        names = _names(ctx, find)
         return [CompletionItem(it, help=why) for it, why in names.items() if it.startswith(given)]
 
     return complete
 
 
-def _found(ctx: click.Context, find: Finding) -> Names:
+def _names(ctx: click.Context, find: NameSource) -> Names:
     import asyncio
     import logging
 
     async def look() -> Names:
         app = database_app(ctx.params.get("url"), ctx.params.get("environment"))
-        storage = app.open_storage()  # the app itself would bring an older schema up to date
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await storage.check_schema()
-                return await find(storage, app.environment)
-        finally:
-            await storage.close()
+        async with asyncio.timeout(PATIENCE):
+            await _check_schema(app)
+            async with await at_home(app, ctx.params.get("environment")):
+                return await find(app)
 
     logging.disable()  # nothing may appear beside what is being typed
     try:
@@ -55,45 +52,42 @@ def _found(ctx: click.Context, find: Finding) -> Names:
         return {}
 
 
-async def _tasks(storage: Storage, environment: str) -> Names:
-    from perdure.engine.catalogue import known_tasks
-
-    return {it.name: f"queue {it.queue}" for it in await known_tasks(storage, environment)}
-
-
-async def _queues(storage: Storage, environment: str) -> Names:
-    from perdure.core.limits import LimitScope
-    from perdure.engine.catalogue import known_tasks
-
-    names = {it.queue for it in await known_tasks(storage, environment)}
-    limits = await storage.limits(environment)
-    names |= {it.name for it in limits if it.scope is LimitScope.QUEUE}
-    return dict.fromkeys(sorted(names), "")
+async def _check_schema(app: App) -> None:
+    """Opening the app would bring an older schema up to date."""
+    if is_server(app.url):
+        return
+    storage = app.open_storage()
+    try:
+        await storage.check_schema()
+    finally:
+        await storage.close()
 
 
-async def _schedules(storage: Storage, environment: str) -> Names:
-    found = await storage.list_schedules(environment, limit=MOST)
-    return {it.id: it.definition.task for it in found if it.deleted is None}
+async def _tasks(app: App) -> Names:
+    from perdure.engine.catalogue import list_tasks
+
+    return {it.name: f"queue {it.queue}" for it in await list_tasks(app)}
 
 
-async def _webhooks(storage: Storage, environment: str) -> Names:
-    from perdure.engine.webhooks.hook import read_hooks
-
-    hooks, quarantined = await read_hooks(storage, environment)
-    return dict.fromkeys([it.name for it in hooks] + [it.name for it in quarantined], "")
+async def _queues(app: App) -> Names:
+    return dict.fromkeys([it.name for it in await app.queues.list()], "")
 
 
-async def _workers(storage: Storage, environment: str) -> Names:
-    from perdure.engine.catalogue import known_workers
+async def _schedules(app: App) -> Names:
+    return {it.id: it.definition.task for it in await app.schedules.list(limit=MOST)}
 
-    found = await known_workers(storage, environment)
+
+async def _webhooks(app: App) -> Names:
+    return {it.name: "" for it in await app.webhooks.list()}
+
+
+async def _workers(app: App) -> Names:
+    found = await app.workers.list()
     return {it.id: f"{it.host}:{it.process_id}" for it in found if not it.stopped}
 
 
-async def _runs(storage: Storage, environment: str) -> Names:
-    from perdure.storage.protocol import RunFilter
-
-    page = await storage.find(RunFilter(environment=environment), limit=MOST)
+async def _runs(app: App) -> Names:
+    page = await app.runs.list(limit=MOST)
     return {it.id: f"{it.task}, {it.status}" for it in page.runs}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from perdure.cli.loading import (
     database_app,
     database_url,
     environment_option,
+    is_server,
     load_app,
     url_option,
 )
@@ -20,10 +23,9 @@ from perdure.cli.output import FAILED, answer, explained, json_option, run
 from perdure.cli.progress import is_watched, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
     from perdure.engine.app import App
-    from perdure.storage import Storage
+    from perdure.engine.audit import IntegritySource
+    from perdure.engine.audit_log import AuditEntries
 
 
 @click.command()
@@ -69,32 +71,45 @@ def audit(
     Exits 1 on any mismatch. With --json, one line each finding and one for the totals.
     """
     app = database_app(url, environment)
+    is_of_log = of_log or anchor is not None
 
-    async def look(storage: Storage) -> None:
-        whose = (await at_home(app, environment)).environment
-        if of_log or anchor is not None:
-            await _verify(storage, whose, anchor, as_json)
-        else:
-            await _audit(storage, whose, as_json)
+    async def examine() -> None:
+        async with _sources(await at_home(app, environment)) as (runs, log):
+            if is_of_log:
+                await _verify(app, log, anchor, as_json)
+            else:
+                await _audit(app, runs, as_json)
 
-    run(_on_storage(app, look))
+    run(examine())
 
 
-async def _on_storage(app: App, look: Callable[[Storage], Awaitable[None]]) -> None:
+@asynccontextmanager
+async def _sources(app: App) -> AsyncIterator[tuple[IntegritySource, AuditEntries]]:
+    """What both audits read. Beside the database the app is not opened: it would bring an older
+    schema up to date."""
+    from perdure.engine.audit import StoredRuns
+    from perdure.engine.remote.client import open_rest
+    from perdure.engine.remote.health import RemoteAuditLog, RemoteIntegrity
+
+    if is_server(app.url):
+        async with open_rest(app) as rest:
+            yield RemoteIntegrity(rest), RemoteAuditLog(rest)
+        return
     storage = app.open_storage()
     try:
         await storage.check_schema()
-        await look(storage)
+        yield StoredRuns(storage, app.environment), storage
     finally:
         await storage.close()
 
 
-async def _verify(storage: Storage, environment: str, anchor: str | None, as_json: bool) -> None:
+async def _verify(app: App, log: AuditEntries, anchor: str | None, as_json: bool) -> None:
     import msgspec
 
     from perdure.engine.audit_log import Verification
 
-    verified = Verification(storage, environment, anchor)
+    environment = app.environment
+    verified = Verification(log, environment, anchor)
     async for flaw in verified.flaws():
         answer(as_json, {"problem": flaw}, f"{environment}: {flaw}")
     t = verified.totals
@@ -104,16 +119,19 @@ async def _verify(storage: Storage, environment: str, anchor: str | None, as_jso
         click.get_current_context().exit(FAILED)
 
 
-async def _audit(storage: Storage, environment: str, as_json: bool) -> None:
+async def _audit(app: App, runs: IntegritySource, as_json: bool) -> None:
     import msgspec
 
     from perdure.engine.audit import Audit
 
-    with progress("audit", await _count(storage, environment)) as reached:
-        examined = Audit(storage, environment, tell=reached)
+    environment = app.environment
+    with progress("audit", await _count(runs)) as reached:
+        examined = Audit(runs, on_page=reached)
         async for finding in examined.findings():
-            who = finding.run_id or environment
-            answer(as_json, msgspec.to_builtins(finding), f"{who}: {finding.problem}")
+            subject = finding.run_id or environment
+            problem = app.redactor.text(finding.problem)
+            data = {"run_id": finding.run_id, "problem": problem}
+            answer(as_json, data, f"{subject}: {problem}")
     t = examined.totals
     line = f"environment={environment} runs={t.runs} events={t.events} mismatch={t.mismatches}"
     answer(as_json, {"environment": environment, **msgspec.to_builtins(t)}, line)
@@ -121,14 +139,9 @@ async def _audit(storage: Storage, environment: str, as_json: bool) -> None:
         click.get_current_context().exit(FAILED)
 
 
-async def _count(storage: Storage, environment: str) -> int:
-    """How many runs there are, if anybody wants to see how far it is."""
-    from perdure.engine.bulk import MOST
-    from perdure.storage.protocol import RunFilter
-
-    if not is_watched():
-        return 0
-    return await storage.count(RunFilter(environment=environment), most=MOST)
+async def _count(runs: IntegritySource) -> int:
+    """How many runs there are, where progress is shown."""
+    return (await runs.counts()).total() if is_watched() else 0
 
 
 @click.command()

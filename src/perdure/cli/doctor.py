@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perdure.cli.loading import at_home, database_app, environment_option, url_option
+from perdure.cli.operating import shown
 from perdure.cli.output import FAILED, answer, explained, json_option, run
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def doctor(url: str | None, environment: str | None, as_json: bool) -> None:
 async def _examine(app: App, environment: str | None, as_json: bool) -> None:
     import msgspec
 
-    examination = await (await at_home(app, environment)).doctor()
+    examination = shown(app, await (await at_home(app, environment)).doctor())
     data = {"healthy": examination.is_healthy, **msgspec.to_builtins(examination)}
     answer(as_json, data, _told(examination))
     if not examination.is_healthy:

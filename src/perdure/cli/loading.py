@@ -38,13 +38,10 @@ async def at_home(app: App, environment: str | None) -> App:
         return app
     sources = {setting.name: setting.source for setting in configured().settings}
     if sources["environment"] == DEFAULT:
-        storage = app.open_storage()
-        try:
-            transport = storage.order_transport()
-            assert transport is not None, "it is a server's"
-            app.environment = await transport.environment()
-        finally:
-            await storage.close()
+        from perdure.engine.remote.client import open_rest
+
+        async with open_rest(app) as rest:
+            app.environment = (await rest.identify()).environment
     return app
 
 

@@ -74,9 +74,9 @@ async def show(app: App, as_json: bool, name: str) -> None:
 
     Of a deleted one too: who deleted it, and why.
     """
-    from perdure.engine.scheduling import stored_schedule, tasks_by_name
+    from perdure.engine.scheduling import tasks_by_name
 
-    schedule = shown(app, await stored_schedule(app, name))
+    schedule = shown(app, await app.schedules.get(name, deleted=True))
     tasks = await tasks_by_name(app)
     coming = list(await app.schedules.preview(name, 5)) if schedule.is_live else []
     last = shown(app, await app.schedules.last(name))
@@ -185,9 +185,7 @@ async def delete(app: App, as_json: bool, name: str, reason: str | None, by: str
 @on_database
 async def why(app: App, as_json: bool, name: str, at: str) -> None:
     """Why did it not run AT that time? E.g. 2030-01-31T09:00, in its own zone."""
-    from perdure.engine.scheduling import stored_schedule
-
-    zone = zone_of((await stored_schedule(app, name)).cadence)
+    zone = zone_of((await app.schedules.get(name, deleted=True)).cadence)
     found = shown(app, await app.schedules.why(name, instant_of(at, "AT", zone)))
     answer(as_json, plain(found), found.sentence)
 

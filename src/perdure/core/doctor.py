@@ -233,9 +233,14 @@ def _transactions(facts: Facts) -> Findings:
 
 
 def _clock(facts: Facts) -> Findings:
-    if abs(facts.clock_ahead) > CLOCK_OFFSET:
-        side = "ahead of" if facts.clock_ahead > timedelta(0) else "behind"
-        words = f"This machine's clock is {abs(facts.clock_ahead)} {side} the database's."
+    return find_clock_offset(facts.clock_ahead)
+
+
+def find_clock_offset(clock_ahead: timedelta) -> Findings:
+    """Whether this machine's clock and the database's differ too much."""
+    if abs(clock_ahead) > CLOCK_OFFSET:
+        side = "ahead of" if clock_ahead > timedelta(0) else "behind"
+        words = f"This machine's clock is {abs(clock_ahead)} {side} the database's."
         advice = (
             "Leases do not depend on it, but log lines, `run_at` and, on SQLite, schedules do: "
             "synchronise the machine's clock."

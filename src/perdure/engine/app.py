@@ -27,7 +27,15 @@ from perdure.engine.redaction import Redact, Redaction, Redactor
 from perdure.engine.threshold import Door, to_the_end
 from perdure.engine.tracing import tracing_of
 from perdure.errors import AppNotOpen, InvalidInput
-from perdure.storage import Storage, check_url, is_remote, open_storage, options_of
+from perdure.storage import (
+    ServerClient,
+    Storage,
+    check_url,
+    is_remote,
+    open_server,
+    open_storage,
+    options_of,
+)
 from perdure.storage.protocol import Clock
 
 if TYPE_CHECKING:
@@ -41,11 +49,14 @@ if TYPE_CHECKING:
     from perdure.engine.operators import DeadLetters, Runs
     from perdure.engine.overview import Overview
     from perdure.engine.pruning import Pruning
+    from perdure.engine.remote.client import RestClient
+    from perdure.engine.remote.triggering import RemoteClient
     from perdure.engine.results import Results
     from perdure.engine.scheduler import Scheduler
     from perdure.engine.schedules import Schedules
     from perdure.engine.webhooks.keeping import Webhooks
     from perdure.engine.webhooks.sender import WebhookSender
+    from perdure.engine.worker_backend import WorkerBackend
     from perdure.engine.worker_host import WorkerHost
     from perdure.engine.workers import Workers
 
@@ -113,16 +124,23 @@ class App(Declarations):
         return self.original is not self and self.original._opened is not None
 
     async def _open_up(self) -> None:
-        from perdure.engine.opened import Opened
-
         self._times_opened = 0
-        self._opened = opened = await Opened.open(self)
+        self._opened = opened = await self._open_there()
         try:
             await opened.introduce(self)
         except BaseException:
             self._opened = None
             await opened.close()
             raise
+
+    async def _open_there(self) -> Opened:
+        if is_remote(self.url):
+            from perdure.engine.remote.opened import OpenedServer
+
+            return await OpenedServer.open(self)
+        from perdure.engine.opened import OpenedDatabase
+
+        return await OpenedDatabase.open(self)
 
     async def _leave(self) -> None:
         async with self._door.passing():
@@ -180,6 +198,20 @@ class App(Declarations):
         """The same, and what happens there is counted."""
         return metered(self.open_storage(), self.metrics.registry)
 
+    def connect_server(self) -> ServerClient:
+        """Another connection to the same server, for another loop."""
+        return open_server(self.url, self.clock, **self.storage_options)
+
+    def connect_backend(self) -> WorkerBackend:
+        """Another connection for a worker, for another loop."""
+        if is_remote(self.url):
+            from perdure.engine.remote.opened import open_backend
+
+            return open_backend(self)
+        from perdure.engine.database_backend import DatabaseBackend
+
+        return DatabaseBackend(self, self.connect())
+
     # Using
 
     @property
@@ -187,11 +219,20 @@ class App(Declarations):
         return self._open.storage
 
     @property
+    def backend(self) -> WorkerBackend:
+        return self._open.backend
+
+    @property
+    def rest(self) -> RestClient | None:
+        """The API of the server, if the app's URL is a server's."""
+        return self._open.rest
+
+    @property
     def hints(self) -> Hints:
         return self._open.hints
 
     @property
-    def client(self) -> Client:
+    def client(self) -> Client | RemoteClient:
         return self._open.client
 
     @property
@@ -226,12 +267,11 @@ class App(Declarations):
     def manifests(self) -> Manifests:
         from perdure.engine.manifests.applying import Manifests
 
-        transport = self.storage.order_transport()
-        if transport is None:
+        if self.rest is None:
             return Manifests(self)
-        from perdure.engine.orders.defining import RemoteManifests
+        from perdure.engine.remote.manifests import RemoteManifests
 
-        return RemoteManifests(self, transport)
+        return RemoteManifests(self, self.rest)
 
     @property
     def webhooks(self) -> Webhooks:
@@ -330,6 +370,10 @@ class App(Declarations):
 
     async def overview(self) -> Overview:
         """What is going on: queues, workers, the latest failures, what ended within a minute."""
+        if self.rest is not None:
+            from perdure.engine.remote.health import read_overview
+
+            return await read_overview(self.rest)
         from perdure.engine.overview import overview
 
         return await overview(self)
@@ -337,6 +381,10 @@ class App(Declarations):
     async def doctor(self) -> Examination:
         """Look at the database and at who works on it: what is wrong, and what to do. The app
         need not be open."""
+        if is_remote(self.url):
+            from perdure.engine.remote.health import examine_remotely
+
+            return await examine_remotely(self)
         from perdure.engine.doctor import examine_app
 
         return await examine_app(self)

@@ -14,8 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.commit import Commit, prepare_commit
-from perdure.core.decide import decide_create
-from perdure.core.run import Actor
+from perdure.core.decide import continuing, decide_create
+from perdure.core.run import Actor, Run
 from perdure.core.values import encode_value
 from perdure.engine.catalogue import (
     KnownTask,
@@ -43,6 +43,19 @@ class Wish(msgspec.Struct, frozen=True):
     task: str
     payload: Mapping[str, Any]
     options: TriggerOptions = TriggerOptions()
+    origin: Origin | None = None
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a run that a worker or a client without a database asks for. The same `run_id` and
+    `commit_id` again make no second run. `parent`: the run whose handler asks."""
+
+    run_id: str
+    commit_id: str
+    payload_json: msgspec.Raw
+    parent: Run | None = None
+    batch_id: str | None = None
+    carrier: dict[str, str] | None = None
 
 
 class Asking:
@@ -73,6 +86,8 @@ class Asking:
     ) -> RunHandle[Any] | Exception:
         try:
             task = self._task(wish.task)
+            if wish.origin is not None:
+                return await self._made_for(wish, wish.origin, task, actor)
             queue = wish.options.queue or task.settings.queue
             with self._app.tracing.trigger(wish.task, queue) as span:
                 commit = self._creation(task, wish, actor, batch_id, span.carrier)
@@ -81,6 +96,24 @@ class Asking:
             return handle_of(self._app, task, outcome)
         except PerdureError as error:
             return error
+
+    async def _made_for(
+        self, wish: Wish, origin: Origin, task: Task[..., Any], actor: Actor
+    ) -> RunHandle[Any]:
+        """The client has opened a span of its own, and has made the payload's text."""
+        app, now = self._app, self._app.time()
+        check_payload(wish.task, self._entries[wish.task].payload_schema or {}, wish.payload)
+        wanted = replace(
+            new_run(task, origin.payload_json, wish.options, now, origin.parent),
+            environment=app.environment,
+            batch_id=origin.batch_id,
+            trace_carrier=origin.carrier,
+        )
+        if origin.parent is not None and wish.options.continuation_of is not None:
+            wanted = continuing(wanted, origin.parent)
+        events = decide_create(wanted, origin.run_id, actor, now)
+        commit = prepare_commit(None, events, origin.commit_id)
+        return handle_of(app, task, await self._batches.commit(commit))
 
     def _creation(
         self,

@@ -1,7 +1,8 @@
 """Replays every history through the reducer and compares it with what is stored.
 
 Reads only, page by page, and may run beside live workers: a run that moved between two reads is
-read again before anything is said about it.
+read again before anything is said about it. What it reads comes from an `IntegritySource`: the
+database itself, or a server that examines its runs page by page.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.invariants import check_history, check_run
 from perdure.core.lifecycle import Status
@@ -33,6 +36,36 @@ class Finding(msgspec.Struct, frozen=True):
     problem: str
 
 
+Counts = Counter[tuple[str, Status]]
+"""How many runs there are, by queue and status."""
+
+
+class ExaminedPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of runs that were examined. `events` were read, `mismatches` are runs with findings.
+    `cursor` continues; none: it was the last page."""
+
+    runs: int = 0
+    events: int = 0
+    mismatches: int = 0
+    findings: tuple[Finding, ...] = ()
+    cursor: str | None = None
+
+
+class RunCount(msgspec.Struct, frozen=True):
+    """How many runs are in one queue and one status."""
+
+    queue: str
+    status: Status
+    runs: int
+
+
+class TallyPage(msgspec.Struct, frozen=True):
+    """How many runs of a page are in which queue and status. `cursor` continues."""
+
+    counts: tuple[RunCount, ...]
+    cursor: str | None = None
+
+
 class Totals(msgspec.Struct):
     """What an audit has seen so far. `counted`: whether the storage stood still long enough to
     compare how many runs it counts with how many can be read."""
@@ -43,51 +76,141 @@ class Totals(msgspec.Struct):
     counted: bool = False
 
 
+class IntegritySource(Protocol):
+    """What an audit of one environment reads."""
+
+    async def examine(self, cursor: str | None, limit: int) -> ExaminedPage:
+        """Compare a page of runs with their histories."""
+        ...
+
+    async def tally(self, cursor: str | None, limit: int) -> TallyPage:
+        """Count a page of runs as they are found. A page that cannot be read ends the tally."""
+        ...
+
+    async def counts(self) -> Counts:
+        """Runs as the storage counts them."""
+        ...
+
+    async def strays(self) -> list[Finding]:
+        """Runs of which one half is missing, so that they are not found with the others."""
+        ...
+
+
+class StoredRuns:
+    """An `IntegritySource` beside the database."""
+
+    def __init__(self, storage: Storage, environment: str) -> None:
+        self._storage = storage
+        self._filter = RunFilter(environment=environment)
+
+    async def examine(self, cursor: str | None, limit: int) -> ExaminedPage:
+        try:
+            page = await self._storage.find(self._filter, limit=limit, cursor=cursor)
+        except UnreadableHistory as error:
+            where = "the first page" if cursor is None else f"the page after {cursor}"
+            problem = f"{where} cannot be read, nor what follows it: {error}"
+            return ExaminedPage(mismatches=1, findings=(Finding(None, problem),))
+        return replace(await self._examine(page.runs), cursor=page.cursor)
+
+    async def tally(self, cursor: str | None, limit: int) -> TallyPage:
+        try:
+            page = await self._storage.find(self._filter, limit=limit, cursor=cursor)
+        except UnreadableHistory:
+            return TallyPage(())
+        found = Counter((run.queue, run.status) for run in page.runs)
+        return TallyPage(tuple(RunCount(*key, runs) for key, runs in found.items()), page.cursor)
+
+    async def counts(self) -> Counts:
+        return Counter(await self._storage.counts(self._filter.environment))
+
+    async def strays(self) -> list[Finding]:
+        strays = await self._storage.strays(self._filter.environment, limit=MOST_STRAYS)
+        return [Finding(run_id, problem) for run_id, problem in sorted(strays.items())]
+
+    async def _examine(self, runs: Sequence[Run]) -> ExaminedPage:
+        drift = await self._storage.drift([run.id for run in runs])
+        events = mismatches = 0
+        found: list[Finding] = []
+        for first in range(0, len(runs), AT_ONCE):
+            some = runs[first : first + AT_ONCE]
+            judged = await asyncio.gather(*map(self._problems, some))
+            for run, (problems, read) in zip(some, judged, strict=True):
+                told = [*problems, *drift.get(run.id, ())]
+                events += read
+                mismatches += bool(told)
+                found += [Finding(run.id, problem) for problem in told]
+        return ExaminedPage(
+            runs=len(runs), events=events, mismatches=mismatches, findings=tuple(found)
+        )
+
+    async def _problems(self, run: Run) -> tuple[list[str], int]:
+        """What is wrong with a run, and how many events of it were read."""
+        for _ in range(MOST_MOVES):
+            try:
+                history = await self._storage.events(run.id)
+                problems = judge(run, history)
+            except UnreadableHistory as error:
+                return [str(error)], 0
+            except Exception as error:  # noqa: BLE001  # damaged: report it and continue
+                return [f"its history cannot be replayed: {type(error).__name__}: {error}"], 0
+            if not problems:
+                return [], len(history)
+            again = (await self._storage.get([run.id])).get(run.id)
+            if again is None:  # pruned meanwhile
+                return [], 0
+            if again.sequence == run.sequence:
+                return problems, len(history)
+            run = again
+        return [], 0
+
+
 class Audit:
     """One pass over an environment: `async for finding in audit.findings(): …`, then `totals`."""
 
     def __init__(
         self,
-        storage: Storage,
-        environment: str,
+        source: IntegritySource,
         *,
         page: int = PAGE,
-        tell: Callable[[int], None] = lambda runs: None,
+        on_page: Callable[[int], None] = lambda runs: None,
     ) -> None:
-        """`tell` is called with how many runs were examined, page by page."""
+        """`on_page` is called with how many runs were examined, page by page."""
         self.totals = Totals()
-        self._tell = tell
-        self._storage = storage
-        self._filter = RunFilter(environment=environment)
+        self._source = source
         self._page = page
+        self._on_page = on_page
 
     async def findings(self) -> AsyncIterator[Finding]:
         """Everything that does not fit, as it is found."""
-        async for runs in self._pages():
-            if isinstance(runs, Finding):
-                self.totals.mismatches += 1
-                yield runs
-                return
-            for finding in await self._examine(runs):
+        cursor: str | None = None
+        while True:
+            page = await self._source.examine(cursor, self._page)
+            for finding in page.findings:
                 yield finding
-            self._tell(self.totals.runs)
-        for finding in [*await self._astray(), *await self._miscounted()]:
+            self._add(page)
+            if page.cursor is None:
+                break
+            cursor = page.cursor
+        if any(finding.run_id is None for finding in page.findings):
+            return  # the rest cannot be read
+        for finding in [*await self._source.strays(), *await self._miscounted()]:
             self.totals.mismatches += 1
             yield finding
 
-    async def _astray(self) -> list[Finding]:
-        """Who is not found with the others, because one half of it is missing."""
-        strays = await self._storage.strays(self._filter.environment, limit=MOST_STRAYS)
-        return [Finding(run_id, problem) for run_id, problem in sorted(strays.items())]
+    def _add(self, page: ExaminedPage) -> None:
+        self.totals.runs += page.runs
+        self.totals.events += page.events
+        self.totals.mismatches += page.mismatches
+        self._on_page(self.totals.runs)
 
     async def _miscounted(self) -> list[Finding]:
         """Runs that are counted but not found, e.g. without a history, or under another status.
-        Said only of a storage at rest, and only if it is so twice."""
-        before: Counter[tuple[str, Status]] | None = None
+        Reported only for a storage at rest, and only if it is so twice."""
+        before: Counts | None = None
         while True:
-            counted = Counter(await self._storage.counts(self._filter.environment))
+            counted = await self._source.counts()
             found = await self._tally()
-            if counted != Counter(await self._storage.counts(self._filter.environment)):
+            if counted != await self._source.counts():
                 return []
             self.totals.counted = True
             if counted == found:
@@ -100,61 +223,16 @@ class Audit:
                 ]
             before = found
 
-    async def _tally(self) -> Counter[tuple[str, Status]]:
-        found: Counter[tuple[str, Status]] = Counter()
-        async for runs in self._pages():
-            if not isinstance(runs, Finding):
-                found.update((run.queue, run.status) for run in runs)
-        return found
-
-    async def _pages(self) -> AsyncIterator[Sequence[Run] | Finding]:
+    async def _tally(self) -> Counts:
+        found: Counts = Counter()
         cursor: str | None = None
         while True:
-            try:
-                page = await self._storage.find(self._filter, limit=self._page, cursor=cursor)
-            except UnreadableHistory as error:
-                where = "the first page" if cursor is None else f"the page after {cursor}"
-                yield Finding(None, f"{where} cannot be read, nor what follows it: {error}")
-                return
-            yield page.runs
+            page = await self._source.tally(cursor, self._page)
+            for count in page.counts:
+                found[count.queue, count.status] += count.runs
             if page.cursor is None:
-                return
+                return found
             cursor = page.cursor
-
-    async def _examine(self, runs: Sequence[Run]) -> list[Finding]:
-        found: list[Finding] = []
-        drift = await self._storage.drift([run.id for run in runs])
-        for first in range(0, len(runs), AT_ONCE):
-            some = runs[first : first + AT_ONCE]
-            for run, told in zip(
-                some, await asyncio.gather(*map(self._problems, some)), strict=True
-            ):
-                problems = [*told, *drift.get(run.id, ())]
-                self.totals.runs += 1
-                self.totals.mismatches += bool(problems)
-                found += [Finding(run.id, problem) for problem in problems]
-        return found
-
-    async def _problems(self, run: Run) -> list[str]:
-        for _ in range(MOST_MOVES):
-            try:
-                history = await self._storage.events(run.id)
-                problems = judge(run, history)
-            except UnreadableHistory as error:
-                return [str(error)]
-            except Exception as error:  # noqa: BLE001  # damaged: report it and continue
-                return [f"its history cannot be replayed: {type(error).__name__}: {error}"]
-            if not problems:
-                self.totals.events += len(history)
-                return []
-            again = (await self._storage.get([run.id])).get(run.id)
-            if again is None:  # pruned meanwhile
-                return []
-            if again.sequence == run.sequence:
-                self.totals.events += len(history)
-                return problems
-            run = again
-        return []
 
 
 def _miscount(

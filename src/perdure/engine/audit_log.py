@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -13,7 +13,6 @@ from perdure.core.audit_trail import AuditEntry, SealedEntry, flaws, seal
 from perdure.engine.redaction import HIDDEN, Redactor
 from perdure.engine.write import MOST_CONFLICTS
 from perdure.errors import InvalidInput, PerdureError, StorageUnavailable
-from perdure.storage.protocol import Storage
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -41,7 +40,7 @@ class AuditLog:
 
     async def read(self, *, after: int = 0, limit: int = 100) -> Sequence[SealedEntry]:
         """Entries by position, oldest first."""
-        return await self._app.storage.audit_entries(
+        return await audit_entries_of(self._app).audit_entries(
             self._app.environment, after=after, limit=limit
         )
 
@@ -105,12 +104,20 @@ class TrailTotals(msgspec.Struct):
     head: str | None = None
 
 
+class AuditEntries(Protocol):
+    """Where a verification reads the trail: the storage, or a server."""
+
+    async def audit_entries(
+        self, environment: str, *, after: int = 0, limit: int = 100
+    ) -> list[SealedEntry]: ...
+
+
 class Verification:
     """One pass over an environment's trail: `async for flaw in …`, then `totals`."""
 
-    def __init__(self, storage: Storage, environment: str, anchor: str | None = None) -> None:
+    def __init__(self, source: AuditEntries, environment: str, anchor: str | None = None) -> None:
         self.totals = TrailTotals()
-        self._storage = storage
+        self._source = source
         self._environment = environment
         self._anchor = None if anchor is None else read_anchor(anchor)
 
@@ -133,7 +140,16 @@ class Verification:
 
     async def _page(self, last: SealedEntry | None) -> list[SealedEntry]:
         after = 0 if last is None else last.position
-        return await self._storage.audit_entries(self._environment, after=after, limit=PAGE)
+        return await self._source.audit_entries(self._environment, after=after, limit=PAGE)
+
+
+def audit_entries_of(app: App) -> AuditEntries:
+    """An open app's audit log, to read."""
+    if app.rest is None:
+        return app.storage
+    from perdure.engine.remote.health import RemoteAuditLog
+
+    return RemoteAuditLog(app.rest)
 
 
 def read_anchor(text: str) -> tuple[int, str]:

@@ -29,7 +29,7 @@ from perdure.engine.door import reason_of
 from perdure.engine.filters import make_filter
 from perdure.engine.ids import make_run_id
 from perdure.engine.options import Retry
-from perdure.errors import InvalidInput, PerdureError, StorageError
+from perdure.errors import PerdureError, StorageError
 from perdure.storage.protocol import RunFilter
 
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ Tell = Callable[[int, int], None]
 
 TASK = "perdure.bulk"
 QUEUE = "perdure"
-RESERVED = "perdure."
-"""How names of the engine's own tasks begin."""
 PAGE = 200
 AT_ONCE = 8
 MOST = 1_000_000
@@ -107,16 +105,12 @@ class Report(msgspec.Struct, frozen=True):
     refused: dict[str, int]
 
 
-def refuse_reserved(task: str) -> None:
-    """Raises InvalidInput. Who may only trigger must not give orders that way, and who gives one
-    must not say that it was somebody else's."""
-    if task.startswith(RESERVED):
-        problem = f"{task!r:.80} is the engine's own; its orders have routes of their own"
-        raise InvalidInput("task", problem)
-
-
 async def count_fitting(app: App, action: Action, words: Mapping[str, Any]) -> int:
     """How many an order would be about, up to `MOST`."""
+    if app.rest is not None:
+        from perdure.engine.remote.ordering import count_remotely
+
+        return await count_remotely(app, app.rest, action, words)
     if action not in OF_LETTERS:
         wanted = _wanted(app, action, words)
         own = 0 if wanted.task else await app.storage.count(replace(wanted, task=TASK), most=MOST)
@@ -142,7 +136,7 @@ def _wanted(app: App, action: Action, words: Mapping[str, Any]) -> RunFilter:
 def define_bulk(app: App) -> None:
     """Make an app know the task. Whoever has a worker for `QUEUE` then carries orders out."""
 
-    @app.task(name=TASK, queue=QUEUE, retry=TIRELESS)
+    @app.engine_task(name=TASK, queue=QUEUE, retry=TIRELESS)
     async def bulk(ctx: Context, order: Order) -> Report:
         def tell(seen: int, total: int) -> None:
             ctx.progress(min(seen / total, 1.0), f"{seen} of {total}")

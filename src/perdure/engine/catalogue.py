@@ -6,8 +6,6 @@ version of a task wins; without versions, the latest start.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -18,11 +16,11 @@ from perdure.core.rates import Rate
 from perdure.core.run import Actor, Policy
 from perdure.core.values import Instant, encode_value
 from perdure.engine.door import did_you_mean
-from perdure.engine.executors.target import Target
+from perdure.engine.executors.target import HttpTarget, Target
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import Executor, TaskSettings, TriggerOptions
 from perdure.engine.task import Task
-from perdure.errors import InvalidPayload, PerdureError, TaskNotFound
+from perdure.errors import InvalidInput, InvalidPayload, PerdureError, TaskNotFound
 from perdure.storage.protocol import Record, Storage
 from perdure.telemetry import table
 
@@ -34,7 +32,10 @@ EntryT = TypeVar("EntryT")
 TASK = "task"
 WORKER = "worker"
 MOST_CONFLICTS = 20
-FORGET_WORKERS_AFTER = timedelta(hours=1)
+
+
+Replaces = Callable[["TaskEntry", "TaskEntry"], bool]
+"""Whether a new entry replaces the known one."""
 
 _JSON_TYPES: dict[Any, Any] = {
     "string": str,
@@ -66,6 +67,28 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     payload_schema: dict[str, Any] | None = None
     result_schema: dict[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        if target_kind(self.target) is not executor_target(self.executor):
+            has = (
+                "no target"
+                if self.target is None
+                else f"a target of kind {target_kind(self.target)}"
+            )
+            problem = f"{self.executor} does not agree with {has}"
+            raise InvalidInput("executor", f"{problem} of task {self.name!r:.80}")
+
+
+def target_kind(target: Target | None) -> Executor | None:
+    """What a worker needs to execute it: `http` or `shell`; none without a target."""
+    if target is None:
+        return None
+    return Executor.HTTP if isinstance(target, HttpTarget) else Executor.SHELL
+
+
+def executor_target(executor: Executor) -> Executor | None:
+    """The kind of target that such an executor needs; none: it calls a function."""
+    return executor if executor in (Executor.HTTP, Executor.SHELL) else None
+
 
 class KnownTask(msgspec.Struct):
     """A task without its code."""
@@ -89,7 +112,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
 
 class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One worker process, as it last said of itself; `seen_at` is the storage's time. It says
-    `stopped` last of all."""
+    `stopped` last of all. `key_id`: the API key that registered it, set by the server."""
 
     id: str
     host: str
@@ -103,6 +126,7 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     stopped: bool = False
     drain: Drain | None = None
     seen_at: Instant | None = None
+    key_id: str | None = None
 
     def is_live(self, since: datetime) -> bool:
         """A worker speaks with every renewal: one silent for a whole lease is as gone as one that
@@ -130,7 +154,7 @@ async def publish_tasks(
     storage: Storage,
     environment: str,
     entries: Sequence[TaskEntry],
-    replaces: Callable[[TaskEntry, TaskEntry], bool] = wins,
+    replaces: Replaces = wins,
 ) -> None:
     """Write down what this process knows; again where another one was faster."""
     for _ in range(MOST_CONFLICTS):
@@ -144,18 +168,28 @@ async def publish_tasks(
                 body=msgspec.json.encode(entry).decode(),
             )
             for entry in entries
-            if _is_news(entry, known.get(entry.name), replaces)
+            if entry.name not in known or _is_replaced(known[entry.name], entry, replaces)
         ]
         if not records or all(await storage.put(records)):
             return
 
 
-def _is_news(
-    entry: TaskEntry, record: Record | None, replaces: Callable[[TaskEntry, TaskEntry], bool]
-) -> bool:
-    """Return whether `entry` is to be stored. It replaces a record that cannot be read."""
-    known = [] if record is None else _readable([record], read_task)
+def _is_replaced(record: Record, entry: TaskEntry, replaces: Replaces) -> bool:
+    known = _readable([record], read_task)
     return not known or replaces(entry, known[0])
+
+
+def read_task(record: Record) -> TaskEntry:
+    """Decode an entry. Raise InvalidInput if its name differs from its record's."""
+    entry = msgspec.json.decode(record.body, type=TaskEntry)
+    if entry.name != record.name:
+        raise InvalidInput("name", f"differs from its record's, {record.name!r:.80}")
+    return entry
+
+
+async def known_tasks(storage: Storage, environment: str) -> list[TaskEntry]:
+    """Return the catalogue, without entries that cannot be read, which is logged."""
+    return _readable(await storage.records(environment, TASK), read_task)
 
 
 def _readable(records: Sequence[Record], read: Callable[[Record], EntryT]) -> list[EntryT]:
@@ -164,18 +198,19 @@ def _readable(records: Sequence[Record], read: Callable[[Record], EntryT]) -> li
     for record in records:
         try:
             entries.append(read(record))
-        except (msgspec.MsgspecError, PerdureError) as error:
+        except (msgspec.MsgspecError, PerdureError, UnicodeDecodeError) as error:
             name = f"{record.kind} {record.name} of environment {record.environment}"
             table.UNREADABLE_RECORD.log_hourly(name, record=name, error=str(error))
     return entries
 
 
-def read_task(record: Record) -> TaskEntry:
-    return msgspec.json.decode(record.body, type=TaskEntry)
+async def list_tasks(app: App) -> list[TaskEntry]:
+    """The catalogue of an open app's environment, beside the database or at a server."""
+    if app.rest is None:
+        return await known_tasks(app.storage, app.environment)
+    from perdure.engine.remote.client import Items
 
-
-async def known_tasks(storage: Storage, environment: str) -> list[TaskEntry]:
-    return _readable(await storage.records(environment, TASK), read_task)
+    return (await app.rest.get(Items[TaskEntry], "tasks")).items
 
 
 async def find_task(storage: Storage, environment: str, name: str) -> TaskEntry:
@@ -197,11 +232,10 @@ async def trigger_known(
 ) -> RunHandle[Any]:
     """Ask for a run of a task whose code is elsewhere. Its payload is checked as far as its
     schema goes; the worker checks the rest. Raises TaskNotFound and InvalidPayload."""
-    transport = app.storage.order_transport()
-    if transport is not None:
-        from perdure.engine.orders.defining import trigger_there
+    if app.rest is not None:
+        from perdure.engine.remote.ordering import trigger_remotely
 
-        return await trigger_there(app, transport, name, payload, options)
+        return await trigger_remotely(app.rest, name, payload, options)
     entry = await find_task(app.storage, app.environment, name)
     check_payload(name, entry.payload_schema or {}, payload)
     body = encode_value(dict(payload), limit=app.defaults.payload_limit)
@@ -235,70 +269,3 @@ async def known_workers(storage: Storage, environment: str) -> list[WorkerEntry]
 def read_worker(record: Record) -> WorkerEntry:
     entry = msgspec.json.decode(record.body, type=WorkerEntry)
     return msgspec.structs.replace(entry, seen_at=record.seen_at)
-
-
-class Registration:
-    """A worker's own line in the registry, put again with every heartbeat. Besides the worker
-    only those write it who ask it to drain: it learns of that because they were faster."""
-
-    def __init__(self, app: App, storage: Storage, worker_id: str) -> None:
-        self._app = app
-        self._storage = storage
-        self._worker_id = worker_id
-        self._started_at = app.clock.now()
-        self._version = 0
-        self._drain: Drain | None = None
-
-    async def beat(
-        self,
-        *,
-        concurrency: int,
-        running: int,
-        queues: tuple[str, ...] | None,
-        stopping: bool,
-        stopped: bool = False,
-        tasks: tuple[str, ...] | None = None,
-    ) -> Drain | None:
-        """What somebody has asked for meanwhile, or before."""
-        entry = WorkerEntry(
-            id=self._worker_id,
-            host=socket.gethostname(),
-            process_id=os.getpid(),
-            started_at=self._started_at,
-            concurrency=concurrency,
-            running=running,
-            queues=queues,
-            tasks=tuple(self._app.served_tasks) if tasks is None else tasks,
-            stopping=stopping,
-            stopped=stopped,
-        )
-        for _ in range(MOST_CONFLICTS):
-            if await self._put(msgspec.structs.replace(entry, drain=self._drain)):
-                break
-            await self._look()
-        return self._drain
-
-    async def _look(self) -> None:
-        """What is in the way: somebody's wish, a try of ours that was not answered, or nothing,
-        because it was taken for dead and forgotten."""
-        found = await self._storage.records(self._app.environment, WORKER)
-        own = [record for record in found if record.name == self._worker_id]
-        self._version = own[0].version if own else 0
-        if own:
-            self._drain = read_worker(own[0]).drain
-
-    async def _put(self, entry: WorkerEntry) -> bool:
-        record = Record(
-            environment=self._app.environment,
-            kind=WORKER,
-            name=self._worker_id,
-            version=self._version + 1,
-            body=msgspec.json.encode(entry).decode(),
-        )
-        [stored] = await self._storage.put([record])
-        self._version += stored
-        return stored
-
-    async def forget_the_dead(self) -> None:
-        before = await self._storage.now() - FORGET_WORKERS_AFTER
-        await self._storage.forget(self._app.environment, WORKER, before)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +16,7 @@ from perdure.core.effects import KeyKind
 from perdure.core.events import Event
 from perdure.core.run import Policy, Run, Source, SourceType
 from perdure.engine import hints, write
+from perdure.engine.batching import MOST_IN_A_BATCH, Batcher
 from perdure.engine.context import Context, current
 from perdure.engine.door import duration
 from perdure.engine.handle import RunHandle
@@ -39,11 +38,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-MOST_IN_A_BATCH = 500
-
 Made = Outcome | Exception
 """What became of a commit, or why nobody knows."""
-Answer: TypeAlias = asyncio.Future[list[Made]]
 
 
 class Client:
@@ -78,7 +74,7 @@ class Client:
         """The run that the new one goes on with, if any."""
         if options.continuation_of is None:
             return None
-        parent = _parent()
+        parent = parent_context()
         if parent is not None and parent.run.id == options.continuation_of:
             return parent.run
         return await write.load(self._app.storage, options.continuation_of)
@@ -96,7 +92,7 @@ class Bulk(Generic[R]):
     ) -> None:
         self._app = app
         self._task = task
-        self._items = _listed(items)
+        self._items = listed(items)
         self._options = options
         self._batch_id = f"batch_{app.ids.token()}"
         self._results: dict[int, RunHandle[R] | Exception] = {}
@@ -171,7 +167,7 @@ class Bulk(Generic[R]):
         return first
 
 
-def _listed(items: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def listed(items: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """They may come from a generator."""
     if isinstance(items, str | bytes | Mapping) or not isinstance(items, Iterable):
         example = '[{"user_id": 1}, {"user_id": 2}]'
@@ -192,13 +188,13 @@ def creation(
     carrier: Carrier | None = None,
 ) -> Commit:
     """The commit that makes a run. Needs no open app."""
-    parent = _parent()
+    parent = parent_context()
     special = (parent, continued, batch_id, carrier, options.tags, options.meta)
     is_usual = special == _NOTHING_SPECIAL
     common = (app.environment, app.actor, task.settings, options)
     if is_usual and task.last_made is not None and task.last_made.common == common:
         return _like(task.last_made.events, app.ids, payload, now)
-    wish = new_run(task, payload, options, now, parent)
+    wish = new_run(task, payload, options, now, None if parent is None else parent.run)
     wish = replace(wish, environment=app.environment, batch_id=batch_id, trace_carrier=carrier)
     if continued is not None:
         wish = continuing(wish, continued)
@@ -244,7 +240,7 @@ def new_run(
     payload: msgspec.Raw,
     options: TriggerOptions,
     now: datetime,
-    parent: Context | None,
+    parent: Run | None,
 ) -> NewRun:
     """What a task's definition and one call's options ask for together."""
     settings = task.settings
@@ -262,8 +258,8 @@ def new_run(
         run_at=run_at,
         ttl=ttl,
         source=source,
-        parent_id=options.parent_id or (parent.run.id if parent else None),
-        root_id=options.root_id or (parent.run.root_id if parent else None),
+        parent_id=options.parent_id or (parent.id if parent else None),
+        root_id=options.root_id or (parent.root_id if parent else None),
         concurrency_key=options.concurrency_key,
         idempotency_key=options.idempotency_key,
         singleton_key=options.singleton_key,
@@ -286,63 +282,19 @@ def _policy(policy: Policy, options: TriggerOptions) -> Policy:
     return replace(policy, **changes) if changes else policy
 
 
-def _parent() -> Context | None:
+def parent_context() -> Context | None:
     try:
         return current()
     except LookupError:
         return None
 
 
-class CommitBatcher:
-    """Group commit: whoever comes while a commit is under way shares the next one. Whoever waits
-    for such work is told."""
+class CommitBatcher(Batcher[Commit, Outcome]):
+    """Group commit: concurrent triggers share a transaction. Waiting workers get a hint."""
 
     def __init__(self, app: App) -> None:
+        super().__init__()
         self._app = app
-        self._waiting: deque[_Waiting] = deque()
-        self._writer: asyncio.Task[None] | None = None
-
-    async def commit(self, commit: Commit) -> Outcome:
-        """Raises what became of it, if that is an error."""
-        [outcome] = await self.commit_all([[commit]])
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    async def commit_all(self, parts: Iterable[Sequence[Commit]]) -> list[Made]:
-        """What became of each, in parts that fit into a transaction: what has happened to some
-        says nothing of the others. A part is under way while the next one is made."""
-        answers: list[Answer] = []
-        for part in parts:
-            if answers:
-                await asyncio.sleep(0)
-            answers.append(self._add(part))
-        return [made for answer in answers for made in await answer]
-
-    def _add(self, commits: Sequence[Commit]) -> Answer:
-        answer: Answer = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(commits, answer))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.create_task(self._write())
-        return answer
-
-    async def _write(self) -> None:
-        while self._waiting:
-            group = self._next_group()
-            outcomes = iter(await self._outcomes([c for each in group for c in each.commits]))
-            for each in group:
-                its_own = list(islice(outcomes, len(each.commits)))
-                if not each.answer.done():
-                    each.answer.set_result(its_own)
-
-    def _next_group(self) -> list[_Waiting]:
-        """Whoever waits, in order, as many as fit into a batch."""
-        group: list[_Waiting] = []
-        room = MOST_IN_A_BATCH
-        while self._waiting and len(self._waiting[0].commits) <= room:
-            group.append(self._waiting.popleft())
-            room -= len(group[-1].commits)
-        return group
 
     async def _outcomes(self, commits: Sequence[Commit]) -> Sequence[Made]:
         carrier, topics = self._app.hints, frozenset(map(work_of, commits))
@@ -358,8 +310,3 @@ class CommitBatcher:
         else:
             carrier.publish(topics)
         return outcomes
-
-
-class _Waiting(NamedTuple):
-    commits: Sequence[Commit]
-    answer: Answer

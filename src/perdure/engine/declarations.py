@@ -17,6 +17,7 @@ from perdure.engine.door import only_known
 from perdure.engine.importable import locate
 from perdure.engine.keywords import explain_keywords
 from perdure.engine.options import Executor, TargetKeywords, TaskKeywords
+from perdure.engine.reserved import refuse_reserved_names
 from perdure.engine.signature import Signature
 from perdure.engine.task import Task
 from perdure.errors import InvalidInput, InvalidTask
@@ -80,14 +81,25 @@ class Declarations:
             return TaskDecorator(lambda function: self._define(function, settings))
         return self._define(function, settings)
 
+    def engine_task(self, **settings: Unpack[TaskKeywords]) -> TaskDecorator:
+        """Define a task of the engine's own, whose name users' tasks may not have."""
+        return TaskDecorator(lambda function: self._put(self._made(function, settings)))
+
     def _define(self, function: Callable[..., Any], settings: TaskKeywords) -> Task[..., Any]:
+        return self._add(self._made(function, settings))
+
+    def _made(self, function: Callable[..., Any], settings: TaskKeywords) -> Task[..., Any]:
         check_function(function, settings.get("name"))
         made = task_settings(function, self.defaults, **settings)
         if made.executor is Executor.PROCESS:
             locate(function)
-        return self._add(Task(self._app, function, made, Signature(function, Context)))
+        return Task(self._app, function, made, Signature(function, Context))
 
     def _add(self, task: Task[..., Any]) -> Task[..., Any]:
+        refuse_reserved_names(task.name, task.settings.aliases)
+        return self._put(task)
+
+    def _put(self, task: Task[..., Any]) -> Task[..., Any]:
         aliases = [name for name in task.settings.aliases if name != task.name]
         for field, names in (("name", [task.name]), ("aliases", aliases)):
             for name in names:

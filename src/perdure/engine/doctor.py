@@ -49,13 +49,18 @@ async def examine_app(app: App) -> Examination:
     storage = app.open_storage()
     try:
         await storage.check_schema()
-        facts = await _facts(app, storage)
+        return await examine_storage(app, storage)
     except SchemaMismatch as error:
         return Examination((unusable(error, Code.SCHEMA),))
     except StorageError as error:
         return Examination((unusable(error, Code.UNREACHABLE),))
     finally:
         await storage.close()
+
+
+async def examine_storage(app: App, storage: Storage) -> Examination:
+    """The same, in a storage that can be reached. Raises StorageError."""
+    facts = await _facts(app, storage)
     return Examination(tuple(examine(facts)), facts.vitals)
 
 

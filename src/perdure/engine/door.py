@@ -8,10 +8,12 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.failure import MAX_MESSAGE
 from perdure.core.retry import LONGEST
 from perdure.core.run import Actor, ActorType
 from perdure.core.values import check_label
+from perdure.core.wording import in_words
 from perdure.errors import InvalidInput
 
 Duration = float | int | timedelta
@@ -47,6 +49,15 @@ def some_time(value: Duration, field: str) -> timedelta:
     length = duration(value, field)
     if not length:
         raise InvalidInput(field, f"must be longer than nothing, not {value!r}")
+    return length
+
+
+def lease_length(value: Duration, field: str) -> timedelta:
+    """The length of a lease: longer than nothing, up to `MAX_LEASE_TTL`."""
+    length = some_time(value, field)
+    if length > MAX_LEASE_TTL:
+        problem = f"must be {in_words(MAX_LEASE_TTL)} at most, not {in_words(length)}"
+        raise InvalidInput(field, f"{problem}: a lease is renewed while its worker lives")
     return length
 
 

@@ -7,17 +7,14 @@ be at work in the server and land later, so its tokens stay in doubt until that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from perdure.core.commit import prepare_commit
-from perdure.core.decide import decide_shutdown
-from perdure.core.run import Run
 from perdure.engine.service import Service
 from perdure.engine.storage_time import StorageTime
-from perdure.storage.protocol import Committed, Storage
+from perdure.engine.worker_backend import WorkerBackend
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -32,14 +29,14 @@ class Doubt(Service):
     def __init__(
         self,
         app: App,
-        storage: Storage,
+        backend: WorkerBackend,
         worker_id: str,
         time: StorageTime,
         on_settled: Callable[[], None],
     ) -> None:
         super().__init__(app.clock)
         self._app = app
-        self._storage = storage
+        self._backend = backend
         self._worker_id = worker_id
         self._time = time
         self._on_settled = on_settled
@@ -63,12 +60,13 @@ class Doubt(Service):
         if not self._since:
             return
         asked, landed_by = set(self._since), self._clock.elapsed() - LONGEST_CLAIM.total_seconds()
-        leased = await self._storage.leases(self._worker_id)
-        ours = {run.lease.token: run for run in leased if run.lease and run.lease.token in asked}
-        given_back = await self._give_back(list(ours.values()))
-        self._forget(given_back)
-        self._forget(t for t in asked - ours.keys() if self._since[t] <= landed_by)
-        self._unsettled -= asked - (ours.keys() - given_back)
+        answer = await self._backend.return_claims(
+            self._worker_id, frozenset(asked), self._time.now()
+        )
+        self._forget(answer.given_back)
+        self._forget(t for t in asked - answer.found if self._since[t] <= landed_by)
+        # Another writer may have been faster at the others: the next pass shows it.
+        self._unsettled -= asked - (answer.found - answer.given_back)
         self._on_settled()
 
     async def rest(self) -> None:
@@ -76,19 +74,6 @@ class Doubt(Service):
         with suppress(TimeoutError):
             async with asyncio.timeout(poll):
                 await self._added.wait()
-
-    async def _give_back(self, runs: Sequence[Run]) -> set[str]:
-        """The tokens of those that are. Somebody may have been faster: the next pass sees it."""
-        tokens = [run.lease.token for run in runs if run.lease is not None]
-        commits = [
-            prepare_commit(
-                run, decide_shutdown(run, token, self._time.now()), self._app.ids.commit_id()
-            )
-            for run, token in zip(runs, tokens, strict=True)
-        ]
-        outcomes = await self._storage.commit(commits)
-        pairs = zip(tokens, outcomes, strict=True)
-        return {token for token, outcome in pairs if isinstance(outcome, Committed)}
 
     def _forget(self, tokens: Iterable[str]) -> None:
         for token in list(tokens):

@@ -24,6 +24,7 @@ from perdure.errors import (
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
+    from perdure.engine.results import EndedRun
     from perdure.engine.signature import Signature
 
 R = TypeVar("R")
@@ -84,7 +85,7 @@ class RunHandle(Generic[R]):
         except RunNotFound:
             await self.get()  # if it is there and cannot be read, this says so
             raise
-        value: R = _result(run, self._signature or self._known_signature(run))
+        value: R = result_of(run, self._signature or self._known_signature(run))
         return value
 
     def result_sync(self, timeout: Duration | None = None) -> R:
@@ -97,7 +98,7 @@ class RunHandle(Generic[R]):
             "write `await run.result()`",
         )
 
-    def _known_signature(self, run: Run) -> Signature | None:
+    def _known_signature(self, run: EndedRun) -> Signature | None:
         """A run known by its id only may be one of a task that this app knows."""
         task = self._app.served_tasks.get(run.task)
         return None if task is None else task.signature
@@ -113,7 +114,8 @@ def _refuse_to_wait_for_oneself(run_id: str, url: str) -> None:
         )
 
 
-def _result(run: Run, signature: Signature | None) -> Any:
+def result_of(run: EndedRun, signature: Signature | None) -> Any:
+    """What an ended run returned; plain data without a signature. Raises RunUnsuccessful."""
     if run.status is not Status.SUCCEEDED:
         why = run.failure.message if run.failure is not None else run.reason or ""
         raise _ERRORS[run.status](run.id, run.status, why, run.failure)

@@ -24,13 +24,13 @@ from perdure.engine.mailbox import Mailbox
 from perdure.engine.options import Executor
 from perdure.engine.outcome import Ending, HandedOver, Settled, not_executed, plain
 from perdure.engine.processes import Processes
-from perdure.engine.recorder import Finished
 from perdure.engine.run_logs import AttemptLog, RunLogs
 from perdure.engine.task import Task
 from perdure.engine.threads import Threads
 from perdure.engine.tracing import Tracing
 from perdure.engine.transaction import TransactionTerms
 from perdure.engine.watchdog import Ladder, StopReason, Watchdog
+from perdure.engine.worker_backend import Finished
 
 
 class Closed(msgspec.Struct, frozen=True):

@@ -242,12 +242,11 @@ class Keys:
 
 def keys_of(app: App) -> Keys:
     """An open app's: beside its database, or at a server those of its environment."""
-    transport = app.storage.order_transport()
-    if transport is None:
+    if app.rest is None:
         return Keys(app)
-    from perdure.engine.orders.parts import RemoteKeys
+    from perdure.engine.remote.keys import RemoteKeys
 
-    return RemoteKeys(app, transport)
+    return RemoteKeys(app, app.rest)
 
 
 async def read_keys(storage: Storage) -> list[ApiKey]:

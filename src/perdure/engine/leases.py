@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from perdure.core.commit import prepare_commit
-from perdure.core.decide import decide_renewal
 from perdure.core.run import Run
 from perdure.engine.service import Service
 from perdure.engine.trouble import TROUBLE
+from perdure.engine.worker_backend import WorkerBackend
 from perdure.errors import LeaseLost
-from perdure.storage.protocol import Committed, Renewal, Renewed, Storage
+from perdure.storage.protocol import Renewal, Renewed
 from perdure.telemetry import metrics, table
 
 if TYPE_CHECKING:
@@ -34,16 +33,14 @@ class Leases(Service):
     def __init__(
         self,
         app: App,
-        storage: Storage,
-        worker_id: str,
+        backend: WorkerBackend,
         on_lost: Callable[[str], None],
         on_cancel: Callable[[str], None],
     ) -> None:
         super().__init__(app.clock)
         self.held: dict[str, Run] = {}
         self._app = app
-        self._storage = storage
-        self._worker_id = worker_id
+        self._backend = backend
         self._on_lost = on_lost
         self._on_cancel = on_cancel
         self._due = self._next_due([])
@@ -92,24 +89,10 @@ class Leases(Service):
         if not self.held:
             return
         renewals = [Renewal(run.id, token, self._ttl(run)) for token, run in self.held.items()]
-        answer = await self._storage.renew(renewals)
+        answer = await self._backend.renew(renewals)
         self._act_on(answer, {renewal.run_id: renewal.token for renewal in renewals})
-        await self._record(answer.now)
-
-    async def _record(self, now: datetime) -> None:
-        """Heartbeats as events, for the runs whose policy asks for that."""
-        recording = {t: run for t, run in self.held.items() if run.policy.record_heartbeats}
-        commits = [
-            prepare_commit(
-                run, decide_renewal(run, token, now, self._ttl(run)), self._app.ids.commit_id()
-            )
-            for token, run in recording.items()
-        ]
-        outcomes = await self._storage.commit(commits)
-        for token, commit, outcome in zip(recording, commits, outcomes, strict=True):
-            # Whoever was faster wrote something that the next answer or the outcome will meet.
-            if isinstance(outcome, Committed) and token in self.held:
-                self.held[token] = commit.run
+        recorded = await self._backend.record_heartbeats(self.held, answer.now)
+        self.held |= {token: run for token, run in recorded.items() if token in self.held}
 
     def _act_on(self, answer: Renewed, asked: Mapping[str, str]) -> None:
         """`asked`: each run's token in the question. Only of that one does the answer speak."""

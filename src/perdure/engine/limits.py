@@ -89,13 +89,18 @@ async def declare_limits(app: App) -> None:
     """Write down what this app's code says; again where somebody was faster. Limits that cannot be
     read are an operator's to set anew: newer code may have written them."""
     for _ in range(MOST_CONFLICTS):
-        known = await _known(app)
-        _say_unreadable(known)
-        changed = [limit for limit in _declared(app, known) if limit != known.get(_place(limit))]
-        changed = [limit for limit in changed if limit.unreadable is None]
-        changed = await _of_newest_tasks(app, changed)
+        changed = await undeclared_limits(app)
         if not changed or all(await app.storage.put_limits([_next(it) for it in changed])):
             return
+
+
+async def undeclared_limits(app: App) -> list[Limit]:
+    """Return the limits of the app's code that differ from what is stored."""
+    known = await _known(app)
+    _say_unreadable(known)
+    changed = [limit for limit in _declared(app, known) if limit != known.get(_place(limit))]
+    changed = [limit for limit in changed if limit.unreadable is None]
+    return await _of_newest_tasks(app, changed)
 
 
 def _say_unreadable(known: Known) -> None:

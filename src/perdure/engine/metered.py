@@ -24,6 +24,7 @@ from perdure.core.events import (
     RunStarted,
     RunSucceeded,
 )
+from perdure.core.run import Run
 from perdure.storage.protocol import Claimed, Committed, Existing, Outcome, Renewed, Storage
 from perdure.storage.schedule_protocol import StepOutcome, Stepped
 from perdure.telemetry import metrics
@@ -124,14 +125,17 @@ class Facts:
         self._count_steps(steps)
 
     def claimed(self, answer: Claimed, request: object, outcomes: Sequence[Commit] = ()) -> None:
-        self._claims.add()
         self.committed(answer.outcomes, outcomes)
-        if not answer.runs:
+        self.claimed_runs(answer.runs)
+
+    def claimed_runs(self, runs: Sequence[Run]) -> None:
+        self._claims.add()
+        if not runs:
             return
-        self._claim_size.observe(len(answer.runs))
+        self._claim_size.observe(len(runs))
         begun: list[Labels] = []
         waits: defaultdict[str, list[float]] = defaultdict(list)
-        for run in answer.runs:
+        for run in runs:
             lease = run.lease
             if lease is not None:
                 waited = (lease.claimed_at - (run.run_at or run.created_at)).total_seconds()

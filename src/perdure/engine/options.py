@@ -17,7 +17,17 @@ from perdure.core.run import OnExhausted, OnLeaseExpired, Policy, is_run_id
 from perdure.core.values import check_label, encode_value, in_utc
 from perdure.core.wording import in_words
 from perdure.engine.defaults import Defaults
-from perdure.engine.door import Duration, choice, count, duration, flag, number, some_time, text
+from perdure.engine.door import (
+    Duration,
+    choice,
+    count,
+    duration,
+    flag,
+    lease_length,
+    number,
+    some_time,
+    text,
+)
 from perdure.engine.keywords import ExplainedStruct
 from perdure.errors import InvalidInput
 
@@ -198,7 +208,7 @@ def make_policy(
         max_attempts=defaults.max_attempts,
         backoff=backoff,
         timeout=None if timeout is None else some_time(timeout, "timeout"),
-        lease_ttl=None if lease_ttl is None else some_time(lease_ttl, "lease_ttl"),
+        lease_ttl=None if lease_ttl is None else lease_length(lease_ttl, "lease_ttl"),
         on_lease_expired=choice(on_lease_expired, OnLeaseExpired, "on_lease_expired"),
         record_heartbeats=flag(record_heartbeats, "record_heartbeats"),
         idempotency_ttl=defaults.idempotency_ttl,

@@ -20,7 +20,7 @@ from perdure.core.decide import (
     decide_success,
 )
 from perdure.core.decide.lease import Evidence
-from perdure.core.events import Event, RunDeadLettered, RunFailed, RunRetryScheduled
+from perdure.core.events import Event
 from perdure.core.failure import MAX_MESSAGE, Failure, FailureKind, clean_text, make_failure
 from perdure.core.lifecycle import Status
 from perdure.core.run import Awaiting, Run
@@ -120,23 +120,13 @@ def redact_ending(ending: Ending, redactor: Redactor) -> Ending:
     return replace(ending, failure=redacted)
 
 
-def say_failures(run: Run, events: Sequence[Event], redactor: Redactor) -> None:
-    """One warning for an attempt that failed: whose, why, and what follows."""
-    for event in events:
-        match event:
-            case RunRetryScheduled():
-                follows = f"next try at {event.retry_at.isoformat(timespec='milliseconds')}"
-            case RunDeadLettered():
-                follows = f"dead-lettered: {event.reason}"
-            case RunFailed():
-                follows = "that was the end of it"
-            case _:
-                continue
-        said = redactor.text(f"{event.failure.type}: {event.failure.message}")
-        error = said.splitlines()[0][:MAX_LOGGED]
-        table.ATTEMPT_FAILED.say(
-            run_id=run.id, task=run.task, attempt=event.attempt, error=error, next=follows
-        )
+def log_failure(run: Run, failure: Failure, follows: str, redactor: Redactor) -> None:
+    """Log one warning about an attempt that failed: its run, why, and what follows."""
+    attempt = None if run.lease is None else run.lease.attempt
+    error = redactor.text(f"{failure.type}: {failure.message}").splitlines()[0][:MAX_LOGGED]
+    table.ATTEMPT_FAILED.say(
+        run_id=run.id, task=run.task, attempt=attempt, error=error, next=follows
+    )
 
 
 def ending_of(error: BaseException) -> Ending:

@@ -49,12 +49,12 @@ async def follow_logs(app: App, run_id: str, after: str | None) -> AsyncIterator
         if told is None or topics & told:
             news.set()
 
-    stop = app.hub.listen(on_hint)
+    stop, runs = app.hub.listen(on_hint), app.runs
     try:
         while True:
             news.clear()
-            ended = (await load(app.storage, run_id)).is_terminal
-            while lines := await read_logs(app, run_id, after, PAGE):
+            ended = (await runs.get(run_id)).is_terminal
+            while lines := await runs.logs(run_id, after=after, limit=PAGE):
                 for line in lines:
                     yield line
                 after = lines[-1].cursor

@@ -1,145 +1,144 @@
-"""How attempts ended, until that is durable: each with one commit, which keeps its id however
-often it is tried. Those prepared together share one: no two of them are of one run's step."""
+"""How attempts ended, until that is durable."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from perdure.core.commit import Commit, prepare_commit
-from perdure.core.decide.lease import NO_EVIDENCE, Evidence
-from perdure.core.run import Run
+from perdure.core.decide.lease import NO_EVIDENCE
+from perdure.core.lifecycle import EventType
 from perdure.engine import hints
 from perdure.engine.leases import Leases
-from perdure.engine.outcome import (
-    Ending,
-    decide_ending,
-    not_executed,
-    not_stored,
-    redact_ending,
-    say_failures,
-)
+from perdure.engine.outcome import Raised, log_failure, not_executed, not_stored, redact_ending
 from perdure.engine.storage_time import StorageTime
-from perdure.errors import LeaseLost, SequenceConflict
-from perdure.storage.protocol import Committed, Outcome, Storage
+from perdure.engine.worker_backend import (
+    Conflict,
+    Finished,
+    Lost,
+    Recorded,
+    Refused,
+    ReportOutcome,
+    WorkerBackend,
+)
+from perdure.errors import LeaseLost
 from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
 
-class Finished(msgspec.Struct, gc=False):
-    """An attempt that ended and is not recorded yet. `is_stuck`: its handler goes on, and keeps
-    its slot until it ends. `is_refused`: the storage would not take what the attempt ended with,
-    and that is what is to be recorded now."""
-
-    run: Run
-    token: str
-    ending: Ending
-    evidence: Evidence = NO_EVIDENCE
-    is_stuck: bool = False
-    commit: Commit | None = None
-    is_refused: bool = False
-
-
 class Recorder:
-    """What is still to be recorded. Nothing leaves it but by being stored, or by losing its
-    lease."""
+    """What is still to be recorded. An item leaves it by being stored, or by losing its lease."""
 
     def __init__(
         self,
         app: App,
-        storage: Storage,
+        backend: WorkerBackend,
         hint: hints.Hints,
         leases: Leases,
         time: StorageTime,
     ) -> None:
         self.finished: list[Finished] = []
         self._app = app
-        self._storage = storage
+        self._backend = backend
         self._hints = hint
         self._leases = leases
         self._time = time
 
     def take(self) -> list[Finished]:
-        """What is to be recorded now, each with its commit; what lost its lease is dropped."""
+        """Return what is to be recorded now, prepared; drop what lost its lease. Those prepared
+        together share a commit id: no two of them are about the same step of a run."""
         finished, self.finished = self.finished, []
         now, commit_id = self._time.now(), self._app.ids.commit_id()
         return [
-            item
-            for item in finished
-            if item.commit is not None or self._prepare(item, now, commit_id)
+            item for item in finished if item.is_prepared or self._prepare(item, now, commit_id)
         ]
 
     def put_back(self, finished: Sequence[Finished]) -> None:
-        """Whether it was stored is unknown; the same commits again will tell."""
+        """Keep items of which nobody knows whether they were stored: sending them again tells."""
         self.finished[:0] = finished
 
-    async def settle(self, finished: Sequence[Finished], outcomes: Iterable[Outcome]) -> None:
-        again: list[Finished] = []
+    async def settle(self, finished: Sequence[Finished], outcomes: Iterable[ReportOutcome]) -> None:
+        conflicts: list[Finished] = []
+        topics: set[str] = set()
         for item, outcome in zip(finished, outcomes, strict=True):
-            if isinstance(outcome, Committed):
+            if outcome.__class__ is Recorded:
                 self._leases.drop(item.token)
-                if item.commit is not None and item.commit.run.failure is not None:
-                    say_failures(item.commit.run, item.commit.events, self._app.redactor)
-            elif isinstance(outcome, SequenceConflict):
-                again.append(item)
-            else:
-                self._refused(item, outcome)
-        self._hints.publish(_news(self._app.environment, finished))
-        if again:
-            await self._decide_again(again)
+                self._log(item, outcome)
+                if outcome.claimable_at is not None and outcome.claimable_at <= outcome.at:
+                    topics.add(hints.work(self._app.environment, item.run.queue))
+            elif isinstance(outcome, Conflict):
+                conflicts.append(item)
+            elif isinstance(outcome, Lost):
+                self._lose(item)
+            elif isinstance(outcome, Refused):
+                self._refuse(item, outcome.why)
+        if finished:
+            self._hints.publish(topics | {hints.done(self._app.environment)})
+        if conflicts:
+            await self._refresh(conflicts)
 
     def _prepare(self, item: Finished, now: datetime, commit_id: str) -> bool:
         try:
             self._leases.check(item.run.id, item.token)
-            item.commit = self._commit_of(item, now, commit_id)
+            self._make_ready(item, now, commit_id)
         except LeaseLost:
-            self._leases.drop(item.token)
-            table.LATE_OUTCOME.say(run_id=item.run.id)
+            self._lose(item)
             return False
         except Exception as error:  # noqa: BLE001  # it must not keep the others
             item.ending, item.evidence = not_executed(error), NO_EVIDENCE
-            item.commit = self._commit_of(item, now, commit_id)
+            self._make_ready(item, now, commit_id)
             table.OUTCOME_IMPOSSIBLE.say_with_error(run_id=item.run.id)
+        item.is_prepared = True
         return True
 
-    def _commit_of(self, item: Finished, now: datetime, commit_id: str) -> Commit:
-        jitter = self._app.clock.jitter
+    def _make_ready(self, item: Finished, now: datetime, commit_id: str) -> None:
+        """Make the ending ready to be sent, without secrets."""
         item.ending = redact_ending(item.ending, self._app.redactor)
-        events = decide_ending(item.run, item.token, item.ending, now, jitter, item.evidence)
-        return prepare_commit(item.run, events, commit_id)
+        self._backend.prepare(item, now, commit_id)
 
-    def _refused(self, item: Finished, why: object) -> None:
-        """The storage will never take it. That it will not is recorded instead."""
+    def _lose(self, item: Finished) -> None:
+        self._leases.drop(item.token)
+        table.LATE_OUTCOME.say(run_id=item.run.id)
+
+    def _log(self, item: Finished, recorded: Recorded) -> None:
+        ending = item.ending
+        if isinstance(ending, Raised) and recorded.event in _FOLLOWS:
+            follows = _FOLLOWS[recorded.event](recorded)
+            log_failure(item.run, ending.failure, follows, self._app.redactor)
+
+    def _refuse(self, item: Finished, why: str) -> None:
+        """The backend will never take the ending. That it will not is recorded instead."""
         if item.is_refused:
             self._leases.drop(item.token)
         else:
-            failed = not_stored(str(why))
+            failed = not_stored(why)
             self.finished.append(Finished(item.run, item.token, failed, is_refused=True))
-        table.OUTCOME_REFUSED.say(run_id=item.run.id, why=str(why))
+        table.OUTCOME_REFUSED.say(run_id=item.run.id, why=why)
 
-    async def _decide_again(self, items: Sequence[Finished]) -> None:
-        """Somebody wrote to these runs meanwhile, e.g. asked for a cancellation."""
+    async def _refresh(self, items: Sequence[Finished]) -> None:
+        """Another writer changed these runs, e.g. an operator asked for a cancellation."""
         try:
-            found = await self._storage.get([item.run.id for item in items])
+            found = await self._backend.refresh(items)
         except BaseException:
-            self.put_back(items)  # they will conflict again, and be decided then
+            self.put_back(items)  # they will conflict again, and be refreshed then
             raise
         for item in items:
             if item.run.id in found:
-                item.run, item.commit = found[item.run.id], None
+                item.is_prepared = False
                 self.finished.append(item)
             else:
                 self._leases.drop(item.token)
 
 
-def _news(environment: str, finished: Sequence[Finished]) -> set[str]:
-    """Who should look: those who wait for results, and workers if something is due again."""
-    runs = [item.commit.run for item in finished if item.commit is not None]
-    due = {run.queue for run in runs if run.claimable_at and run.claimable_at <= run.updated_at}
-    topics = {hints.work(environment, queue) for queue in due}
-    return topics | {hints.done(environment)} if runs else topics
+_FOLLOWS: dict[EventType, Any] = {
+    EventType.RETRY_SCHEDULED: lambda it: f"next try at {_instant(it.claimable_at)}",
+    EventType.DEAD_LETTERED: lambda it: f"dead-lettered: {it.reason}",
+    EventType.FAILED: lambda it: "that was the end of it",
+}
+"""What follows a failed attempt, in words."""
+
+
+def _instant(at: datetime | None) -> str:
+    return "" if at is None else at.isoformat(timespec="milliseconds")

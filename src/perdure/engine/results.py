@@ -8,38 +8,42 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from perdure.core.run import Run
 from perdure.engine.hints import Hub, Topics
 from perdure.engine.trouble import TROUBLE, went_well
+from perdure.engine.worker_backend import ResultSource, RunResult
 from perdure.errors import AppNotOpen, RunNotFound
-from perdure.storage.protocol import Clock, Storage
+from perdure.storage.protocol import Clock
 
 QUICK = timedelta(milliseconds=5)
 LOOK_AT_ALL = timedelta(seconds=60)
 """How often to look whether all runs exist that somebody waits for: old ones are pruned."""
 
 
+EndedRun = Run | RunResult
+
+
 class Results:
     """Reads the awaited runs when a hint says so, and every `poll` anyway."""
 
-    def __init__(self, storage: Storage, hub: Hub, clock: Clock, poll: timedelta) -> None:
-        self._storage = storage
+    def __init__(self, source: ResultSource, hub: Hub, clock: Clock, poll: timedelta) -> None:
+        self._source = source
         self._hub = hub
         self._clock = clock
         self._poll = poll
-        self._waiters: dict[str, list[asyncio.Future[Run]]] = defaultdict(list)
+        self._waiters: dict[str, list[asyncio.Future[EndedRun]]] = defaultdict(list)
         self._unfinished: set[str] = set()
         self._looked_at_all = clock.elapsed()
         self._look = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
 
-    async def ended(self, run_id: str) -> Run:
+    async def ended(self, run_id: str) -> EndedRun:
         """The run, once it has ended. Raises RunNotFound, and AppNotOpen if the app is closed
         meanwhile."""
-        future: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[EndedRun] = asyncio.get_running_loop().create_future()
         self._waiters[run_id].append(future)
         self._look.set()
         if self._reader is None or self._reader.done():
@@ -77,9 +81,9 @@ class Results:
             self._looked_at_all = self._clock.elapsed()
             self._unfinished.clear()
         if new := [run_id for run_id in self._waiters if run_id not in self._unfinished]:
-            self._settle(new, await self._storage.get(new))
+            self._settle(new, await self._source.get(new))
         if known := list(self._unfinished.difference(new)):
-            ended = await self._storage.ended(known)
+            ended = await self._source.ended(known)
             self._settle(list(ended), ended)
 
     async def _rest(self, took: timedelta) -> None:
@@ -91,7 +95,7 @@ class Results:
         if topics is None or any(topic.startswith("done:") for topic in topics):
             self._look.set()
 
-    def _settle(self, asked: Sequence[str], found: dict[str, Run]) -> None:
+    def _settle(self, asked: Sequence[str], found: Mapping[str, EndedRun]) -> None:
         """Only those we asked about: others have come meanwhile."""
         for run_id in asked:
             run = found.get(run_id)
@@ -108,7 +112,7 @@ class Results:
                 else:
                     future.set_result(run)
 
-    def _forget(self, run_id: str, future: asyncio.Future[Run]) -> None:
+    def _forget(self, run_id: str, future: asyncio.Future[EndedRun]) -> None:
         """Whoever waited has an answer, or waits no longer."""
         futures = self._waiters.get(run_id, [])
         if future in futures:

@@ -22,8 +22,9 @@ from perdure.engine import hints
 from perdure.engine.outcome import plain
 from perdure.engine.redaction import Redactor
 from perdure.engine.run_log import least_level
+from perdure.engine.worker_backend import SaidLog, WorkerBackend
 from perdure.errors import StorageUnavailable
-from perdure.storage.protocol import Clock, Storage
+from perdure.storage.protocol import Clock
 from perdure.storage.run_log import LogBatch, LogLine, Progress
 from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Registry
@@ -167,7 +168,7 @@ class RunLogs:
 
     def __init__(
         self,
-        storage: Storage,
+        backend: WorkerBackend,
         told: hints.Hints,
         clock: Clock,
         now: Callable[[], datetime],
@@ -176,7 +177,7 @@ class RunLogs:
     ) -> None:
         self.now = now
         self._clock = clock
-        self._storage = storage
+        self._backend = backend
         self._hints = told
         self._redactor = redactor
         self._loop = asyncio.get_running_loop()
@@ -256,7 +257,7 @@ class RunLogs:
         batches = [batch for _, batch in taken]
         lines = sum(len(batch.lines) for batch in batches)
         try:
-            await self._storage.write_logs(batches)
+            await self._backend.write_logs([SaidLog(log.token, batch) for log, batch in taken])
         except StorageUnavailable as error:
             table.LINES_NOT_STORED.say(lines=lines, error=str(error))
             for log, batch in taken:

@@ -101,8 +101,9 @@ class Schedules:
         )
         return [schedule for schedule in found if deleted or schedule.deleted is None]
 
-    async def get(self, name: str) -> Schedule:
-        return await self._existing(name)
+    async def get(self, name: str, *, deleted: bool = False) -> Schedule:
+        """The schedule as it is now; a deleted one only with `deleted`."""
+        return await (stored_schedule(self._app, name) if deleted else self._existing(name))
 
     async def preview(
         self, what: str | Cadence, times: int = 10, *, after: datetime | None = None
@@ -111,8 +112,7 @@ class Schedules:
         if isinstance(what, str):
             what = (await self._existing(what)).cadence
         cadence = cadence_of(what, "what")
-        if count(times, "times") > MOST_PREVIEWED:
-            raise InvalidInput("times", f"must be at most {MOST_PREVIEWED}, not {times}")
+        check_times(times)
         start = self._app.time() if after is None else in_utc(after, "after")
         return list(next_times(cadence, start, times))
 
@@ -296,6 +296,13 @@ class Schedules:
     async def _wish(self, schedule: Schedule) -> NewRun:
         app = self._app
         return asked_of(await find_task(app.storage, app.environment, schedule.definition.task))
+
+
+def check_times(times: int) -> int:
+    """How many times a preview may have. Raises InvalidInput."""
+    if count(times, "times") > MOST_PREVIEWED:
+        raise InvalidInput("times", f"must be at most {MOST_PREVIEWED}, not {times}")
+    return times
 
 
 def state(

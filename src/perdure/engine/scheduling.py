@@ -14,7 +14,7 @@ from perdure.core.lifecycle import Status
 from perdure.core.run import Actor, Run
 from perdure.core.schedule import Change, Making, Overlap, Schedule, ScheduleStep, changing
 from perdure.engine import hints
-from perdure.engine.catalogue import MOST_CONFLICTS, TaskEntry, known_tasks
+from perdure.engine.catalogue import MOST_CONFLICTS, TaskEntry, list_tasks
 from perdure.engine.door import text
 from perdure.engine.schedule_options import asked_of
 from perdure.errors import (
@@ -95,8 +95,7 @@ def _is_same(stored: Schedule, intended: Schedule) -> bool:
 
 
 async def tasks_by_name(app: App) -> dict[str, TaskEntry]:
-    entries = await known_tasks(app.storage, app.environment)
-    return {entry.name: entry for entry in entries}
+    return {entry.name: entry for entry in await list_tasks(app)}
 
 
 async def unended_runs(app: App, schedules: Iterable[Schedule]) -> Mapping[str, Sequence[Run]]:

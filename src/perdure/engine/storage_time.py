@@ -6,7 +6,8 @@ import asyncio
 from datetime import datetime, timedelta
 
 from perdure.engine.trouble import went_well
-from perdure.storage.protocol import Clock, Storage
+from perdure.engine.worker_backend import TimeSource
+from perdure.storage.protocol import Clock
 
 FRESH = 60.0
 """So many seconds an answer is good for: clocks drift apart slowly."""
@@ -16,9 +17,9 @@ class StorageTime:
     """Where the storage reads this machine's clock, so do we. Else its last answer, and what has
     passed since by a clock that never steps: an estimate, which never judges a lease."""
 
-    def __init__(self, storage: Storage, clock: Clock, answer: datetime | None = None) -> None:
-        self._storage = storage
-        self._local = storage.local_clock
+    def __init__(self, source: TimeSource, clock: Clock, answer: datetime | None = None) -> None:
+        self._source = source
+        self._local = source.local_clock
         self._clock = clock
         self._answer = clock.now() if answer is None else answer
         self._answered = clock.elapsed()
@@ -46,7 +47,7 @@ class StorageTime:
             await asyncio.gather(self._asking, return_exceptions=True)
 
     async def _ask(self) -> None:
-        self.learn(await self._storage.now())
+        self.learn(await self._source.now())
 
     def _age(self) -> float:
         return self._clock.elapsed() - self._answered

@@ -30,7 +30,7 @@ from perdure.engine.ids import Ids
 from perdure.engine.outcome import Ending, Raised, Returned, Settled, ending_of
 from perdure.errors import LeaseLost, StorageUnavailable, TransactionError
 from perdure.storage.borrowed.enqueue import Created, Order, create
-from perdure.storage.protocol import Clock, Committed, Outcome, Storage
+from perdure.storage.protocol import Clock, Committed, Outcome
 from perdure.storage.reading import moment_of
 from perdure.storage.steps import Operation, Step, at_once, trip
 from perdure.storage.transacting import AnswerLost, Transaction, Transactions, record_success
@@ -38,6 +38,7 @@ from perdure.storage.transacting import AnswerLost, Transaction, Transactions, r
 if TYPE_CHECKING:
     from perdure.engine.app import App
     from perdure.engine.context import Context
+    from perdure.engine.worker_backend import WorkerBackend
 
 T = TypeVar("T")
 
@@ -48,11 +49,11 @@ TROUBLE = timedelta(milliseconds=500)
 
 @dataclass(frozen=True, slots=True)
 class TransactionTerms:
-    """What the transactions of a worker's handlers share. `storage` lives on `io_loop`; `trace`
+    """What the transactions of a worker's handlers share. `backend` lives on `io_loop`; `trace`
     says where the time of the attempt went that has this token."""
 
     app: App
-    storage: Storage
+    backend: WorkerBackend
     transactions: Transactions
     io_loop: asyncio.AbstractEventLoop
     trace: Callable[[str], dict[str, Any]]
@@ -72,7 +73,7 @@ class TransactionTerms:
         clock: Clock = self.app.clock
         while True:
             with suppress(StorageUnavailable):
-                return await self.storage.was_stored(commit)
+                return await self.backend.was_stored(commit)
             await clock.sleep(TROUBLE)
 
 

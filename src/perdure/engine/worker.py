@@ -16,19 +16,21 @@ from typing import TYPE_CHECKING
 
 from perdure.core.run import Run
 from perdure.engine import hints
-from perdure.engine.catalogue import Drain, Registration
+from perdure.engine.catalogue import Drain
 from perdure.engine.doubt import Doubt
 from perdure.engine.handlers import Closed, Handlers, Report, SlotFreed
 from perdure.engine.heartbeat import Heartbeat
 from perdure.engine.leases import Leases
-from perdure.engine.recorder import Finished, Recorder
+from perdure.engine.recorder import Recorder
 from perdure.engine.run_logs import RunLogs
 from perdure.engine.service import Service
 from perdure.engine.storage_time import StorageTime
 from perdure.engine.trouble import TROUBLE, went_well
 from perdure.engine.watchdog import StopReason
+from perdure.engine.worker_backend import Finished, Recorded, WorkClaimed, WorkerBackend
+from perdure.engine.worker_record import Registration
 from perdure.errors import StorageUnavailable
-from perdure.storage.protocol import Claimed, ClaimRequest, Storage
+from perdure.storage.protocol import ClaimRequest
 from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Gauges
 
@@ -59,7 +61,7 @@ class Worker:
     def __init__(
         self,
         app: App,
-        storage: Storage,
+        backend: WorkerBackend,
         hint: hints.Hints,
         handlers: Handlers,
         *,
@@ -71,21 +73,21 @@ class Worker:
         self.id = app.ids.worker_id()
         self._app = app
         self._tasks = tasks
-        self._storage = storage
+        self._backend = backend
         self._hints = hint
         self._handlers = handlers
         self._concurrency = concurrency
         self._queues = None if queues is None else tuple(queues)
         self._run_ids = None if run_ids is None else tuple(run_ids)
         self._free, self._claims_in_flight = concurrency, 0
-        self._time = StorageTime(storage, app.clock)
-        self._leases = Leases(app, storage, self.id, self._on_lost, self._on_cancel)
-        self._recorder = Recorder(app, storage, hint, self._leases, self._time)
-        self._doubt = Doubt(app, storage, self.id, self._time, self._on_change)
-        self._registration = Registration(app, storage, self.id)
+        self._time = StorageTime(backend, app.clock)
+        self._leases = Leases(app, backend, self._on_lost, self._on_cancel)
+        self._recorder = Recorder(app, backend, hint, self._leases, self._time)
+        self._doubt = Doubt(app, backend, self.id, self._time, self._on_change)
+        self._registration = Registration(app, backend, self.id)
         registry = app.metrics.registry
         self._stuck = registry.counter(metrics.HANDLERS_STUCK)
-        self._logs = RunLogs(storage, hint, app.clock, self._time.now, app.redactor, registry)
+        self._logs = RunLogs(backend, hint, app.clock, self._time.now, app.redactor, registry)
         self._heartbeat = Heartbeat(app, self._beat)
         self._services: list[Service] = [self._leases, self._doubt, self._heartbeat]
         self._claimers: list[asyncio.Task[None]] = []
@@ -98,6 +100,8 @@ class Worker:
         self._farewells: list[Callable[[], None]] = []
 
     async def start(self) -> None:
+        if self._backend.needs_registration:
+            await self._register()
         self._handlers.connect(asyncio.get_running_loop(), self._on_reports, self._logs)
         self._farewells.append(self._app.metrics.registry.watch(self._gauges))
         self._farewells.append(self._hints.hub.listen(self._on_hint))
@@ -148,7 +152,6 @@ class Worker:
         wish = await self._register()
         if wish is not None and not self._is_stopping:
             self.on_drain(wish)
-        await self._registration.forget_the_dead()
 
     async def _register(self, *, stopped: bool = False) -> Drain | None:
         return await self._registration.beat(
@@ -274,19 +277,18 @@ class Worker:
             await self._recorder.settle(finished, answer.outcomes)
         finally:
             self._changed.set()
-        self._plan_next_look(answer, finished, places)
+        self._plan_next_look(answer, places)
         self._be_patient()
         return answer.runs
 
-    async def _ask(self, finished: Sequence[Finished], places: int) -> Claimed:
+    async def _ask(self, finished: Sequence[Finished], places: int) -> WorkClaimed:
         await self._logs.settle(item.token for item in finished)
-        commits = [item.commit for item in finished if item.commit is not None]
         if not places:
-            outcomes = await self._storage.commit(commits)
-            return Claimed(outcomes=tuple(outcomes), now=self._time.now())
+            outcomes = await self._backend.report(finished)
+            return WorkClaimed(outcomes=tuple(outcomes), now=self._time.now())
         request = self._request(places)
         try:
-            claimed = await self._storage.claim(request, commits)
+            claimed = await self._backend.claim(request, finished)
         except BaseException:
             self._doubt.add(request.tokens)
             raise
@@ -299,14 +301,14 @@ class Worker:
         self._leases.hold(runs)
         self._handlers.begin(runs)
 
-    def _plan_next_look(self, answer: Claimed, finished: Sequence[Finished], places: int) -> None:
+    def _plan_next_look(self, answer: WorkClaimed, places: int) -> None:
         """When to claim without being told to. Of runs known by name, what else is due says
         nothing; but we know of those that we have just given back."""
         if self._run_ids is None:
             self._next_look = answer.next_claimable_at if places else self._next_look
             return
-        runs = [item.commit.run for item in finished if item.commit is not None]
-        looks = [self._next_look, *(run.claimable_at for run in runs)]
+        recorded = [it for it in answer.outcomes if isinstance(it, Recorded)]
+        looks = [self._next_look, *(it.claimable_at for it in recorded)]
         ahead = [look for look in looks if look is not None and look > answer.now]
         self._next_look = min(ahead, default=None)
 

@@ -21,7 +21,7 @@ from perdure.engine.threshold import to_the_end
 from perdure.engine.transaction import TransactionTerms
 from perdure.engine.watchdog import Ladder
 from perdure.engine.worker import Worker
-from perdure.storage.protocol import Storage
+from perdure.engine.worker_backend import WorkerBackend
 from perdure.storage.transacting import Transactions
 from perdure.telemetry import table
 
@@ -41,7 +41,7 @@ class WorkerHost:
     # Made when the block is entered.
     _handlers: Handlers
     _io: IoThread | SameLoop
-    _storage: Storage
+    _backend: WorkerBackend
     _worker: Worker
 
     def __init__(
@@ -85,7 +85,7 @@ class WorkerHost:
             stack.push_async_callback(self._close_handlers)
             self._io = SameLoop() if self._same_loop else IoThread("perdure-io")
             stack.push_async_callback(self._io.close)
-            await self._io.call(self._start(self._storage_for_it()))
+            await self._io.call(self._start(self._shared_backend()))
             self._here = stack.pop_all()
         self._is_running = True
         return self
@@ -142,26 +142,24 @@ class WorkerHost:
         if self._transactions is not None:
             await self._transactions.close()
 
-    def _storage_for_it(self) -> Storage | None:
-        """The app's own where that may be used from any loop; none: it needs one of its own."""
-        shared = self._same_loop or not self._app.storage.loop_bound
-        return self._app.storage if shared else None
+    def _shared_backend(self) -> WorkerBackend | None:
+        """Return the app's own where that may be used from any loop; none: it needs another."""
+        backend = self._app.backend
+        return backend if self._same_loop or not backend.loop_bound else None
 
-    async def _start(self, shared: Storage | None) -> None:
+    async def _start(self, shared: WorkerBackend | None) -> None:
         """On the I/O loop."""
         async with AsyncExitStack() as stack:
-            self._storage = shared or self._app.connect()
+            self._backend = shared or self._app.connect_backend()
             if shared is None:
-                stack.push_async_callback(self._storage.close)
-            if self._storage.order_transport() is not None:
-                await self._storage.renew([])  # a key that may not work is refused now, and here
-            hints = Hints(self._app.hub, self._app.clock, self._storage.hint_transport())
+                stack.push_async_callback(self._backend.close)
+            hints = Hints(self._app.hub, self._app.clock, self._backend.hint_transport())
             hints.start()
             stack.push_async_callback(hints.stop)
-            self._transactions = self._storage.transactions()
+            self._transactions = self._backend.transactions()
             self._handlers.terms = TransactionTerms(
                 app=self._app,
-                storage=self._storage,
+                backend=self._backend,
                 transactions=self._transactions,
                 io_loop=asyncio.get_running_loop(),
                 trace=self._handlers.trace,
@@ -176,7 +174,7 @@ class WorkerHost:
     def _make_worker(self, hints: Hints) -> Worker:
         return Worker(
             self._app,
-            self._storage,
+            self._backend,
             hints,
             self._handlers,
             concurrency=self._concurrency,
@@ -188,7 +186,7 @@ class WorkerHost:
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
         """Tasks of the catalogue, too, from the first claim on."""
-        serving = Serving(self._app, self._storage, self._targets)
+        serving = Serving(self._app, self._backend, self._targets)
         await serving.run_once()
         self._tasks = self._handlers.tasks = serving.tasks
         serving.start()

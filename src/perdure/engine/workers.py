@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from perdure.core.run import Run
 from perdure.engine import hints
-from perdure.engine.bulk import RESERVED
 from perdure.engine.catalogue import (
     MOST_CONFLICTS,
     WORKER,
@@ -21,6 +20,7 @@ from perdure.engine.catalogue import (
 )
 from perdure.engine.door import OPERATOR, By, actor_of, reason_of, text
 from perdure.engine.keywords import explain_methods
+from perdure.engine.reserved import RESERVED
 from perdure.errors import InvalidInput, StorageUnavailable, WorkerNotFound
 from perdure.storage.protocol import Record
 
@@ -41,7 +41,8 @@ class Workers:
 
     async def leases(self, worker_id: str) -> Sequence[Run]:
         """The runs a worker holds. Raises WorkerNotFound for one that nobody has heard of."""
-        held = await self._app.storage.leases(text(worker_id, "worker_id"))
+        found = await self._app.storage.leases(text(worker_id, "worker_id"))
+        held = [run for run in found if run.environment == self._app.environment]
         if not held:
             await self._record(worker_id)
         return held

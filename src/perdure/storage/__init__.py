@@ -1,4 +1,4 @@
-"""Where runs are kept. The only way in: `open_storage`."""
+"""Where runs are kept. The only ways in: `open_storage`, and `open_server` for a server's API."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import os
 import re
 from typing import Any
 
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, StorageRefused
 from perdure.storage.protocol import Clock, Storage
+from perdure.storage.server_client import ServerClient
 
-__all__ = ["Storage", "check_url", "is_remote", "open_storage", "options_of", "shown_url"]
+__all__ = [
+    "ServerClient",
+    "Storage",
+    "check_url",
+    "is_remote",
+    "open_server",
+    "open_storage",
+    "options_of",
+    "shown_url",
+]
 
 _SQLITE = ("inline", "busy_timeout", "hints", "on_statement")
 _POSTGRES = (
@@ -36,15 +46,15 @@ _KNOWN = "use sqlite:///file.db, postgresql://user@host/database or https://serv
 
 def open_storage(url: str, clock: Clock, **options: Any) -> Storage:
     """The storage behind a URL: `sqlite:///runs.db`, `sqlite:////absolute/runs.db` or
-    `postgresql://user@host/database`; or a server that has one, `https://host:port`. Connects
-    lazily; `migrate` makes the schema."""
+    `postgresql://user@host/database`. Connects lazily; `migrate` makes the schema. Raises
+    StorageRefused for a server's address, which `open_server` takes."""
     scheme, _, rest = check_url(url).partition("://")
     if scheme == "sqlite":
         from perdure.storage.sqlite import SqliteStorage
 
         return SqliteStorage(os.path.expanduser(rest.removeprefix("/")), clock, **options)
     if is_remote(url):
-        return _http_storage(url, clock, **options)
+        raise StorageRefused(f"a server's address is no database: {url!r:.80}")
     try:
         from perdure.storage.postgres.storage import PostgresStorage
     except ImportError as error:
@@ -53,13 +63,18 @@ def open_storage(url: str, clock: Clock, **options: Any) -> Storage:
     return PostgresStorage(url, clock, **options)
 
 
-def _http_storage(url: str, clock: Clock, **options: Any) -> Storage:
+def open_server(url: str, clock: Clock, **options: Any) -> ServerClient:
+    """A connection to the server at `url`, `https://host:port`. Connects lazily."""
     try:
-        from perdure.storage.http.storage import HttpStorage
+        from perdure.storage.http.client import open_client
     except ImportError as error:
-        advice = "a server is reached with h11: pip install 'perdure[http]'"
-        raise InvalidInput("url", f"{advice} ({error})") from error
-    return HttpStorage(url, clock, **options)
+        raise _missing_h11(error) from error
+    return open_client(url, clock, **options)
+
+
+def _missing_h11(error: ImportError) -> InvalidInput:
+    advice = "a server is reached with h11: pip install 'perdure[http]'"
+    return InvalidInput("url", f"{advice} ({error})")
 
 
 def is_remote(url: str) -> bool:

@@ -22,7 +22,6 @@ from perdure.core.run import DEFAULT_ENVIRONMENT, Actor, Run
 from perdure.core.settings import Limit
 from perdure.core.values import Instant, check_label
 from perdure.errors import InvalidInput, PerdureError
-from perdure.storage.orders import OrderTransport
 from perdure.storage.oversight import Oversight
 from perdure.storage.questions import Questions
 from perdure.storage.reservation import ReserveRequest
@@ -234,10 +233,6 @@ class Storage(Questions, ScheduleStorage, WebhookStorage, Oversight, Protocol):
 
     def hint_transport(self) -> HintTransport | None:
         """How this storage tells other processes to look, if it can."""
-        ...
-
-    def order_transport(self) -> OrderTransport | None:
-        """Where operators' orders go, if it is not us who carry them out."""
         ...
 
     async def close(self) -> None: ...

@@ -26,7 +26,6 @@ from perdure.errors import StorageError, StorageRefused
 from perdure.storage import explaining, gating, reading, scheduling, settings, telling, upkeep
 from perdure.storage.claiming import Claiming, Look, Overtaken, Reserving, Round, Wish, hand_over
 from perdure.storage.committing import commit_batch
-from perdure.storage.orders import OrderTransport
 from perdure.storage.overseeing import SqlOversight
 from perdure.storage.protocol import (
     Backlog,
@@ -347,9 +346,6 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
         return await self._read(lambda: reading.server_started(self.dialect))
 
     def hint_transport(self) -> HintTransport | None:
-        return None
-
-    def order_transport(self) -> OrderTransport | None:
         return None
 
     async def now(self) -> datetime:

@@ -55,6 +55,7 @@ from perdure.web.reading import (
 from perdure.web.route import Call, Caller, Route
 from perdure.web.table import ROUTES
 from perdure.web.throttle import Throttle
+from perdure.web.worker.routes import check_protocol
 from perdure.web.workplace import Workplaces
 
 RATE = Rate(6000, per=60, burst=1000)
@@ -189,6 +190,8 @@ class Api:
     async def _call(self, route: Route, request: Request, caller: Caller, request_id: str) -> Call:
         at = await self.workplaces.at(caller.environment)
         call = Call(self, at, caller, read_path(request), request_id)
+        if route.speaks_protocol:
+            check_protocol(request.headers.get(PROTOCOL_HEADER))
         if route.names_run and route.method != "GET":
             call.expected = read_sequence(request.headers.get("if-match"))
         if route.takes_idempotency_key:

@@ -8,12 +8,18 @@ import msgspec
 
 from perdure.engine.asking import Wish
 from perdure.engine.bulk import MOST, TASK, Action, Order, Words, count_fitting, tags_of
+from perdure.engine.filters import make_filter
 from perdure.engine.options import TriggerOptions
 from perdure.errors import InvalidInput
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Call
 from perdure.web.runs import client
-from perdure.web.wishes import BulkLettersBody, BulkRunsBody
+from perdure.web.wishes import (
+    BulkLettersBody,
+    BulkRunsBody,
+    LetterCountQuery,
+    RunCountQuery,
+)
 
 
 class BulkView(msgspec.Struct, frozen=True):
@@ -29,6 +35,18 @@ async def bulk_runs(call: Call, body: BulkRunsBody) -> BulkView:
 
 async def bulk_dead_letters(call: Call, body: BulkLettersBody) -> BulkView:
     return await _order(call, body, body.filter.words)
+
+
+async def count_runs(call: Call, query: RunCountQuery) -> BulkView:
+    if query.action is not None:
+        return BulkView(await count_fitting(call.app, Action(query.action.value), query.words))
+    words: Any = dict(query.words)
+    wanted = make_filter(call.app.environment, words.pop("status", None), words)
+    return BulkView(await call.app.storage.count(wanted, most=MOST))
+
+
+async def count_dead_letters(call: Call, query: LetterCountQuery) -> BulkView:
+    return BulkView(await count_fitting(call.app, Action.DISCARD, query.words))
 
 
 async def _order(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from msgspec.structs import asdict
+from collections.abc import Sequence
 
+from perdure.core.audit_trail import SealedEntry
 from perdure.core.effects import DeadLetter, DeadLetterStatus
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.limits import QueueState, TaskLimits
 from perdure.web.route import Call
 from perdure.web.runs import Triggered, retry_run
-from perdure.web.views import AuditView, Items, audit_view
+from perdure.web.views import AuditView, Items, RunSummary, audit_view
 from perdure.web.wishes import (
     AgainBody,
     AuditQuery,
@@ -32,7 +33,7 @@ async def get_queue(call: Call) -> QueueState:
 
 
 async def set_queue(call: Call, body: QueueBody) -> QueueState:
-    after = await call.app.queues.set(call.path["queue"], by=call.by, **asdict(body))
+    after = await call.app.queues.set(call.path["queue"], by=call.by, **body.settings)
     return call.at.view.shown(after)
 
 
@@ -58,7 +59,7 @@ async def get_limit(call: Call) -> TaskLimits:
 
 
 async def set_limit(call: Call, body: LimitBody) -> TaskLimits:
-    return await call.app.limits.set(call.path["task"], by=call.by, **asdict(body))
+    return await call.app.limits.set(call.path["task"], by=call.by, **body.settings)
 
 
 async def reset_limit(call: Call) -> TaskLimits:
@@ -66,6 +67,11 @@ async def reset_limit(call: Call) -> TaskLimits:
 
 
 # Workers
+
+
+async def list_worker_leases(call: Call) -> Items[RunSummary]:
+    held = await call.app.workers.leases(call.path["worker"])
+    return Items([call.at.view.summary(run) for run in held])
 
 
 async def drain_worker(call: Call, body: ReasonBody) -> WorkerEntry:
@@ -106,5 +112,13 @@ async def discard_dead_letter(call: Call, body: ReasonBody) -> DeadLetter:
 
 async def list_audit(call: Call, query: AuditQuery) -> Items[AuditView]:
     found = await call.at.audit_log.read(after=query.after, limit=query.limit)
-    last = str(found[-1].position) if len(found) == query.limit else None
-    return Items([audit_view(sealed) for sealed in found], last)
+    return Items([audit_view(sealed) for sealed in found], _cursor_after(found, query))
+
+
+async def list_sealed_audit(call: Call, query: AuditQuery) -> Items[SealedEntry]:
+    found = await call.at.audit_log.read(after=query.after, limit=query.limit)
+    return Items(list(found), _cursor_after(found, query))
+
+
+def _cursor_after(found: Sequence[SealedEntry], query: AuditQuery) -> str | None:
+    return str(found[-1].position) if len(found) == query.limit else None

@@ -10,7 +10,7 @@ from perdure.core.run import Actor, ActorType
 from perdure.engine.keys import ApiKey, Scope, Secret
 from perdure.web.keyring import Keyring, no_key
 from perdure.web.problems import Refusal, RequestRefused
-from perdure.web.route import ANY_KEY, Caller, Route
+from perdure.web.route import Caller, Route
 from perdure.web.throttle import Throttle
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -86,9 +86,9 @@ class Door:
             return
         if route.is_throttled or Scope.WORK not in caller.scopes:
             self._throttle.admit(caller.id)
-        if not (caller.scopes if route.scope == ANY_KEY else route.scope in caller.scopes):
+        if not route.admits(caller.scopes):
             has = ", ".join(sorted(caller.scopes)) or "none"
-            problem = f"this needs the scope {route.scope}; the key has: {has}"
+            problem = f"this needs the scope {route.wanted}; the key has: {has}"
             raise RequestRefused(Refusal.SCOPE_MISSING, problem)
 
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 from perdure.engine.app import App
 from perdure.engine.hints import Topics
 from perdure.errors import StorageUnavailable
-from perdure.storage.operations import Hints
 from perdure.storage.protocol import Clock
 from perdure.web.problems import Refusal, RequestRefused
 
@@ -62,14 +61,14 @@ class Ears:
         self._known: dict[Name, Ear] = {}
         self._is_closed = False
 
-    async def hear(self, name: Name, app: App, wait: float) -> Hints:
+    async def hear(self, name: Name, app: App, wait: float) -> Topics | None:
         """Raises StorageUnavailable when the server stops: come back to the next one."""
         ear = self._known.get(name) or self._new(name, app)
         ear.heard_at = self._clock.elapsed() + LONGEST_WAIT
         topics = await ear.next(min(max(wait, 0.0), LONGEST_WAIT))
         if self._is_closed:
             raise StorageUnavailable("the server stops")
-        return Hints(topics)
+        return topics
 
     def begin_stop(self) -> None:
         self._is_closed = True

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from perdure.engine.bulk import refuse_reserved
 from perdure.engine.keys import Scope
 from perdure.engine.manifests.applying import Application
 from perdure.engine.manifests.manifest import Manifest, gathered
+from perdure.engine.reserved import refuse_reserved
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Call
 from perdure.web.wishes import Asked, Label

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.storage.operations import OPERATIONS
+from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.instants import mark_instants
 from perdure.web.problems import CONTENT_TYPE, REFUSALS, Problem, Refusal, status_of
 from perdure.web.route import ANY_KEY, Route
@@ -67,6 +67,8 @@ def statuses(route: Route) -> list[int]:
         kinds += [Refusal.NOT_AUTHENTICATED, Refusal.SCOPE_MISSING]
     if route.body is not None:
         kinds += _OF_BODIES
+    if route.speaks_protocol or "operation" in route.parameters:
+        kinds.append(Refusal.PROTOCOL_MISMATCH)
     if route.names_run and route.method != "GET":
         kinds.append(Refusal.STALE)
     found = {REFUSALS[kind] for kind in kinds} | {status_of(error) for error in route.errors}
@@ -101,7 +103,10 @@ def _operation(route: Route, known: dict[Any, Schema]) -> Schema:
 def _security(route: Route) -> list[Schema]:
     if route.scope is None:
         return []
-    return [{"key": [] if route.scope == ANY_KEY else [str(route.scope)]}]
+    if route.scope == ANY_KEY:
+        return [{"key": []}]
+    scopes = route.scope if isinstance(route.scope, tuple) else (route.scope,)
+    return [{"key": [str(scope)]} for scope in scopes]
 
 
 def _successes(route: Route, known: dict[Any, Schema]) -> Schema:
@@ -131,8 +136,6 @@ def _in_path(route: Route) -> list[Schema]:
 def _path_schema(name: str) -> Schema:
     if name == "run_id":
         return {"type": "string", "pattern": "^run_[0-9a-f]{32}$"}
-    if name == "operation":
-        return {"type": "string", "enum": sorted(OPERATIONS)}
     return {"type": "string", "minLength": 1}
 
 
@@ -163,6 +166,9 @@ def _in_headers(route: Route) -> list[Schema]:
         headers.append(_header("If-Match", {"type": "string", "pattern": '^"[0-9]{1,9}"$'}))
     if route.is_audited:
         headers.append(_header("X-Reason", {"type": "string", "maxLength": LONGEST_REASON}))
+    if route.speaks_protocol:
+        version = {"type": "string", "const": str(PROTOCOL)}
+        headers.append(_header(PROTOCOL_HEADER, version) | {"required": True})
     if route.media_type == "text/event-stream":
         headers.append(_header("Last-Event-ID", {"type": "string"}))
     return headers

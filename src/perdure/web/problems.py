@@ -42,6 +42,7 @@ class Refusal(StrEnum):
     RATE_LIMITED = "rate-limited"
     TOO_MANY_STREAMS = "too-many-streams"
     TOO_MANY_CONNECTIONS = "too-many-connections"
+    PROTOCOL_MISMATCH = "protocol-mismatch"
     INTERNAL = "internal-error"
 
 
@@ -77,12 +78,14 @@ REFUSALS: dict[str, int] = {
     Refusal.RATE_LIMITED: 429,
     Refusal.TOO_MANY_STREAMS: 503,
     Refusal.TOO_MANY_CONNECTIONS: 503,
+    Refusal.PROTOCOL_MISMATCH: 410,
     Refusal.INTERNAL: 500,
 }
 
 STATUSES: dict[type[e.PerdureError], int] = {
     e.PayloadTooLarge: 413,
     e.InvalidInput: 422,
+    e.AccessRefused: 403,
     e.RunNotFound: 404,
     e.TaskNotFound: 404,
     e.ScheduleNotFound: 404,

@@ -85,12 +85,13 @@ class Call:
 
 
 class Route(msgspec.Struct, frozen=True, dict=True):
-    """One line of the table. Without a scope everybody may call it. `status` is that of success,
+    """One line of the table. Without a scope everybody may call it; of several scopes, a key needs
+    one. `status` is that of success,
     `also` are others that come with the same answer; `media_type` tells of one that is no JSON."""
 
     method: str
     path: str
-    scope: Scope | Literal["any key"] | None
+    scope: Scope | tuple[Scope, ...] | Literal["any key"] | None
     handler: Handler
     summary: str
     errors: tuple[type[PerdureError], ...] = ()
@@ -99,6 +100,8 @@ class Route(msgspec.Struct, frozen=True, dict=True):
     media_type: str = "application/json"
     takes_idempotency_key: bool = False
     is_throttled: bool = True
+    speaks_protocol: bool = False
+    """Whether it belongs to the worker protocol, whose version each request names."""
 
     @property
     def name(self) -> str:
@@ -117,6 +120,20 @@ class Route(msgspec.Struct, frozen=True, dict=True):
     def is_audited(self) -> bool:
         """What operators order; whoever only looks or triggers leaves other traces."""
         return self.method != "GET" and self.scope in (Scope.OPERATE, Scope.ADMIN)
+
+    def admits(self, scopes: frozenset[Scope]) -> bool:
+        """Whether a key with these scopes may call it."""
+        if self.scope == ANY_KEY:
+            return bool(scopes)
+        wanted = self.scope if isinstance(self.scope, tuple) else (self.scope,)
+        return any(scope in scopes for scope in wanted)
+
+    @property
+    def wanted(self) -> str:
+        """The scope that it needs, in words."""
+        if isinstance(self.scope, tuple):
+            return " or ".join(self.scope)
+        return str(self.scope)
 
     @property
     def names_run(self) -> bool:

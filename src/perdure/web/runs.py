@@ -7,11 +7,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from perdure.core.effects import freed_idempotency_key
 from perdure.core.run import Actor, ActorType, Run
 from perdure.engine.asking import Wish
-from perdure.engine.bulk import refuse_reserved
 from perdure.engine.handle import RunHandle
 from perdure.engine.reading_logs import Bundle
+from perdure.engine.reserved import refuse_reserved
+from perdure.storage.run_log import Progress
 from perdure.web.problems import Problem, log_problem, problem_of
 from perdure.web.route import Call
 from perdure.web.views import (
@@ -30,10 +32,14 @@ from perdure.web.wishes import (
     LogQuery,
     ReasonBody,
     RescheduleBody,
+    RunIdsQuery,
     RunQuery,
     TriggerBody,
     object_of,
 )
+
+MAX_DETAILS_BYTES = 4 * 1024 * 1024
+"""Of payloads and results in one answer, unless one run alone has more."""
 
 
 class Triggered(msgspec.Struct, frozen=True):
@@ -41,6 +47,12 @@ class Triggered(msgspec.Struct, frozen=True):
 
     id: str
     created: bool
+
+
+class ProgressView(msgspec.Struct, frozen=True):
+    """How far a run's latest attempt has come, if it says so."""
+
+    progress: Progress | None
 
 
 class BatchItem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -84,6 +96,32 @@ async def list_runs(call: Call, query: RunQuery) -> Items[RunSummary]:
 
 async def get_run(call: Call) -> RunView:
     return _tagged(call, call.run)
+
+
+async def get_run_details(call: Call, query: RunIdsQuery) -> Items[RunView]:
+    """Runs that do not exist are left out. An answer that gets large ends early; `cursor` is then
+    the last id that was looked for."""
+    run_ids = query.run_ids
+    found = await call.app.storage.get(run_ids)
+    views: list[RunView] = []
+    size = 0
+    for run_id in run_ids:
+        run = found.get(run_id)
+        if run is not None and run.environment == call.app.environment:
+            views.append(call.at.view.run(run))
+            size += _size_of(run)
+        if size > MAX_DETAILS_BYTES and run_id != run_ids[-1]:
+            return Items(views, run_id)
+    return Items(views)
+
+
+def _size_of(run: Run) -> int:
+    result = b"" if run.result_json is UNSET else bytes(run.result_json)
+    return len(bytes(run.payload_json)) + len(result)
+
+
+async def get_progress(call: Call) -> ProgressView:
+    return ProgressView(call.at.view.shown(await call.app.runs.progress(call.run)))
 
 
 async def list_events(call: Call, query: EventQuery) -> Items[EventView]:
@@ -142,6 +180,15 @@ async def reschedule_run(call: Call, body: RescheduleBody) -> RunView:
         expected=call.expected,
     )
     return _tagged(call, after)
+
+
+async def wake_run(call: Call, body: ReasonBody) -> RunView:
+    return _tagged(call, await call.app.runs.wake(call.run, by=call.by))
+
+
+async def reset_idempotency_key(call: Call, body: ReasonBody) -> RunView:
+    await call.app.storage.free_keys(call.run.id, freed_idempotency_key(call.run))
+    return _tagged(call, call.run)
 
 
 async def retry_run(call: Call, body: AgainBody) -> Triggered:

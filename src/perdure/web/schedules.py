@@ -3,130 +3,45 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET
+from msgspec.structs import replace
 
-from perdure.core.schedule import Cadence, Fold, Gap, Misfire, Overlap, at, cron, every
+from perdure.core.run import Policy
+from perdure.core.schedule import Cadence, Misfire, Overlap, check_definition
 from perdure.core.schedule.definition import DefinedBy, Definition, Schedule, SkippedSpan
 from perdure.core.schedule.explain import Verdict
-from perdure.core.skipping import Evidence, Touch
-from perdure.engine.bulk import refuse_reserved
-from perdure.engine.schedules import MOST_PREVIEWED
-from perdure.errors import InvalidInput, ScheduleNotFound
+from perdure.core.skipping import Evidence, Pause, Touch
+from perdure.engine.reserved import refuse_reserved
+from perdure.engine.schedule_history import Occurrences
+from perdure.errors import ScheduleNotFound
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Call
 from perdure.web.runs import Triggered, made_of
-from perdure.web.views import Items, RunSummary, shared
-from perdure.web.wishes import (
-    Asked,
-    Cursor,
-    Expected,
-    Label,
-    Limit,
-    Payload,
-    Priority,
-    Reason,
-    ReasonBody,
-    Seconds,
-    object_of,
+from perdure.web.schedule_bodies import (
+    BackfillBody,
+    CadenceBody,
+    CauseBody,
+    DefinitionBody,
+    LastQuery,
+    MomentQuery,
+    NewScheduleBody,
+    OccurrenceQuery,
+    OneScheduleQuery,
+    PreviewQuery,
+    PutQuery,
+    RangeQuery,
+    ReconcileBody,
+    RetryBody,
+    ScheduleBody,
+    SchedulePatch,
+    ScheduleQuery,
+    given_fields,
 )
-
-Cause = Annotated[str, Meta(min_length=1, max_length=2000, description="Stays with the run.")]
-
-
-class CadenceBody(Asked, frozen=True, kw_only=True):
-    """When: `cron` (with `tz`, `gap`, `fold`), `every` so many seconds (from `anchor`), or `at`."""
-
-    cron: str | None = None
-    every: Seconds | None = None
-    at: datetime | None = None
-    tz: str | UnsetType = UNSET
-    gap: Gap | UnsetType = UNSET
-    fold: Fold | UnsetType = UNSET
-    anchor: datetime | UnsetType = UNSET
-    start: datetime | UnsetType = UNSET
-    end: datetime | UnsetType = UNSET
-    jitter: Seconds | UnsetType = UNSET
-
-    def cadence(self) -> Cadence:
-        """Raises InvalidInput, also for what does not go together."""
-        given = _given(self, "cron", "every", "at")
-        if [self.cron, self.every, self.at].count(None) != 2:
-            raise InvalidInput("cadence", "give one of cron, every and at")
-        try:
-            if self.cron is not None:
-                return cron(self.cron, **given)
-            if self.every is not None:
-                return every(self.every, **given)
-            assert self.at is not None
-            return at(self.at, **given)
-        except TypeError:
-            raise InvalidInput("cadence", f"{', '.join(given)} do not go with it") from None
-
-
-class ScheduleBody(Asked, frozen=True, kw_only=True):
-    """All of a schedule: what is not given is as by default, or comes from the task."""
-
-    task: Label
-    cadence: CadenceBody
-    payload: Payload | UnsetType = UNSET
-    misfire: Misfire | UnsetType = UNSET
-    misfire_grace: Seconds | UnsetType = UNSET
-    catch_up_limit: int | UnsetType = UNSET
-    catch_up_age: Seconds | UnsetType | None = UNSET
-    overlap: Overlap | UnsetType = UNSET
-    max_concurrency: int | UnsetType = UNSET
-    queue: Label | UnsetType | None = UNSET
-    priority: Priority | UnsetType | None = UNSET
-    timeout: Seconds | UnsetType | None = UNSET
-    ttl: Seconds | UnsetType | None = UNSET
-    concurrency_key: Label | UnsetType | None = UNSET
-    tags: dict[str, str] | UnsetType | None = UNSET
-    enabled: bool | UnsetType = UNSET
-    reason: Reason | None = None
-
-
-class SchedulePatch(ScheduleBody, frozen=True, kw_only=True):
-    """What is not given stays."""
-
-    task: Label | UnsetType = UNSET  # type: ignore[assignment]  # wider than what makes a new one
-    cadence: CadenceBody | UnsetType = UNSET  # type: ignore[assignment]
-
-
-class CauseBody(Asked, frozen=True, kw_only=True):
-    reason: Cause
-
-
-class BackfillBody(Asked, frozen=True, kw_only=True):
-    """The times from `start` to `end`, both included. Without `expect`, they are only counted."""
-
-    start: datetime
-    end: datetime
-    reason: Cause
-    expect: Expected | None = None
-
-
-class ScheduleQuery(Asked, frozen=True, kw_only=True):
-    deleted: bool = False
-    limit: Limit = 50
-    cursor: Cursor | None = None
-
-
-class PreviewQuery(Asked, frozen=True, kw_only=True):
-    times: Annotated[int, Meta(ge=1, le=MOST_PREVIEWED)] = 10
-    after: datetime | None = None
-
-
-class OccurrenceQuery(Asked, frozen=True, kw_only=True):
-    start: datetime
-    end: datetime
-    limit: Limit = 100
-
-
-class MomentQuery(Asked, frozen=True, kw_only=True):
-    at: datetime
+from perdure.web.views import Items, RunSummary, WhyView, shared
+from perdure.web.wishes import ReasonBody, object_of
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +51,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     cadence: Cadence
     payload: Any
+    policy: Policy | None
     misfire: Misfire
     misfire_grace: timedelta
     catch_up_limit: int
@@ -152,10 +68,16 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     cursor: datetime
     created_at: datetime
+    cadence_since: datetime
     defined_by: DefinedBy
+    definition_hash: str | None
+    definition_version: int | None
+    defined: Touch | None
     touched: Touch | None
     paused: Touch | None
+    pauses: tuple[Pause, ...]
     deleted: Touch | None
+    forgotten_until: datetime | None
 
 
 class OccurrencesView(msgspec.Struct, frozen=True):
@@ -177,6 +99,25 @@ class ExplanationView(msgspec.Struct, frozen=True, kw_only=True):
     span: SkippedSpan | None
     previous: datetime | None
     following: datetime | None
+    why: WhyView | None
+
+
+class KeptView(msgspec.Struct, frozen=True):
+    """A schedule that stays as it is although something else was stated."""
+
+    schedule: ScheduleView
+    because: str
+
+
+class ReconciliationView(msgspec.Struct, frozen=True):
+    """What applying definitions changed, or in a dry run would change. `added` are names; the
+    others are schedules as they were before."""
+
+    added: list[str]
+    changed: list[ScheduleView]
+    unchanged: list[ScheduleView]
+    kept: list[KeptView]
+    orphaned: list[ScheduleView]
 
 
 class BackfillView(msgspec.Struct, frozen=True):
@@ -197,17 +138,46 @@ async def list_schedules(call: Call, query: ScheduleQuery) -> Items[ScheduleView
     return Items(shown, found[-1].id if len(found) == query.limit else None)
 
 
-async def get_schedule(call: Call) -> ScheduleView:
-    return _view(call, await call.app.schedules.get(_name(call)))
+async def get_schedule(call: Call, query: OneScheduleQuery) -> ScheduleView:
+    return _view(call, await call.app.schedules.get(_name(call), deleted=query.deleted))
 
 
-async def put_schedule(call: Call, body: ScheduleBody) -> ScheduleView:
+async def create_schedule(call: Call, body: NewScheduleBody) -> ScheduleView:
+    cadence, settings = body.cadence.cadence(), _settings(call, body)
+    made = await call.app.schedules.create(body.name, cadence, body.task, by=call.by, **settings)
+    return _view(call, made)
+
+
+async def reconcile_schedules(call: Call, body: ReconcileBody) -> ReconciliationView:
+    definitions = [await _definition(call, stated) for stated in body.schedules]
+    done = await call.app.schedules.apply(definitions, by=call.by, dry_run=body.dry_run)
+    return ReconciliationView(
+        added=[stated.definition.id for stated in done.added],
+        changed=[_view(call, before) for before, _ in done.changed],
+        unchanged=[_view(call, schedule) for schedule in done.unchanged],
+        kept=[KeptView(_view(call, kept.schedule), kept.because) for kept in done.kept],
+        orphaned=[_view(call, schedule) for schedule in done.orphaned],
+    )
+
+
+async def _definition(call: Call, body: DefinitionBody) -> Definition:
+    cadence, settings = body.cadence.cadence(), _settings(call, body)
+    made = await call.app.schedules.define(body.name, cadence, body.task, **settings)
+    if body.policy is not None:
+        made = replace(made, policy=body.policy)
+        check_definition(made)
+    return made
+
+
+async def put_schedule(call: Call, query: PutQuery, body: ScheduleBody) -> ScheduleView:
     schedules, cadence, settings = call.app.schedules, body.cadence.cadence(), _settings(call, body)
     try:
         after = await schedules.replace(
             _name(call), cadence, body.task, by=call.by, reason=body.reason, **settings
         )
     except ScheduleNotFound:
+        if query.must_exist:
+            raise
         after = await schedules.create(_name(call), cadence, body.task, by=call.by, **settings)
         call.status = 201
     return _view(call, after)
@@ -254,6 +224,12 @@ async def backfill_schedule(call: Call, body: BackfillBody) -> BackfillView:
     return BackfillView(matched, [run.id for run in made.runs], existing, made.rest_after)
 
 
+async def count_backfill(call: Call, query: RangeQuery) -> BackfillView:
+    return BackfillView(
+        await call.app.schedules.count_backfill(_name(call), query.start, query.end)
+    )
+
+
 async def preview_schedule(call: Call, query: PreviewQuery) -> Items[datetime]:
     times = await call.app.schedules.preview(_name(call), query.times, after=query.after)
     return Items(list(times))
@@ -263,13 +239,24 @@ async def list_occurrences(call: Call, query: OccurrenceQuery) -> OccurrencesVie
     found = await call.app.schedules.occurrences(
         _name(call), query.start, query.end, limit=query.limit
     )
-    return OccurrencesView([call.at.view.summary(run) for run in found.runs], list(found.spans))
+    return _occurrences(call, found)
+
+
+async def list_last_occurrences(call: Call, query: LastQuery) -> OccurrencesView:
+    return _occurrences(call, await call.app.schedules.last(_name(call), limit=query.limit))
+
+
+def _occurrences(call: Call, found: Occurrences) -> OccurrencesView:
+    spans = call.at.view.shown(list(found.spans))
+    return OccurrencesView([call.at.view.summary(run) for run in found.runs], spans)
 
 
 async def explain_schedule(call: Call, query: MomentQuery) -> ExplanationView:
-    told = await call.app.schedules.why(_name(call), query.at)
-    fields = shared(told, ExplanationView) | {"sentence": call.at.view.text(told.sentence)}
-    return ExplanationView(**fields, run_id=None if told.run is None else told.run.id)
+    explained = await call.app.schedules.why(_name(call), query.instant)
+    run, why = explained.run, explained.why
+    fields = shared(call.at.view.shown(replace(explained, run=None, why=None)), ExplanationView)
+    fields["why"] = None if why is None else call.at.view.why(why)
+    return ExplanationView(**fields, run_id=None if run is None else run.id)
 
 
 def _name(call: Call) -> str:
@@ -287,12 +274,9 @@ def _settings(call: Call, body: ScheduleBody) -> Any:
     """As `app.schedules.create` takes them."""
     if isinstance(body.task, str):
         refuse_reserved(body.task)
-    given = _given(body, "task", "cadence", "reason", "payload")
+    given = given_fields(body, "task", "cadence", "reason", "payload", "name", "policy")
+    if isinstance(body.retry, RetryBody):
+        given["retry"] = body.retry.retry
     if body.payload is not UNSET:
         given["payload"] = object_of(body.payload, call.app.defaults.payload_limit)
     return given
-
-
-def _given(body: Asked, *others: str) -> dict[str, Any]:
-    fields = msgspec.structs.asdict(body)
-    return {k: v for k, v in fields.items() if k not in others and v is not UNSET}

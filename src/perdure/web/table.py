@@ -7,16 +7,17 @@ from perdure.engine.keys import Scope
 from perdure.web import (
     bulk,
     control,
+    health,
     keys,
     manifests,
     overview,
-    remote,
     runs,
     schedules,
     stream,
     webhooks,
 )
 from perdure.web.route import ANY_KEY, Route
+from perdure.web.worker.routes import WORKER_ROUTES
 
 _READ, _TRIGGER, _OPERATE, _ADMIN = Scope.READ, Scope.TRIGGER, Scope.OPERATE, Scope.ADMIN
 _RUN = "/v1/runs/{run_id}"
@@ -35,10 +36,16 @@ RUNS = (
           "Count runs that fit; and, once expected, order something about all of them",
           (e.NotAllowed,), 202, (200,)),
     Route("GET", "/v1/runs", _READ, runs.list_runs, "Runs, newest first"),
+    Route("GET", "/v1/runs:count", _READ, bulk.count_runs,
+          "Count runs that match a filter, up to 1,000,000"),
+    Route("GET", "/v1/runs:details", _READ, runs.get_run_details,
+          "Several runs by their ids, each with everything about it"),
     Route("GET", _RUN, _READ, runs.get_run, "A run; its ETag is its sequence"),
     Route("GET", f"{_RUN}/events", _READ, runs.list_events, "A run's history"),
     Route("GET", f"{_RUN}/attempts", _READ, runs.list_attempts, "A run's attempts"),
     Route("GET", f"{_RUN}/logs", _READ, runs.list_logs, "What a run's attempts said"),
+    Route("GET", f"{_RUN}/progress", _READ, runs.get_progress,
+          "How far the latest attempt has come"),
     Route("GET", f"{_RUN}/why", _READ, runs.explain_run, "Why a run is where it is"),
     Route("GET", f"{_RUN}/bundle", _READ, runs.get_bundle, "Everything about a run, to pass on"),
     Route("POST", f"{_RUN}/cancel", _OPERATE, runs.cancel_run,
@@ -48,6 +55,10 @@ RUNS = (
           (e.NotAllowed,)),
     Route("POST", f"{_RUN}/reschedule", _OPERATE, runs.reschedule_run,
           "Another time, priority or queue", (e.NotAllowed,)),
+    Route("POST", f"{_RUN}/wake", _OPERATE, runs.wake_run,
+          "Let a waiting run go on: what it waits for is there", (e.NotAllowed,)),
+    Route("POST", f"{_RUN}/reset-idempotency-key", _OPERATE, runs.reset_idempotency_key,
+          "Let the next trigger with this run's idempotency key make a new run"),
     Route("POST", f"{_RUN}/retry", _OPERATE, runs.retry_run, "Try a failed run again, as a new one",
           (e.NotAllowed, e.PayloadTooLarge, *_KEYS), 201, also=(200,)),
     Route("POST", f"{_RUN}/rerun", _OPERATE, runs.rerun_run, "A new run like this ended one",
@@ -77,21 +88,42 @@ CONTROL = (
     Route("POST", "/v1/dead-letters:bulk", _OPERATE, bulk.bulk_dead_letters,
           "Count dead letters that fit; and, once expected, decide about all of them",
           (e.NotAllowed,), 202, (200,)),
+    Route("GET", "/v1/dead-letters:count", _READ, bulk.count_dead_letters,
+          "Count open dead letters that match a filter, up to 1,000,000"),
     Route("GET", _LETTER, _READ, control.get_dead_letter, "A run's dead letter"),
     Route("POST", f"{_LETTER}/replay", _OPERATE, control.replay_dead_letter,
           "Try it again as a new run", (e.NotAllowed, e.PayloadTooLarge, *_KEYS), 201, also=(200,)),
     Route("POST", f"{_LETTER}/discard", _OPERATE, control.discard_dead_letter,
           "Close it without another try", (e.NotAllowed,)),
     Route("GET", "/v1/workers", _READ, overview.list_workers, "Workers of the last hour"),
+    Route("GET", "/v1/workers/{worker}/leases", _READ, control.list_worker_leases,
+          "The runs that a worker holds", (e.WorkerNotFound,)),
     Route("POST", "/v1/workers/{worker}/drain", _OPERATE, control.drain_worker,
           "Ask a worker to end as SIGTERM would", (e.WorkerNotFound,)),
     Route("GET", "/v1/stats", _READ, overview.get_stats, "Numbers for dashboards"),
+    Route("GET", "/v1/overview", _READ, health.get_overview,
+          "Queues, workers, the latest failures, and what ended within a minute"),
+    Route("GET", "/v1/doctor", _READ, health.get_doctor,
+          "What is wrong with the database, and what to do about it"),
+    Route("GET", "/v1/integrity", _READ, health.examine_integrity,
+          "Replay the histories of a page of runs and compare them with what is stored"),
+    Route("GET", "/v1/integrity/tally", _READ, health.tally_integrity,
+          "Count a page of runs by queue and status, as they are found"),
+    Route("GET", "/v1/integrity/counts", _READ, health.count_integrity,
+          "Count all runs by queue and status, as the database counts them"),
+    Route("GET", "/v1/integrity/strays", _READ, health.list_strays,
+          "Runs that are not found with the others, because a part of them is missing"),
     Route("GET", "/v1/stream", _READ, stream.stream_changes, "Changes as they come (SSE)",
           media_type="text/event-stream"),
 )  # fmt: skip
 
 SCHEDULES = (
     Route("GET", "/v1/schedules", _READ, schedules.list_schedules, "Schedules by name"),
+    Route("POST", "/v1/schedules", _OPERATE, schedules.create_schedule, "Make a new schedule",
+          (e.ScheduleExists, e.ScheduleConflict, e.TaskNotFound, e.PayloadTooLarge), 201),
+    Route("POST", "/v1/schedules:reconcile", _OPERATE, schedules.reconcile_schedules,
+          "Make the stored schedules equal to a manifest's definitions",
+          (e.ScheduleConflict, e.TaskNotFound, e.PayloadTooLarge)),
     Route("POST", "/v1/schedules:apply", _OPERATE, manifests.apply_manifest,
           "Make schedules say what files say; targets in them need admin, too",
           (e.ScheduleConflict,)),
@@ -107,10 +139,14 @@ SCHEDULES = (
           "Run it now; its cadence goes on as it would", _CHANGED, 201, (200,)),
     Route("POST", f"{_SCHEDULE}/backfill", _OPERATE, schedules.backfill_schedule,
           "Count times that were not run; and, once expected, run them", _CHANGED),
+    Route("GET", f"{_SCHEDULE}/backfill", _READ, schedules.count_backfill,
+          "Count the times that a backfill would run", _NO_SCHEDULE),
     Route("GET", f"{_SCHEDULE}/preview", _READ, schedules.preview_schedule, "Its next times",
           _NO_SCHEDULE),
     Route("GET", f"{_SCHEDULE}/occurrences", _READ, schedules.list_occurrences,
           "What became of its times", _NO_SCHEDULE),
+    Route("GET", f"{_SCHEDULE}/last", _READ, schedules.list_last_occurrences,
+          "Its last runs and skipped spans", _NO_SCHEDULE),
     Route("GET", f"{_SCHEDULE}/why", _READ, schedules.explain_schedule,
           "Why it did not run at an instant", _NO_SCHEDULE),
     Route("DELETE", _SCHEDULE, _OPERATE, schedules.delete_schedule,
@@ -126,6 +162,8 @@ ADMIN = (
     Route("POST", "/v1/keys/{key_id}/rotate", _ADMIN, keys.rotate_key,
           "A new secret; the old one stays good for a while", (e.KeyNotFound,)),
     Route("GET", "/v1/audit", _ADMIN, control.list_audit, "What operators did, sealed"),
+    Route("GET", "/v1/audit:sealed", _ADMIN, control.list_sealed_audit,
+          "Entries of the audit log with the text that their hashes cover, to verify them"),
 )  # fmt: skip
 
 _HOOK = "/v1/webhooks/{webhook}"
@@ -150,13 +188,9 @@ WEBHOOKS = (
           "Post `webhook.test` now, and tell what came of it", _NO_HOOK),
 )  # fmt: skip
 
-WORKERS = (
-    Route("POST", "/v1/storage/{operation}", ANY_KEY, remote.call_storage,
-          "What those without a database ask of it; workers as often as they like",
-          (e.RunNotFound, e.StorageRefused), is_throttled=False),
-)  # fmt: skip
-
 MACHINES = (
+    Route("GET", "/v1/identity", ANY_KEY, health.get_identity,
+          "The environment and scopes of the key that asks, and the server's time"),
     Route("GET", "/metrics", _READ, overview.get_metrics, "Prometheus metrics of this process",
           media_type="text/plain"),
     Route("GET", "/", None, overview.get_index, "Where to go on from here"),
@@ -167,5 +201,5 @@ MACHINES = (
 )  # fmt: skip
 
 ROUTES: tuple[Route, ...] = (
-    *RUNS, *CONTROL, *SCHEDULES, *WEBHOOKS, *ADMIN, *WORKERS, *MACHINES,
+    *RUNS, *CONTROL, *SCHEDULES, *WEBHOOKS, *ADMIN, *WORKER_ROUTES, *MACHINES,
 )  # fmt: skip

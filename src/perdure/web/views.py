@@ -24,6 +24,7 @@ from perdure.core.run import (
     Policy,
     Run,
     SourceType,
+    Streak,
 )
 from perdure.core.values import NULL
 from perdure.core.why import Why
@@ -93,8 +94,9 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseView(msgspec.Struct, frozen=True, kw_only=True):
-    """Who owns a run, until when. Not by what token."""
+    """Which worker holds a run, until when. The token is always redacted."""
 
+    token: str
     fence: int
     worker_id: str
     claimed_at: datetime
@@ -152,6 +154,7 @@ class RunView(RunSummary, frozen=True, kw_only=True):
     dispatched_at: datetime | None
     dispatch_expires_at: datetime | None
     failure: FailureView | None
+    streak: Streak | None
     cancellation: Cancellation | None
     awaiting: Awaiting | None
 
@@ -174,6 +177,7 @@ class LogLineView(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     at: datetime
     level: str
+    level_number: int
     logger: str
     message: str
     fields: dict[str, Any]
@@ -241,7 +245,9 @@ class View(Showing):
 
     def event(self, recorded: RecordedEvent) -> EventView:
         recorded = self.shown(recorded)
-        said = msgspec.json.decode(msgspec.json.encode(recorded.event))
+        said: dict[str, Any] = msgspec.json.decode(
+            msgspec.json.encode(recorded.event), type=dict[str, msgspec.Raw]
+        )  # payloads and results stay as they are spelled
         for known in ("type", "run_id", "environment", "occurred_at", "actor"):
             said.pop(known, None)
         return EventView(
@@ -256,7 +262,7 @@ class View(Showing):
     def line(self, line: LogLine) -> LogLineView:
         """Lines were redacted before they were stored."""
         fields = asdict(line) | {"cursor": line.cursor, "level": line.level_name}
-        return LogLineView(**fields)
+        return LogLineView(level_number=line.level, **fields)
 
     def why(self, why: Why) -> WhyView:
         shown = self.shown(why)

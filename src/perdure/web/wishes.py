@@ -10,6 +10,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from perdure.core.decide.create import PRIORITIES
+from perdure.core.rates import Rate
+from perdure.core.run import is_run_id
 from perdure.core.values import MAX_LABEL, check_text, decode_value
 from perdure.engine.asking import Wish
 from perdure.engine.filters import MOST_ON_A_PAGE
@@ -19,6 +21,11 @@ from perdure.errors import InvalidInput
 
 MOST_AT_ONCE = 500
 """Runs in one batch."""
+MAX_RUNS_BY_ID = 100
+"""Runs that one request may ask for by their ids."""
+
+MAX_EXAMINED = 200
+"""Runs whose histories one request replays."""
 
 T = TypeVar("T")
 
@@ -74,6 +81,29 @@ class RunWords(Asked, frozen=True, kw_only=True):
         return words
 
 
+class RunsAction(StrEnum):
+    """What can be done to many runs at once."""
+
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RETRY = "retry"
+    RERUN = "rerun"
+
+
+class LettersAction(StrEnum):
+    """What can be done to many dead letters at once."""
+
+    REPLAY = "replay"
+    DISCARD = "discard"
+
+
+class RunCountQuery(RunWords, frozen=True, kw_only=True):
+    """Which runs to count; with `action`, only those that a bulk order would change."""
+
+    action: RunsAction | None = None
+
+
 class RunQuery(RunWords, frozen=True, kw_only=True):
     limit: Limit = 50
     cursor: Cursor | None = None
@@ -93,6 +123,12 @@ class LetterWords(Asked, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
+class LetterCountQuery(LetterWords, frozen=True, kw_only=True):
+    """Which open dead letters to count. Every action is about the same ones."""
+
+    action: LettersAction | None = None
+
+
 class LetterStatus(StrEnum):
     OPEN = "open"
     REPLAYED = "replayed"
@@ -108,6 +144,28 @@ class LetterQuery(LetterWords, frozen=True, kw_only=True):
 
 class EventQuery(Asked, frozen=True, kw_only=True):
     after: Annotated[int, Meta(ge=0, lt=2**31, description="Only what came after this.")] = 0
+
+
+class RunIdsQuery(Asked, frozen=True, kw_only=True):
+    """Which runs, by their ids."""
+
+    ids: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=MAX_RUNS_BY_ID * 37,
+            description=f"Ids of up to {MAX_RUNS_BY_ID} runs, separated by commas.",
+        ),
+    ]
+
+    @property
+    def run_ids(self) -> list[str]:
+        """Raises InvalidInput."""
+        run_ids = list(dict.fromkeys(self.ids.split(",")))
+        for run_id in run_ids:
+            if not is_run_id(run_id):
+                raise InvalidInput("ids", f"{run_id!r:.80} is not the id of a run")
+        return run_ids
 
 
 class LogQuery(Asked, frozen=True, kw_only=True):
@@ -152,23 +210,6 @@ class BatchBody(Asked, frozen=True, kw_only=True):
     runs: Annotated[list[TriggerBody], Meta(min_length=1, max_length=MOST_AT_ONCE)]
 
 
-class RunsAction(StrEnum):
-    """What can be done to many runs at once."""
-
-    CANCEL = "cancel"
-    PAUSE = "pause"
-    RESUME = "resume"
-    RETRY = "retry"
-    RERUN = "rerun"
-
-
-class LettersAction(StrEnum):
-    """What can be done to many dead letters at once."""
-
-    REPLAY = "replay"
-    DISCARD = "discard"
-
-
 Expected = Annotated[
     int, Meta(ge=0, description="As many as were counted, or more; left out: only count.")
 ]
@@ -210,21 +251,42 @@ class RescheduleBody(Asked, frozen=True, kw_only=True):
     reason: Reason | None = None
 
 
-class QueueBody(Asked, frozen=True, kw_only=True):
+class RateBody(Asked, frozen=True, kw_only=True):
+    """`starts` in every `per` seconds, at most `burst` of them at once."""
+
+    starts: Annotated[int, Meta(ge=1, lt=2**31)]
+    per: Annotated[float, Meta(gt=0, le=366 * 86400, description="Seconds.")]
+    burst: Annotated[int, Meta(ge=1, lt=2**31)] | None = None
+
+
+class SettingsBody(Asked, frozen=True, kw_only=True):
     """What is not given stays; null means no limit."""
 
     concurrency: Most | UnsetType | None = UNSET
-    rate: RateText | UnsetType | None = UNSET
+    rate: RateText | RateBody | UnsetType | None = UNSET
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """As `app.queues.set` and `app.limits.set` take them. Raises InvalidInput."""
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: _plain_rate(value) for name, value in fields.items()}
+
+
+def _plain_rate(value: Any) -> Any:
+    return Rate(value.starts, value.per, value.burst) if isinstance(value, RateBody) else value
+
+
+class QueueBody(SettingsBody, frozen=True, kw_only=True):
+    """What is not given stays; null means no limit."""
+
     fair: bool | UnsetType = UNSET
 
 
-class LimitBody(Asked, frozen=True, kw_only=True):
+class LimitBody(SettingsBody, frozen=True, kw_only=True):
     """What is not given stays; null means no limit."""
 
-    concurrency: Most | UnsetType | None = UNSET
-    rate: RateText | UnsetType | None = UNSET
     concurrency_per_key: Most | UnsetType | None = UNSET
-    rate_per_key: RateText | UnsetType | None = UNSET
+    rate_per_key: RateText | RateBody | UnsetType | None = UNSET
 
 
 class KeyBody(Asked, frozen=True, kw_only=True):
@@ -240,6 +302,20 @@ class RotateBody(Asked, frozen=True, kw_only=True):
 class AuditQuery(Asked, frozen=True, kw_only=True):
     after: Annotated[int, Meta(ge=0, lt=2**53, description="Only what came after this.")] = 0
     limit: Limit = 100
+
+
+class IntegrityQuery(Asked, frozen=True, kw_only=True):
+    """A page of runs to examine."""
+
+    limit: Annotated[int, Meta(ge=1, le=MAX_EXAMINED, description="How many at most.")] = 100
+    cursor: Cursor | None = None
+
+
+class TallyQuery(Asked, frozen=True, kw_only=True):
+    """A page of runs to count."""
+
+    limit: Limit = 100
+    cursor: Cursor | None = None
 
 
 class StatsQuery(Asked, frozen=True, kw_only=True):

@@ -13,6 +13,8 @@ from perdure.engine.audit_log import AuditLog
 from perdure.engine.bulk import QUEUE, define_bulk
 from perdure.storage.protocol import Clock
 from perdure.web.views import View
+from perdure.web.worker.registry import WorkerRegistry
+from perdure.web.worker.reporting import Reporting
 
 T = TypeVar("T")
 
@@ -48,6 +50,8 @@ class Workplace:
         self.audit_log = AuditLog(app)
         self.recent = Recent(app.clock)
         self.view = View(app.redact)
+        self.registry = WorkerRegistry(app)
+        self.reporting = Reporting(app)
 
 
 class Workplaces:

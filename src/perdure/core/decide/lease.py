@@ -25,6 +25,8 @@ RETURNED_TOO_OFTEN = "returned_too_often"
 EXHAUSTED = "exhausted"
 NEVER_BEGAN = "never_began"
 POISON = "poison"
+MAX_LEASE_TTL = timedelta(hours=1)
+"""No lease lasts longer without a renewal: a dead worker's runs must come back."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -63,7 +65,7 @@ def decide_claim(run: Run, claim: Claim, now: datetime) -> Events:
         actor=Actor(WORKER, claim.worker_id),
         token=claim.token,
         worker_id=claim.worker_id,
-        expires_at=now + (ttl if ttl < LONGEST else LONGEST),
+        expires_at=now + (ttl if ttl < MAX_LEASE_TTL else MAX_LEASE_TTL),
     )
     return [claimed, _started_with(claimed, run)] if claim.start else [claimed]
 
@@ -96,7 +98,7 @@ def decide_renewal(run: Run, token: str, now: datetime, ttl: timedelta) -> Event
     """A recorded heartbeat. Renewing an expired lease that nobody has taken is allowed."""
     lease = _owned(run, token)
     ttl = ttl if run.policy.lease_ttl is None else run.policy.lease_ttl
-    expires_at = max(lease.expires_at, max(now, run.updated_at) + min(ttl, LONGEST))
+    expires_at = max(lease.expires_at, max(now, run.updated_at) + min(ttl, MAX_LEASE_TTL))
     return [
         fact(
             e.RunLeaseHeartbeat,

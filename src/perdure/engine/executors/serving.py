@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from perdure.engine.catalogue import TaskEntry, known_tasks, settings_of
+from perdure.engine.catalogue import TaskEntry, settings_of, target_kind
 from perdure.engine.door import choice
 from perdure.engine.executors.secret import only
 from perdure.engine.executors.target_task import TargetTask, check_executable, task_of_catalogue
 from perdure.engine.options import Executor
 from perdure.engine.service import Service
 from perdure.engine.task import Task
+from perdure.engine.worker_backend import WorkerBackend
 from perdure.errors import InvalidInput
-from perdure.storage.protocol import Storage
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -43,10 +43,10 @@ def target_kinds(names: Iterable[str]) -> frozenset[Executor]:
 class Serving(Service):
     """Keeps `tasks` as the app and the catalogue say; what the app says itself comes first."""
 
-    def __init__(self, app: App, storage: Storage, kinds: frozenset[Executor]) -> None:
+    def __init__(self, app: App, backend: WorkerBackend, kinds: frozenset[Executor]) -> None:
         super().__init__(app.clock)
         self._app = app
-        self._storage = storage
+        self._backend = backend
         self._kinds = kinds
         self._allow = only(app.defaults.target_secrets, "target_secrets")
         self._entries: dict[str, TaskEntry] = {}
@@ -54,8 +54,8 @@ class Serving(Service):
         self.tasks: Mapping[str, Task[..., Any]] = ChainMap(app.tasks, app.aliases, self._known)
 
     async def run_once(self) -> None:
-        entries = await known_tasks(self._storage, self._app.environment)
-        served = {e.name: e for e in entries if e.target is not None and e.executor in self._kinds}
+        entries = await self._backend.known_tasks()
+        served = {e.name: e for e in entries if target_kind(e.target) in self._kinds}
         for name in self._entries.keys() - served.keys():
             del self._known[name]
         for name, entry in served.items():

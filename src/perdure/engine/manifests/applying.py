@@ -156,6 +156,9 @@ class Manifests:
     async def _chosen(self, names: Sequence[str] | None) -> list[Schedule]:
         if names is None:
             return [it async for it in all_schedules(self._app) if it.deleted is None]
+        return await self._named(names)
+
+    async def _named(self, names: Sequence[str]) -> list[Schedule]:
         found = await self._app.storage.get_schedules(self._app.environment, names)
         for name in names:
             if name not in found or found[name].deleted is not None:
@@ -177,7 +180,7 @@ async def all_schedules(app: App) -> AsyncIterator[Schedule]:
     """Every schedule, deleted ones too, in order of name."""
     after = ""
     while True:
-        page = await app.storage.list_schedules(app.environment, limit=PAGE, after=after)
+        page = await app.schedules.list(limit=PAGE, after=after, deleted=True)
         for schedule in page:
             yield schedule
         if len(page) < PAGE:

@@ -1,11 +1,11 @@
-"""One operation asked of a server: the request, the answer or the error that came of it, and
-whether to ask again."""
+"""Requests to a server: operations of the worker protocol, and requests to its HTTP API. Decides
+which error an answer means, and whether to ask again."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -16,19 +16,14 @@ from perdure.errors import (
     StorageRefused,
     StorageUnavailable,
 )
-from perdure.storage.http.address import Address
+from perdure.storage.http.address import Address, check_key, parse_address
 from perdure.storage.http.connection import NotSent, Pool, Request, Response
-from perdure.storage.operations import OPERATIONS, Hello, Operation
-from perdure.storage.orders import Order
 from perdure.storage.protocol import Clock
-from perdure.storage.wire import (
-    PROTOCOL,
-    PROTOCOL_HEADER,
-    ErrorTold,
-    encode_arguments,
-    value_of,
-)
+from perdure.storage.rest import RestRequest
+from perdure.storage.server_client import ServerCall
+from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER, ErrorTold
 
+KEY_VARIABLE = "PERDURE_API_KEY"
 RETRIES = 8
 FIRST_DELAY = timedelta(milliseconds=20)
 LONGEST_DELAY = timedelta(seconds=2)
@@ -36,6 +31,7 @@ SOON = timedelta(milliseconds=250)
 """The longest delay before another try of a renewal, which cannot wait long."""
 TIMEOUT = timedelta(seconds=20)
 SHORT_TIMEOUT = timedelta(seconds=5)
+OLD_HELLO = b'{"arguments":{}}'
 Headers = Sequence[tuple[str, str]]
 _AWAY = frozenset({408, 429, 500, 502, 503, 504})
 _NO_ACCESS = frozenset({401, 403})
@@ -47,6 +43,12 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     type: str = ""
     detail: str = ""
     raised: ErrorTold | None = None
+
+
+class OldHello(msgspec.Struct, frozen=True):
+    """What a server of protocol 1 answers to `POST /v1/storage/hello`."""
+
+    protocol: int
 
 
 class Client:
@@ -63,7 +65,10 @@ class Client:
         most: int,
         retries: int,
         timeout: timedelta,
+        wants_hints: bool = True,
     ) -> None:
+        self.shown = address.shown
+        self.wants_hints = wants_hints
         self._address = address
         self._clock = clock
         self._because = because
@@ -79,51 +84,51 @@ class Client:
         if api_key is not None:
             self._headers.append(("authorization", f"Bearer {api_key}"))
 
-    async def ask(self, operation: Operation, arguments: dict[str, Any]) -> Any:
-        """Raises what the storage there raised, StorageUnavailable, or AccessRefused."""
-        is_urgent = operation.name == "renew"
-        longest = SOON if is_urgent else LONGEST_DELAY
-        within = min(self._timeout, SHORT_TIMEOUT) if is_urgent else self._timeout
-        body, attempt = encode_arguments(arguments), 0
+    async def call(self, call: ServerCall) -> bytes:
+        """See `ServerClient.call`."""
+        longest = SOON if call.is_urgent else LONGEST_DELAY
+        within = call.within or self._timeout
+        within = min(within, SHORT_TIMEOUT) if call.is_urgent else within
+        attempt = 0
         while True:
             try:
-                return await self.ask_once(operation, body, within)
+                return await self._send("POST", f"/v1/worker/{call.operation}", call.body, within)
             except StorageUnavailable as error:
-                may_repeat = operation.repeats or isinstance(error, NotSent)
+                may_repeat = call.may_repeat or isinstance(error, NotSent)
                 if attempt == self._retries or not may_repeat:
                     raise
             delay = min(FIRST_DELAY * 2**attempt, longest)
             await self._clock.sleep(delay * (1 + 0.5 * self._clock.jitter()))
             attempt += 1
 
-    async def ask_once(self, operation: Operation, body: bytes, within: timedelta) -> Any:
-        answer = await self._send("POST", f"/v1/storage/{operation.name}", body, within)
+    async def read_old_protocol(self) -> int | None:
+        """See `ServerClient.read_old_protocol`."""
         try:
-            return value_of(msgspec.json.decode(answer, type=operation.answer))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            problem = f"{self._address.shown} is no Perdure server, or of another version"
-            raise StorageRefused(f"{problem}: {error}") from error
+            answer = await self._send("POST", "/v1/storage/hello", OLD_HELLO, self._timeout)
+            return msgspec.json.decode(answer, type=OldHello).protocol
+        except (StorageRefused, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
 
-    async def environment(self) -> str:
-        hello: Hello = await self.ask(OPERATIONS["hello"], {})
-        return hello.environment
-
-    async def give(self, order: Order) -> bytes:
-        """Once more only while there was nobody to give it to: twice may not be once."""
-        body = msgspec.json.encode(order.body) if order.body else b""
-        headers = [] if order.expected is None else [("if-match", f'"{order.expected}"')]
-        because = order.because or self._because
-        if because is not None:
-            headers.append(("x-reason", quote(because)))
+    async def request(self, request: RestRequest) -> bytes:
+        """See `RestTransport.request`."""
+        headers = self._headers_of(request)
         attempt = 0
         while True:
             try:
-                return await self._send(order.method, order.path, body, self._timeout, headers)
-            except NotSent:
-                if attempt == self._retries:
+                return await self._send(
+                    request.method, request.path, request.body, self._timeout, headers
+                )
+            except StorageUnavailable as error:
+                may_repeat = request.is_read or isinstance(error, NotSent)
+                if attempt == self._retries or not may_repeat:
                     raise
             await self._clock.sleep(min(FIRST_DELAY * 2**attempt, LONGEST_DELAY))
             attempt += 1
+
+    def _headers_of(self, request: RestRequest) -> Headers:
+        headers = [] if request.expected is None else [("if-match", f'"{request.expected}"')]
+        reason = None if request.is_read else request.reason or self._because
+        return headers if reason is None else [*headers, ("x-reason", quote(reason))]
 
     async def _send(
         self, method: str, path: str, body: bytes, within: timedelta, headers: Headers = ()
@@ -164,3 +169,27 @@ def _read(body: bytes) -> Trouble:
         return msgspec.json.decode(body, type=Trouble)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return Trouble()
+
+
+def open_client(
+    url: str,
+    clock: Clock,
+    *,
+    api_key: str | None = None,
+    max_connections: int = 16,
+    retries: int = RETRIES,
+    timeout: timedelta = TIMEOUT,
+    hints: bool = True,
+    because: str | None = None,
+) -> Client:
+    """A client with the options of an app. Raises InvalidInput."""
+    return Client(
+        parse_address(url),
+        clock,
+        api_key=check_key(api_key or os.environ.get(KEY_VARIABLE) or None),
+        because=because,
+        most=max_connections,
+        retries=retries,
+        timeout=timeout,
+        wants_hints=hints,
+    )

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from msgspec.structs import replace
 
 from perdure.core.commit import Commit
-from perdure.core.run import Run
 from perdure.engine.app import App
 from perdure.engine.client import CommitBatcher, Made
 from perdure.engine.facade import SyncFacade
 from perdure.engine.hints import Hub
 from perdure.engine.metrics import Metrics
-from perdure.engine.opened import Opened
-from perdure.engine.results import Results
+from perdure.engine.opened import OpenedDatabase
+from perdure.engine.results import EndedRun, Results
 from perdure.engine.storage_time import StorageTime
 from perdure.testing.kit.nested import run_aside
 from perdure.testing.virtual import Process, process_here
@@ -54,12 +53,12 @@ class DrivenResults(Results):
         self._world = world
         self._of: dict[Process | None, PatientResults] = {}
 
-    async def ended(self, run_id: str) -> Run:
+    async def ended(self, run_id: str) -> EndedRun:
         if not self._world.is_running_here:
             return self._world.run_to_the_end_of(run_id)
         process = process_here()
         if process not in self._of:
-            self._of[process] = PatientResults(self._storage, self._hub, self._clock, NEVER)
+            self._of[process] = PatientResults(self._source, self._hub, self._clock, NEVER)
         return await self._of[process].ended(run_id)
 
 
@@ -131,7 +130,8 @@ class Repointed:
             _opened=None,
             _times_opened=1,
         )
-        app._opened = opened = run_aside(Opened.open(app))
+        opened = run_aside(OpenedDatabase.open(app))
+        app._opened = opened
         opened.loop = None  # whoever uses it, on whichever loop, has the kit do the work
         opened.client._batches = DirectCommits(app)
         opened.results = DrivenResults(app, world)

@@ -1,0 +1,71 @@
+"""Triggers runs and orders bulk actions through the API of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from perdure.engine.bulk import OF_LETTERS, Action, Order, Report
+from perdure.engine.filters import make_filter, make_letter_filter
+from perdure.engine.handle import RunHandle
+from perdure.engine.options import TriggerOptions
+from perdure.engine.remote.client import RestClient
+from perdure.engine.remote.runs import query_words
+from perdure.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+
+_CODE_ONLY_OPTIONS = ("retry", "parent_id", "root_id", "continuation_of")
+"""Options that the API's trigger does not take."""
+
+
+class BulkShown(msgspec.Struct, frozen=True):
+    matched: int
+    run_id: str | None = None
+
+
+async def trigger_remotely(
+    rest: RestClient, task: str, payload: Mapping[str, Any], options: TriggerOptions
+) -> RunHandle[Any]:
+    """Trigger a task of the server's catalogue. The server checks the payload. Raises
+    TaskNotFound and InvalidInput."""
+    given = {name: value for name, value in msgspec.structs.asdict(options).items() if value}
+    for name in _CODE_ONLY_OPTIONS:
+        if name in given:
+            raise InvalidInput(name, "is for code that has the task; leave it out")
+    return await rest.create_run("runs", task=task, payload=dict(payload), **given)
+
+
+async def count_remotely(app: App, rest: RestClient, action: Action, words: Any) -> int:
+    """How many runs or dead letters an order would be about."""
+    if action in OF_LETTERS:
+        make_letter_filter(app.environment, None, dict(words))  # type: ignore[arg-type]  # checks
+        path = "dead-letters:count"
+    else:
+        others: Any = {name: value for name, value in words.items() if name != "status"}
+        make_filter(app.environment, words.get("status"), others)
+        path = "runs:count"
+    return (await rest.get(BulkShown, path, action=action, **query_words(dict(words)))).matched
+
+
+async def order_remotely(
+    app: App, rest: RestClient, order: Order, expected: int
+) -> RunHandle[Report]:
+    """The run at the server that carries out the order. It is refused if more than `expected`
+    match by now."""
+    path = "dead-letters:bulk" if order.action in OF_LETTERS else "runs:bulk"
+    words: dict[str, Any] = query_words({**order.words})
+    shown = await rest.send(
+        BulkShown,
+        "POST",
+        path,
+        action=order.action,
+        filter={name: value for name, value in words.items() if value is not None},
+        reason=order.reason,
+        expect=expected,
+    )
+    assert shown.run_id is not None, "an order with an expected count makes a run"
+    return RunHandle(app, shown.run_id, None, created=True)

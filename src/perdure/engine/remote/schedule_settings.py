@@ -1,0 +1,95 @@
+"""What defines a schedule, as the API takes it. Durations are sent as seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, assert_never
+
+import msgspec
+
+from perdure.core.schedule import Cadence, Cron, Definition, Interval, Once
+from perdure.core.values import encode_value
+from perdure.engine.door import duration, only_known
+from perdure.engine.options import Retry, check_retry
+from perdure.engine.remote.client import EXPLICIT_NULL
+from perdure.engine.schedule_options import ScheduleKeywords, target_of
+from perdure.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
+
+_DURATIONS = ("misfire_grace", "catch_up_age", "timeout", "ttl")
+_RETRY_DURATIONS = ("initial", "maximum")
+
+
+def encode_cadence(cadence: Cadence) -> dict[str, Any]:
+    match cadence:
+        case Cron():
+            body: dict[str, Any] = {"cron": cadence.expression, "tz": cadence.tz}
+            body |= {"gap": cadence.gap, "fold": cadence.fold}
+            return body | _window(cadence)
+        case Interval():
+            anchor = {} if cadence.anchor is None else {"anchor": cadence.anchor}
+            return {"every": cadence.length.total_seconds(), **anchor, **_window(cadence)}
+        case Once():
+            return {"at": cadence.instant, "jitter": cadence.jitter.total_seconds()}
+        case _:
+            assert_never(cadence)
+
+
+def encode_settings(app: App, task: str | None, settings: ScheduleKeywords) -> dict[str, Any]:
+    """The settings that are given; None among them is sent as null. Raises InvalidInput."""
+    only_known(settings, ScheduleKeywords.__annotations__, "setting of a schedule")
+    body: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name == "payload":
+            body[name] = _encode_payload(app, task, value)
+        elif value is None:
+            body[name] = EXPLICIT_NULL
+        elif name == "retry":
+            body[name] = _encode_retry(check_retry(value))  # type: ignore[arg-type]  # checked
+        elif name in _DURATIONS:
+            body[name] = duration(value, name).total_seconds()  # type: ignore[arg-type]  # checked
+        else:
+            body[name] = value
+    return body
+
+
+def encode_definition(definition: Definition) -> dict[str, Any]:
+    """All of a definition, for a request that carries several."""
+    fields = msgspec.structs.asdict(definition)
+    body = {name: value for name, value in fields.items() if value is not None}
+    body["name"] = body.pop("id")
+    body["payload"] = body.pop("payload_json")
+    body["cadence"] = encode_cadence(definition.cadence)
+    for name in _DURATIONS:
+        if name in body:
+            body[name] = body[name].total_seconds()
+    return body
+
+
+def _window(cadence: Cron | Interval) -> dict[str, Any]:
+    bounds = {"start": cadence.start, "end": cadence.end}
+    given = {name: instant for name, instant in bounds.items() if instant is not None}
+    return {**given, "jitter": cadence.jitter.total_seconds()}
+
+
+def _encode_payload(app: App, task: str | None, payload: Any) -> msgspec.Raw:
+    """By the task's own types where this app has the task."""
+    given = {} if payload is None else payload
+    if not isinstance(given, Mapping):
+        raise InvalidInput("payload", f"must be a dict of arguments, not {payload!r:.80}")
+    own = None if task is None else target_of(app, task)
+    if own is not None:
+        return own.encode(given)
+    return encode_value(dict(given), limit=app.defaults.payload_limit)
+
+
+def _encode_retry(retry: Retry) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(retry)
+    body = {name: value for name, value in fields.items() if value is not None}
+    for name in _RETRY_DURATIONS:
+        if name in body:
+            body[name] = duration(body[name], f"retry.{name}").total_seconds()
+    body["delays"] = [duration(it, "retry.delays").total_seconds() for it in retry.delays]
+    return body

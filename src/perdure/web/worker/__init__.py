@@ -1,0 +1,1 @@
+"""The server's side of the worker protocol: `POST /v1/worker/{operation}`."""

@@ -1,0 +1,189 @@
+"""The handlers of the worker protocol, one for each operation, and their routes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from perdure import errors as e
+from perdure.core.decide.lease import MAX_LEASE_TTL
+from perdure.core.run import Run
+from perdure.engine.catalogue import known_tasks
+from perdure.engine.hints import Topics
+from perdure.engine.keys import Scope
+from perdure.engine.protocol.checks import check_message
+from perdure.engine.protocol.fields import MAX_CLAIM, MAX_REPORTS
+from perdure.engine.protocol.operations import OPERATIONS
+from perdure.engine.protocol.triggers import ResultsAnswer, ResultsRequest
+from perdure.engine.protocol.values import entry_of_heartbeat
+from perdure.engine.protocol.workers import (
+    HeartbeatAnswer,
+    HeartbeatRequest,
+    HelloAnswer,
+    HelloRequest,
+    HintsAnswer,
+    HintsRequest,
+    Limits,
+    TasksAnswer,
+    TasksRequest,
+)
+from perdure.engine.worker_backend import RunResult
+from perdure.storage.wire import PROTOCOL
+from perdure.web.problems import Refusal, RequestRefused
+from perdure.web.route import ANY_KEY, Call, Route
+from perdure.web.worker import attempts, declaring, triggering
+
+BodyT = TypeVar("BodyT")
+AnswerT = TypeVar("AnswerT")
+Handler = Callable[[Call, BodyT], Awaitable[AnswerT]]
+
+_OF_WORKERS = ("cancel", "drain")
+_ITEMS = {"claim": "reports", "report": "reports", "trigger": "items"}
+"""Fields whose items are checked one by one: a bad one is refused by itself."""
+
+
+async def hello(call: Call, body: HelloRequest) -> HelloAnswer:
+    return HelloAnswer(
+        protocol=PROTOCOL,
+        environment=call.app.environment,
+        scopes=tuple(sorted(call.caller.scopes)),
+        now=call.app.time(),
+        limits=Limits(
+            max_claim=MAX_CLAIM,
+            max_reports=MAX_REPORTS,
+            max_body=call.api.options.most_body,
+            max_lease_ttl=MAX_LEASE_TTL.total_seconds(),
+        ),
+    )
+
+
+async def heartbeat(call: Call, body: HeartbeatRequest) -> HeartbeatAnswer:
+    drain = await call.at.registry.heartbeat(entry_of_heartbeat(body, call.caller.id))
+    return HeartbeatAnswer(now=call.app.time(), drain=drain)
+
+
+async def tasks(call: Call, body: TasksRequest) -> TasksAnswer:
+    return TasksAnswer(tasks=tuple(await known_tasks(call.app.storage, call.app.environment)))
+
+
+# Results and hints
+
+
+async def results(call: Call, body: ResultsRequest) -> ResultsAnswer:
+    storage = call.app.storage
+    read = storage.ended if body.ended_only else storage.get
+    found = await read(list(dict.fromkeys(body.run_ids)))
+    own = [_result(run) for run in found.values() if run.environment == call.app.environment]
+    if Scope.WORK not in call.caller.scopes:  # without secrets, as the other routes show them
+        own = [call.at.view.shown(result) for result in own]
+    return ResultsAnswer(runs=tuple(own))
+
+
+def _result(run: Run) -> RunResult:
+    if not run.is_terminal:
+        return RunResult(id=run.id, task=run.task, status=run.status)
+    return RunResult(
+        id=run.id,
+        task=run.task,
+        status=run.status,
+        result_json=run.result_json,
+        failure=run.failure,
+        reason=run.reason,
+    )
+
+
+async def hints(call: Call, body: HintsRequest) -> HintsAnswer:
+    """Topics of the caller's environment, and of the workers that its key registered."""
+    name = (call.caller.id, call.app.environment, body.session)
+    elapsed = call.app.clock.elapsed
+    until = elapsed() + body.wait
+    while True:
+        heard = call.api.ears.hear(name, call.app, max(until - elapsed(), 0.0))
+        topics = await call.api.keyring.run_while_valid(call.caller, heard)
+        if topics is None:
+            return HintsAnswer(None)
+        own = await _own_topics(call, topics)
+        if own or elapsed() >= until:
+            return HintsAnswer(own)
+
+
+async def _own_topics(call: Call, topics: Topics) -> Topics:
+    own = set()
+    for topic in topics:
+        kind, _, worker_id = topic.partition(":")
+        if kind not in _OF_WORKERS or await call.at.registry.is_of(worker_id, call.caller.id):
+            own.add(topic)
+    return frozenset(own)
+
+
+async def refuse_old_protocol(call: Call) -> HelloAnswer:
+    """What workers of protocol 1 ask."""
+    raise protocol_mismatch("1")
+
+
+def check_protocol(spoken: str | None) -> None:
+    """Raise RequestRefused unless the caller speaks this server's protocol."""
+    if spoken != str(PROTOCOL):
+        raise protocol_mismatch(spoken)
+
+
+def protocol_mismatch(spoken: str | None) -> RequestRefused:
+    theirs = "names no worker protocol" if spoken is None else f"speaks protocol {spoken:.20}"
+    newer = spoken is not None and spoken.isdecimal() and len(spoken) < 9 and int(spoken) > PROTOCOL
+    advice = "upgrade Perdure on the server" if newer else "upgrade Perdure where the worker runs"
+    problem = f"this server speaks worker protocol {PROTOCOL}, the caller {theirs}; {advice}"
+    return RequestRefused(Refusal.PROTOCOL_MISMATCH, problem)
+
+
+# Routes
+
+
+def _checked(name: str, handler: Handler[Any, Any]) -> Handler[Any, Any]:
+    """The handler, called only with a body that passes every check."""
+
+    @functools.wraps(handler)
+    async def checked(call: Call, body: Any) -> Any:
+        items = {_ITEMS[name]: ()} if name in _ITEMS else {}
+        check_message(replace(body, **items))
+        return await handler(call, body)
+
+    checked.__name__ = f"worker_{name}"
+    return checked
+
+
+def _route(handler: Handler[Any, Any], summary: str, *errors: type[e.PerdureError]) -> Route:
+    operation = OPERATIONS[handler.__name__]
+    return Route(
+        "POST",
+        f"/v1/worker/{operation.name}",
+        operation.scopes or ANY_KEY,
+        _checked(operation.name, handler),
+        summary,
+        errors,
+        is_throttled=False,
+        speaks_protocol=True,
+    )
+
+
+WORKER_ROUTES = (
+    _route(hello, "What the key may do, and what the server takes"),
+    _route(declaring.declare, "Tell what an app's code defines; limits, schedules and targets "
+           "need admin, too"),
+    _route(heartbeat, "Register a worker, and keep its record fresh", e.AccessRefused),
+    _route(attempts.claim, "Record reports, then claim due runs", e.AccessRefused,
+           e.WorkerNotFound),
+    _route(attempts.renew, "Keep leases for longer"),
+    _route(attempts.report, "Record how attempts ended"),
+    _route(attempts.return_claims, "Give back claims whose answers were lost", e.AccessRefused,
+           e.WorkerNotFound),
+    _route(attempts.log, "Store what attempts say"),
+    _route(triggering.trigger, "Make runs"),
+    _route(results, "How runs ended"),
+    _route(hints, "Wait for what changed"),
+    _route(tasks, "The catalogue, with targets"),
+    Route("POST", "/v1/storage/{operation}", ANY_KEY, refuse_old_protocol,
+          "Refused: workers of protocol 1 have to be upgraded", is_throttled=False),
+)  # fmt: skip
