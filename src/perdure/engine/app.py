@@ -124,23 +124,16 @@ class App(Declarations):
         return self.original is not self and self.original._opened is not None
 
     async def _open_up(self) -> None:
+        from perdure.engine.opened import open_app
+
         self._times_opened = 0
-        self._opened = opened = await self._open_there()
+        self._opened = opened = await open_app(self)
         try:
             await opened.introduce(self)
         except BaseException:
             self._opened = None
             await opened.close()
             raise
-
-    async def _open_there(self) -> Opened:
-        if is_remote(self.url):
-            from perdure.engine.remote.opened import OpenedServer
-
-            return await OpenedServer.open(self)
-        from perdure.engine.opened import OpenedDatabase
-
-        return await OpenedDatabase.open(self)
 
     async def _leave(self) -> None:
         async with self._door.passing():
@@ -204,13 +197,9 @@ class App(Declarations):
 
     def connect_backend(self) -> WorkerBackend:
         """Another connection for a worker, for another loop."""
-        if is_remote(self.url):
-            from perdure.engine.remote.opened import open_backend
+        from perdure.engine.opened import connect_backend
 
-            return open_backend(self)
-        from perdure.engine.database_backend import DatabaseBackend
-
-        return DatabaseBackend(self, self.connect())
+        return connect_backend(self)
 
     # Using
 

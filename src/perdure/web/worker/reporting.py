@@ -16,11 +16,11 @@ from perdure.core.events import (
 )
 from perdure.core.lifecycle import EventType
 from perdure.core.run import Run
-from perdure.core.values import check_text, encode_value
+from perdure.core.values import check_text
 from perdure.engine import hints
 from perdure.engine.app import App
 from perdure.engine.database_backend import outcome_of
-from perdure.engine.outcome import MAX_DETAILS, decide_ending
+from perdure.engine.outcome import decide_ending
 from perdure.engine.protocol.attempts import Report, ReturnedMessage
 from perdure.engine.protocol.checks import check_message
 from perdure.engine.protocol.values import ending_of_message
@@ -33,7 +33,6 @@ MAX_ROUNDS = 20
 """How often a report is decided anew because another writer was faster."""
 MAX_HISTORY = 200
 """How many of a run's last events are searched for a report that was recorded before."""
-MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 
 _ENDINGS = frozenset(
     {
@@ -150,10 +149,6 @@ class Reporting:
 
     def _check(self, report: Report) -> None:
         check_message(report)
-        if report.execution_trace is not None:
-            encode_value(report.execution_trace, field="execution_trace", limit=MAX_DETAILS)
-        if report.output is not None:
-            encode_value(report.output, field="output", limit=MAX_OUTPUT_BYTES)
         if isinstance(report.ending, ReturnedMessage):
             limit = self._app.defaults.result_limit
             check_text(bytes(report.ending.result), field="result", limit=limit)
