@@ -171,7 +171,7 @@ async def kill(worker: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
 
 async def verdict() -> int:
     scene("The audit: every history is replayed and compared with what is stored.")
-    audit = Audit(app.storage, app.environment)
+    audit = Audit(StoredRuns(app.storage, app.environment))
     problems = [finding async for finding in audit.findings()]
     table = Table("task", "status", "attempts", "failures", "result or reason", box=None)
     for run in reversed((await app.runs.list(limit=100)).runs):
