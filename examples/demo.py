@@ -28,7 +28,7 @@ from rich.table import Table  # noqa: E402
 from perdure import RunHandle  # noqa: E402
 from perdure.cli import sample_app as tasks  # noqa: E402
 from perdure.cli.sample_app import app  # noqa: E402
-from perdure.engine.audit import Audit  # noqa: E402
+from perdure.engine.audit import Audit, StoredRuns  # noqa: E402
 from perdure.errors import RunUnsuccessful  # noqa: E402
 from perdure.storage.protocol import RecordedEvent  # noqa: E402
 from perdure.web.server import Served, ServerOptions  # noqa: E402
@@ -171,7 +171,7 @@ async def kill(worker: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
 
 async def verdict() -> int:
     scene("The audit: every history is replayed and compared with what is stored.")
-    audit = Audit(app.storage, app.environment)
+    audit = Audit(StoredRuns(app.storage, app.environment))
     problems = [finding async for finding in audit.findings()]
     table = Table("task", "status", "attempts", "failures", "result or reason", box=None)
     for run in reversed((await app.runs.list(limit=100)).runs):
