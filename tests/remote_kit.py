@@ -41,6 +41,9 @@ class Hall:
 
     def __init__(self, room: Room = ENOUGH) -> None:
         self._apis: dict[str, Api] = {}
+        self.requests: dict[str, list[str]] = {}
+        """Method and path of every request, by the address that it came to."""
+        self._requests: dict[str, list[str]] = {}
         self._numbers = count(1)
         self._listener = _bind("127.0.0.1", 0)
         self._loop = asyncio.new_event_loop()
@@ -53,7 +56,9 @@ class Hall:
         name = str(next(self._numbers))
         self._apis[name] = api = Api(App(url), options)
         self._call(api.__aenter__())
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}/{name}"
+        address = f"http://127.0.0.1:{self._listener.getsockname()[1]}/{name}"
+        self.requests[address] = self._requests[name] = []
+        return address
 
     @contextmanager
     def serving(self, app: Any) -> Iterator[str]:
@@ -64,6 +69,7 @@ class Hall:
         del self._apis[name]
 
     def close(self, address: str) -> None:
+        del self.requests[address]
         self._call(_end(self._apis.pop(address.rpartition("/")[2])))
 
     def end(self) -> None:
@@ -74,6 +80,7 @@ class Hall:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         _, name, rest = scope["path"].split("/", 2)
         path = f"/{rest}"
+        self._requests[name].append(f"{scope['method']} {path}")
         raw = b"/" + scope["raw_path"].split(b"/", 2)[2]
         await self._apis[name]({**scope, "path": path, "raw_path": raw}, receive, send)
 

@@ -124,6 +124,7 @@ LOOKS = [
     "webhooks show told",
     "doctor",
     "audit",
+    "top",
 ]
 
 
@@ -345,11 +346,13 @@ def test_the_command_line_rotates_no_key_that_may_do_more(office: Office) -> Non
 # What a key does not open
 
 NEEDED = {
-    ("runs", "list"): {"read", "work"},
+    ("runs", "list"): {"read"},
     ("trigger", "double", "--payload", '{"number": 1}'): {"trigger"},
     ("keys", "list"): {"admin"},
     ("audit", "--log"): {"admin"},
-    ("queues", "list"): {"read", "work"},
+    ("queues", "list"): {"read"},
+    ("audit",): {"read"},
+    ("top", "--once", "--json"): {"read"},
 }
 
 
@@ -363,7 +366,7 @@ def test_each_command_takes_a_key_that_may(office: Office, words: tuple[str, ...
         assert "Traceback" not in refused.err
 
 
-@pytest.mark.parametrize("scopes", [("read",), ("operate",), ("trigger", "work")])
+@pytest.mark.parametrize("scopes", [("read",), ("admin",), ("trigger", "work")])
 def test_an_order_without_the_scopes_changes_nothing(
     office: Office, scopes: tuple[str, ...]
 ) -> None:
@@ -436,3 +439,25 @@ def test_what_would_lose_a_secret_is_not_exported_from_afar(office: Office) -> N
     assert refused.code == 1
     assert "export beside the database" in refused.err
     assert office.beside("schedules", "delete", "secretive").code == 0
+
+
+def test_no_command_at_a_server_uses_the_storage_contract(office: Office) -> None:
+    """The server logs the route of every request, also of the commands in the tests above."""
+    completing = {"_PERDURE_COMPLETE": "bash_complete", "COMP_CWORD": "3"}
+    office.afar("runs", "list")  # makes the key
+    known = {"runs": office.ids["DONE"], "queues": "numbers", "schedules": "nightly",
+             "webhooks": "told", "workers": ""}  # fmt: skip
+    for group, name in known.items():
+        kind = f"{group} {'drain' if group == 'workers' else 'show'}"
+        names = office.shell.perdure(
+            COMP_WORDS=f"perdure {kind} ", PERDURE_URL=office.address,
+            PERDURE_API_KEY=office.keys["read",], **completing,
+        )  # fmt: skip
+        assert (names.code, names.err, name in names.out) == (0, "", True)
+    assert office.afar("runs", "logs", office.ids["SAID"], "--follow").code == 0
+    assert office.afar("top", "--once", "--json").code == 0
+
+    log = (office.shell.directory / "server.log").read_text().splitlines()
+    routes = {record["route"] for line in log if "route" in (record := json.loads(line))}
+    assert {"/v1/runs/{run_id}", "/v1/overview", "/v1/identity", "/v1/workers"} <= routes
+    assert [route for route in routes if "storage" in route] == []

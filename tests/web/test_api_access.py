@@ -30,6 +30,8 @@ MORNING = "2024-01-01T09:00:00Z"
 QUERIES = {
     "explain_schedule": {"at": MORNING},
     "list_occurrences": {"start": MORNING, "end": MORNING},
+    "count_backfill": {"start": MORNING, "end": MORNING},
+    "get_run_details": {"ids": f"run_{0:032x}"},
 }
 BODIES: dict[str, Any] = {
     "trigger_run": {"task": "double", "payload": {"number": 1}},
@@ -37,6 +39,12 @@ BODIES: dict[str, Any] = {
     "create_key": {"name": "another", "scopes": ["admin"]},
     "bulk_runs": {"action": "cancel", "filter": {"task": "double"}, "expect": 1000},
     "bulk_dead_letters": {"action": "replay", "filter": {"task": "fragile"}, "expect": 1000},
+    "create_schedule": {
+        "name": "another", "task": "double", "cadence": {"every": 60}, "payload": {"number": 1},
+    },
+    "reconcile_schedules": {"schedules": [
+        {"name": "more", "task": "double", "cadence": {"every": 60}, "payload": {"number": 1}},
+    ]},
     "put_schedule": {"task": "double", "cadence": {"every": 60}, "payload": {"number": 1}},
     "trigger_schedule": {"reason": "now"},
     "backfill_schedule": {"start": MORNING, "end": MORNING, "reason": "missed"},

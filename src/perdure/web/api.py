@@ -61,7 +61,7 @@ from perdure.web.workplace import Workplaces
 RATE = Rate(6000, per=60, burst=1000)
 _REQUEST_ID = re.compile(r"[\w.-]{8,64}")
 _WAY = "/openapi.json tells what there is"
-_UNTOLD = frozenset({"payload", "reason", "files"})
+_UNTOLD = frozenset({"payload", "reason", "files", "schedules"})
 """Fields of a body that an audit entry does not repeat under its details."""
 
 

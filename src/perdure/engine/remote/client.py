@@ -110,8 +110,8 @@ class RestClient:
         identity = self._identity or await self.identify()
         if identity.environment != self._app.environment:
             known, wanted = identity.environment, self._app.environment
-            problem = f"the API key is one of environment {known!r}, and the app one of {wanted!r}"
-            raise AccessRefused(f"{problem}; give App(environment={known!r}), or another key")
+            problem = f"this key is for {known!r}, not {wanted!r}"
+            raise AccessRefused(f"{problem}; name that environment, or use another key")
         return await self._request(request)
 
     async def _request(self, request: RestRequest) -> bytes:

@@ -12,7 +12,7 @@ from perdure.engine.doctor import Examination
 from perdure.engine.filters import MOST_ON_A_PAGE
 from perdure.engine.overview import Overview
 from perdure.engine.remote.client import Items, RestClient, open_rest
-from perdure.errors import SchemaMismatch, StorageError
+from perdure.errors import AccessRefused, SchemaMismatch, StorageError
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -33,6 +33,8 @@ async def examine_remotely(app: App) -> Examination:
             examination = await rest.get(Examination, "doctor")
         except SchemaMismatch as error:
             return Examination((unusable(error, Code.SCHEMA),))
+        except AccessRefused:
+            raise  # a missing scope says nothing about the database
         except StorageError as error:
             return Examination((unusable(error, Code.UNREACHABLE),))
     known = {finding.code for finding in examination.findings}
