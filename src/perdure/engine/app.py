@@ -359,10 +359,6 @@ class App(Declarations):
 
     async def overview(self) -> Overview:
         """What is going on: queues, workers, the latest failures, what ended within a minute."""
-        if self.rest is not None:
-            from perdure.engine.remote.health import read_overview
-
-            return await read_overview(self.rest)
         from perdure.engine.overview import overview
 
         return await overview(self)

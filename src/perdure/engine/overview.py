@@ -92,6 +92,10 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
 async def overview(app: App) -> Overview:
     """The app must be open."""
+    if app.rest is not None:
+        from perdure.engine.remote.health import read_overview
+
+        return await read_overview(app.rest)
     storage, environment = app.storage, app.environment
     now = await storage.now()
     pace = await storage.pace(environment, now - WINDOW)
