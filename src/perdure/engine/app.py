@@ -27,15 +27,7 @@ from perdure.engine.redaction import Redact, Redaction
 from perdure.engine.threshold import Door, to_the_end
 from perdure.engine.tracing import tracing_of
 from perdure.errors import AppNotOpen, InvalidInput
-from perdure.storage import (
-    ServerClient,
-    Storage,
-    check_url,
-    is_remote,
-    open_server,
-    open_storage,
-    options_of,
-)
+from perdure.storage import Storage, check_url, is_remote, open_storage, options_of
 from perdure.storage.protocol import Clock
 
 if TYPE_CHECKING:
@@ -123,23 +115,16 @@ class App(Declarations):
         return self.original is not self and self.original._opened is not None
 
     async def _open_up(self) -> None:
+        from perdure.engine.connecting import open_app
+
         self._times_opened = 0
-        self._opened = opened = await self._open_there()
+        self._opened = opened = await open_app(self)
         try:
             await opened.introduce(self)
         except BaseException:
             self._opened = None
             await opened.close()
             raise
-
-    async def _open_there(self) -> Opened:
-        if is_remote(self.url):
-            from perdure.engine.remote.opened import OpenedServer
-
-            return await OpenedServer.open(self)
-        from perdure.engine.opened import OpenedDatabase
-
-        return await OpenedDatabase.open(self)
 
     async def _leave(self) -> None:
         async with self._door.passing():
@@ -196,20 +181,6 @@ class App(Declarations):
     def connect(self) -> Storage:
         """The same, and what happens there is counted."""
         return metered(self.open_storage(), self.metrics.registry)
-
-    def connect_server(self) -> ServerClient:
-        """Another connection to the same server, for another loop."""
-        return open_server(self.url, self.clock, **self.storage_options)
-
-    def connect_backend(self) -> WorkerBackend:
-        """Another connection for a worker, for another loop."""
-        if is_remote(self.url):
-            from perdure.engine.remote.opened import open_backend
-
-            return open_backend(self)
-        from perdure.engine.database_backend import DatabaseBackend
-
-        return DatabaseBackend(self, self.connect())
 
     # Using
 

@@ -192,16 +192,14 @@ LIMIT_UNREADABLE = Record(
     ERROR,
     "nobody can read who set the limit of %(limit)s: %(error)s",
     ("limit", "error"),
-    "Stored by newer code, or damaged. It holds as it was; code cannot change it, but an operator "
-    "can set, resume or reset it.",
+    "Stored by newer code, or damaged. It holds as it was; only an operator can change it.",
 )
 TASK_UNREADABLE = Record(
     "perdure.storage",
     ERROR,
     "task %(task)s of the catalogue cannot be read and is left out: %(error)s",
     ("task", "error"),
-    "Stored by other code, or damaged. No worker serves its target and nothing triggers it until "
-    "code or a manifest defines it again.",
+    "Stored by other code, or damaged. Define it again to have it back.",
 )
 _SCHEDULE, _STATED = ("schedule_id",), "perdure.schedules"
 UNREADABLE_SCHEDULE = Record(
