@@ -27,15 +27,7 @@ from perdure.engine.redaction import Redact, Redaction, Redactor
 from perdure.engine.threshold import Door, to_the_end
 from perdure.engine.tracing import tracing_of
 from perdure.errors import AppNotOpen, InvalidInput
-from perdure.storage import (
-    ServerClient,
-    Storage,
-    check_url,
-    is_remote,
-    open_server,
-    open_storage,
-    options_of,
-)
+from perdure.storage import Storage, check_url, is_remote, open_storage, options_of
 from perdure.storage.protocol import Clock
 
 if TYPE_CHECKING:
@@ -124,7 +116,7 @@ class App(Declarations):
         return self.original is not self and self.original._opened is not None
 
     async def _open_up(self) -> None:
-        from perdure.engine.opened import open_app
+        from perdure.engine.connecting import open_app
 
         self._times_opened = 0
         self._opened = opened = await open_app(self)
@@ -190,16 +182,6 @@ class App(Declarations):
     def connect(self) -> Storage:
         """The same, and what happens there is counted."""
         return metered(self.open_storage(), self.metrics.registry)
-
-    def connect_server(self) -> ServerClient:
-        """Another connection to the same server, for another loop."""
-        return open_server(self.url, self.clock, **self.storage_options)
-
-    def connect_backend(self) -> WorkerBackend:
-        """Another connection for a worker, for another loop."""
-        from perdure.engine.opened import connect_backend
-
-        return connect_backend(self)
 
     # Using
 

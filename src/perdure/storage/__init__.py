@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, StorageRefused
 from perdure.storage.protocol import Clock, Storage
-from perdure.storage.server_client import ServerClient
 
 __all__ = [
-    "ServerClient",
     "Storage",
     "check_url",
     "is_remote",
@@ -20,6 +18,9 @@ __all__ = [
     "options_of",
     "shown_url",
 ]
+
+if TYPE_CHECKING:
+    from perdure.storage.server_client import ServerClient
 
 _SQLITE = ("inline", "busy_timeout", "hints", "on_statement")
 _POSTGRES = (

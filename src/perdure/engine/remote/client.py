@@ -15,6 +15,7 @@ from msgspec import UNSET
 from perdure.engine.handle import RunHandle
 from perdure.engine.keys import Scope
 from perdure.errors import AccessRefused, InvalidInput, StorageRefused
+from perdure.storage import open_server
 from perdure.storage.protocol import Clock
 from perdure.storage.rest import RestRequest, RestTransport
 
@@ -129,7 +130,7 @@ async def open_rest(app: App) -> AsyncIterator[RestClient]:
 
 
 def connect(app: App) -> RestClient:
-    return RestClient(app, app.connect_server())
+    return RestClient(app, open_server(app.url, app.clock, **app.storage_options))
 
 
 def given_fields(**fields: Any) -> dict[str, Any]:
