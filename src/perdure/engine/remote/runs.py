@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -217,7 +217,7 @@ class RemoteRuns(Runs):
     ) -> RunHandle[Any]:
         if new_id is not None:
             raise InvalidInput("new_id", "cannot be chosen over HTTP; leave it out")
-        if payload is not None and not isinstance(payload, dict):
+        if payload is not None and not isinstance(payload, Mapping):
             raise InvalidInput("payload", f"must be a dict of arguments, not {payload!r:.80}")
         path = ("runs", _path_id(run), action)
         return await self._rest.create_run(*path, reason=reason_of(reason), payload=payload)
