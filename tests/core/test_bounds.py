@@ -45,8 +45,10 @@ def test_an_event_that_carries_too_much_is_refused(
 
 @pytest.mark.parametrize("field", ["output", "meta"])
 def test_an_event_that_carries_what_is_no_json_is_refused(field: str) -> None:
+    fields: dict[str, Any] = {field: {"number": float("nan")}}
+
     with pytest.raises(InvalidInput, match=field):
-        check_bounds(succeeded(**{field: {"number": float("nan")}}))
+        check_bounds(succeeded(**fields))
 
 
 @pytest.mark.parametrize("value", TOO_MUCH.values(), ids=TOO_MUCH)
