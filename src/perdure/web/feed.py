@@ -169,10 +169,9 @@ class Feed(Service):
                 stream.end()
 
     async def open(self, question: Question, last_id: str | None) -> Stream:
-        """Raises InvalidInput for an id that no message has, and RequestRefused if it is full."""
-        if self.count >= MOST_STREAMS or self._is_over:
-            problem = f"there are {self.count} streams already; come again later"
-            raise RequestRefused(Refusal.TOO_MANY_STREAMS, problem, 5)
+        """Raises InvalidInput for an id that no message has, and RequestRefused at the end."""
+        if self._is_over:
+            raise RequestRefused(Refusal.TOO_MANY_STREAMS, "the server stops; try later", 5)
         if last_id is not None:
             await self._app.storage.changes(last_id, limit=1)
         stream = Stream(question, last_id)

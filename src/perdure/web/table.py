@@ -152,7 +152,7 @@ WEBHOOKS = (
 WORKERS = (
     Route("POST", "/v1/storage/{operation}", ANY_KEY, remote.call_storage,
           "What those without a database ask of it; workers as often as they like",
-          (e.RunNotFound, e.StorageRefused), is_throttled=False),
+          (e.RunNotFound, e.StorageRefused), is_throttled=False, takes_share=False),
 )  # fmt: skip
 
 MACHINES = (
