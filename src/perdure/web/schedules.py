@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -15,6 +16,7 @@ from perdure.core.skipping import Evidence, Touch
 from perdure.engine.bulk import refuse_reserved
 from perdure.engine.schedules import MOST_PREVIEWED
 from perdure.errors import InvalidInput, ScheduleNotFound
+from perdure.web.offload import MAX_PAGE_BYTES, json_size
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Call
 from perdure.web.runs import Triggered, made_of
@@ -30,8 +32,12 @@ from perdure.web.wishes import (
     Reason,
     ReasonBody,
     Seconds,
+    Tags,
     object_of,
 )
+
+PORTION = 50
+"""Schedules that are read at once; each may have a payload of a megabyte."""
 
 Cause = Annotated[str, Meta(min_length=1, max_length=2000, description="Stays with the run.")]
 
@@ -83,7 +89,7 @@ class ScheduleBody(Asked, frozen=True, kw_only=True):
     timeout: Seconds | UnsetType | None = UNSET
     ttl: Seconds | UnsetType | None = UNSET
     concurrency_key: Label | UnsetType | None = UNSET
-    tags: dict[str, str] | UnsetType | None = UNSET
+    tags: Tags | UnsetType | None = UNSET
     enabled: bool | UnsetType = UNSET
     reason: Reason | None = None
 
@@ -190,19 +196,34 @@ class BackfillView(msgspec.Struct, frozen=True):
 
 
 async def list_schedules(call: Call, query: ScheduleQuery) -> Items[ScheduleView]:
-    found = await call.app.storage.list_schedules(
-        call.app.environment, limit=query.limit, after=query.cursor or ""
-    )
-    shown = [_view(call, it) for it in found if query.deleted or it.deleted is None]
-    return Items(shown, found[-1].id if len(found) == query.limit else None)
+    found, cursor = await _read_schedules(call, query)
+    wanted = [schedule for schedule in found if query.deleted or schedule.deleted is None]
+    return Items(await call.show(partial(_view, call), wanted), cursor)
+
+
+async def _read_schedules(call: Call, query: ScheduleQuery) -> tuple[list[Schedule], str | None]:
+    """A page and its cursor, read in portions that bound the memory for it."""
+    page: list[Schedule] = []
+    after, size = query.cursor or "", 0
+    while len(page) < query.limit and size < MAX_PAGE_BYTES:
+        portion = min(PORTION, query.limit - len(page))
+        found = await call.app.storage.list_schedules(
+            call.app.environment, limit=portion, after=after
+        )
+        page += found
+        if len(found) < portion:
+            return page, None
+        after, size = found[-1].id, size + sum(map(json_size, found))
+    return page, after
 
 
 async def get_schedule(call: Call) -> ScheduleView:
-    return _view(call, await call.app.schedules.get(_name(call)))
+    return await _show(call, await call.app.schedules.get(_name(call)))
 
 
 async def put_schedule(call: Call, body: ScheduleBody) -> ScheduleView:
-    schedules, cadence, settings = call.app.schedules, body.cadence.cadence(), _settings(call, body)
+    schedules, cadence = call.app.schedules, body.cadence.cadence()
+    settings = await call.offload(call.body_size, _settings, call, body)
     try:
         after = await schedules.replace(
             _name(call), cadence, body.task, by=call.by, reason=body.reason, **settings
@@ -210,7 +231,7 @@ async def put_schedule(call: Call, body: ScheduleBody) -> ScheduleView:
     except ScheduleNotFound:
         after = await schedules.create(_name(call), cadence, body.task, by=call.by, **settings)
         call.status = 201
-    return _view(call, after)
+    return await _show(call, after)
 
 
 async def patch_schedule(call: Call, body: SchedulePatch) -> ScheduleView:
@@ -220,21 +241,23 @@ async def patch_schedule(call: Call, body: SchedulePatch) -> ScheduleView:
         cadence=body.cadence.cadence() if isinstance(body.cadence, CadenceBody) else None,
         task=body.task if isinstance(body.task, str) else None,
         reason=body.reason,
-        **_settings(call, body),
+        **await call.offload(call.body_size, _settings, call, body),
     )
-    return _view(call, after)
+    return await _show(call, after)
 
 
 async def delete_schedule(call: Call) -> ScheduleView:
-    return _view(call, await call.app.schedules.delete(_name(call), call.because, by=call.by))
+    after = await call.app.schedules.delete(_name(call), call.because, by=call.by)
+    return await _show(call, after)
 
 
 async def pause_schedule(call: Call, body: ReasonBody) -> ScheduleView:
-    return _view(call, await call.app.schedules.pause(_name(call), body.reason, by=call.by))
+    after = await call.app.schedules.pause(_name(call), body.reason, by=call.by)
+    return await _show(call, after)
 
 
 async def resume_schedule(call: Call, body: ReasonBody) -> ScheduleView:
-    return _view(call, await call.app.schedules.resume(_name(call), by=call.by))
+    return await _show(call, await call.app.schedules.resume(_name(call), by=call.by))
 
 
 async def trigger_schedule(call: Call, body: CauseBody) -> Triggered:
@@ -263,7 +286,7 @@ async def list_occurrences(call: Call, query: OccurrenceQuery) -> OccurrencesVie
     found = await call.app.schedules.occurrences(
         _name(call), query.start, query.end, limit=query.limit
     )
-    return OccurrencesView([call.at.view.summary(run) for run in found.runs], list(found.spans))
+    return OccurrencesView(await call.show(call.at.view.summary, found.runs), list(found.spans))
 
 
 async def explain_schedule(call: Call, query: MomentQuery) -> ExplanationView:
@@ -274,6 +297,10 @@ async def explain_schedule(call: Call, query: MomentQuery) -> ExplanationView:
 
 def _name(call: Call) -> str:
     return call.path["schedule"]
+
+
+async def _show(call: Call, schedule: Schedule) -> ScheduleView:
+    return (await call.show(partial(_view, call), [schedule]))[0]
 
 
 def _view(call: Call, schedule: Schedule) -> ScheduleView:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from perdure.core.decide.create import PRIORITIES
+from perdure.core.decide.create import MAX_TAGS, PRIORITIES
 from perdure.core.values import MAX_LABEL, check_text, decode_value
 from perdure.engine.asking import Wish
 from perdure.engine.filters import MOST_ON_A_PAGE
@@ -39,6 +39,7 @@ RateText = Annotated[
 Most = Annotated[int, Meta(ge=0, lt=2**31)]
 Priority = Annotated[int, Meta(ge=0, le=max(PRIORITIES))]
 Label = Annotated[str, Meta(min_length=1, max_length=MAX_LABEL)]
+Tags = Annotated[dict[str, str], Meta(max_length=MAX_TAGS)]
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,6 +109,12 @@ class LetterQuery(LetterWords, frozen=True, kw_only=True):
 
 class EventQuery(Asked, frozen=True, kw_only=True):
     after: Annotated[int, Meta(ge=0, lt=2**31, description="Only what came after this.")] = 0
+    limit: Limit = MOST_ON_A_PAGE
+
+
+class AttemptQuery(Asked, frozen=True, kw_only=True):
+    after: Annotated[int, Meta(ge=0, lt=2**31, description="Only what came after this.")] = 0
+    limit: Limit = MOST_ON_A_PAGE
 
 
 class LogQuery(Asked, frozen=True, kw_only=True):
@@ -130,7 +137,7 @@ class TriggerBody(Asked, frozen=True, kw_only=True):
     idempotency_ttl: Seconds | None = None
     singleton_key: Label | None = None
     concurrency_key: Label | None = None
-    tags: dict[str, str] | None = None
+    tags: Tags | None = None
     meta: dict[str, Any] | None = None
     debug: bool = False
 
@@ -144,8 +151,10 @@ class TriggerBody(Asked, frozen=True, kw_only=True):
             if name not in ("task", "payload")
         }
         options["idempotency_key"] = self.idempotency_key or idempotency_key
-        payload = {} if self.payload is UNSET else object_of(self.payload, limit)
-        return Wish(self.task, payload, TriggerOptions(**options))
+        if self.payload is UNSET:
+            return Wish(self.task, {}, TriggerOptions(**options))
+        payload = object_of(self.payload, limit)
+        return Wish(self.task, payload, TriggerOptions(**options), len(bytes(self.payload)))
 
 
 class BatchBody(Asked, frozen=True, kw_only=True):
@@ -229,7 +238,7 @@ class LimitBody(Asked, frozen=True, kw_only=True):
 
 class KeyBody(Asked, frozen=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=100)]
-    scopes: Annotated[list[Scope], Meta(min_length=1)]
+    scopes: Annotated[list[Scope], Meta(min_length=1, max_length=len(Scope))]
     expires_in: Seconds | None = None
 
 
