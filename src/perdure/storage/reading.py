@@ -27,6 +27,9 @@ from perdure.storage.rows import Dialect
 from perdure.storage.steps import Operation, Row, Rows, Step, Trip, last_trip
 from perdure.telemetry import table
 
+MAX_PAGE_BYTES = 8 * 1024 * 1024
+"""A page of runs ends with the run that reaches this size. Payloads and results count."""
+
 
 def read_time(dialect: Dialect) -> Operation[datetime]:
     [[[now]]] = yield last_trip(Step("read_time"))
@@ -58,16 +61,20 @@ def read_events(run_id: str, after: int, dialect: Dialect) -> Operation[list[Rec
 def find_runs(
     filter: RunFilter, limit: int, cursor: str | None, dialect: Dialect
 ) -> Operation[Page]:
-    """One more than asked for tells whether there is another page."""
+    """One more than asked for tells whether there is another page. One that was cut because it is
+    large may be followed by an empty one."""
     if limit < 1:
         raise InvalidInput("limit", f"must be 1 or more, not {limit}")
     conditions = dict(conditions_of(filter, cursor, dialect))
-    parameters = {"environment": filter.environment, "limit": limit + 1}
+    parameters: rows.Fields = {"environment": filter.environment, "limit": limit + 1}
+    parameters["max_bytes"] = MAX_PAGE_BYTES
     for values in conditions.values():
         parameters |= values
     [found] = yield Trip((Step("find_runs", parameters, tuple(conditions)),), last=True)
-    last = dialect.run_id(found[limit - 1][0]) if len(found) > limit else None
-    return Page(tuple(runs_of(found[:limit], dialect)), last)
+    page = found[:limit]
+    is_cut = len(found) > limit or sum(map(rows.run_row_bytes, found)) >= MAX_PAGE_BYTES
+    last = dialect.run_id(page[-1][0]) if is_cut else None
+    return Page(tuple(runs_of(page, dialect)), last)
 
 
 def conditions_of(

@@ -930,11 +930,13 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
  WHERE runs.id IN (SELECT value FROM json_each(:ids)) AND +runs.finished_at IS NOT NULL;
 
 -- name: find_runs
--- The conditions that apply are added by name, from the queries called `where_…`.
+-- The conditions that apply are added by name, from the queries called `where_…`. The connection
+-- stops reading at the row that reaches `max_bytes`: SQLite would have to read a text to know its
+-- length.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM perdure_runs AS runs
   JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
- WHERE runs.environment = :environment AND {conditions}
+ WHERE runs.environment = :environment AND :max_bytes > 0 AND {conditions}
  ORDER BY runs.id DESC
  LIMIT :limit;
 
