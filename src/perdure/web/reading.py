@@ -19,7 +19,7 @@ from perdure.web.wishes import LONGEST_REASON
 PATIENCE = 30.0
 """Seconds for a whole body."""
 
-MAX_MESSAGE = 1000
+MAX_MESSAGE = 500
 """Characters of what is told about a field that does not fit."""
 
 _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
