@@ -256,10 +256,11 @@ async def test_a_key_that_goes_on_has_a_row_a_minute(shop_app: App) -> None:
 
 async def test_an_order_that_says_too_much_leaves_the_names_of_its_fields(shop_app: App) -> None:
     key = await make_key(shop_app, "operate")
+    tags = {f"tag{number}": "x" * 300 for number in range(64)}
+    body = {"task": "double", "cadence": {"every": 60}, "tags": tags}
     async with Api(App(shop_app.url), LOCAL) as api, client_of(api, key) as client:
-        body = {"action": "cancel", "filter": {"text": "x" * 100_000}}
-        answer = await client.post("/v1/runs:bulk", json=body)
+        answer = await client.put("/v1/schedules/long", json=body)
 
     [row] = await read_audit(shop_app)
-    assert answer.status_code == 200
-    assert row.entry.details == {"too_long": ["action", "filter"]}
+    assert answer.status_code == 422
+    assert row.entry.details == {"too_long": ["cadence", "tags", "task"]}

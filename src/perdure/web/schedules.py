@@ -33,6 +33,7 @@ from perdure.web.wishes import (
     ReasonBody,
     Seconds,
     Tags,
+    Word,
     object_of,
 )
 
@@ -45,10 +46,10 @@ Cause = Annotated[str, Meta(min_length=1, max_length=2000, description="Stays wi
 class CadenceBody(Asked, frozen=True, kw_only=True):
     """When: `cron` (with `tz`, `gap`, `fold`), `every` so many seconds (from `anchor`), or `at`."""
 
-    cron: str | None = None
+    cron: Word | None = None
     every: Seconds | None = None
     at: datetime | None = None
-    tz: str | UnsetType = UNSET
+    tz: Word | UnsetType = UNSET
     gap: Gap | UnsetType = UNSET
     fold: Fold | UnsetType = UNSET
     anchor: datetime | UnsetType = UNSET

@@ -28,7 +28,10 @@ Instant = Annotated[datetime, Meta(tz=True)]
 Seconds = Annotated[float, Meta(ge=0, description="Seconds.")]
 LONGEST_REASON = 2000
 Reason = Annotated[str, Meta(max_length=LONGEST_REASON, description="Kept with what happened.")]
-Tag = Annotated[str, Meta(pattern="^[^=]+=.*$", description="`KEY=VALUE`.")]
+MAX_WORD = 1000
+Word = Annotated[str, Meta(max_length=MAX_WORD)]
+"""What to look for."""
+Tag = Annotated[str, Meta(max_length=MAX_WORD, pattern="^[^=]+=.*$", description="`KEY=VALUE`.")]
 Payload = Annotated[
     msgspec.Raw, Meta(description="Its arguments.", extra_json_schema={"type": "object"})
 ]
@@ -49,20 +52,20 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class RunWords(Asked, frozen=True, kw_only=True):
     """Which runs; what is not given does not matter."""
 
-    status: Annotated[str, Meta(description="A status, or a seed system's word for it.")] | None = (
-        None
-    )
-    task: str | None = None
-    queue: str | None = None
+    status: (
+        Annotated[Word, Meta(description="A status, or a seed system's word for it.")] | None
+    ) = None
+    task: Word | None = None
+    queue: Word | None = None
     tag: Tag | None = None
-    batch_id: str | None = None
-    schedule_id: str | None = None
-    parent_id: str | None = None
+    batch_id: Word | None = None
+    schedule_id: Word | None = None
+    parent_id: Word | None = None
     created_after: Instant | None = None
     created_before: Instant | None = None
-    failure_kind: str | None = None
-    fingerprint: str | None = None
-    text: Annotated[str, Meta(description="Somewhere in task, id or outcome.")] | None = None
+    failure_kind: Word | None = None
+    fingerprint: Word | None = None
+    text: Annotated[Word, Meta(description="Somewhere in task, id or outcome.")] | None = None
 
     @property
     def words(self) -> dict[str, Any]:
@@ -83,10 +86,10 @@ class RunQuery(RunWords, frozen=True, kw_only=True):
 class LetterWords(Asked, frozen=True, kw_only=True):
     """Which dead letters."""
 
-    task: str | None = None
-    queue: str | None = None
-    failure_kind: str | None = None
-    fingerprint: str | None = None
+    task: Word | None = None
+    queue: Word | None = None
+    failure_kind: Word | None = None
+    fingerprint: Word | None = None
 
     @property
     def words(self) -> dict[str, Any]:
