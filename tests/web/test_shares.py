@@ -207,6 +207,38 @@ async def test_a_key_whose_requests_are_all_under_way_is_refused_and_others_are_
     assert [triggered.status_code, after.status_code] == [201, 200]
 
 
+async def test_a_key_that_orders_and_reads_much_at_once_waits_for_itself_only(
+    shop_app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api_module, "MAX_GATED_PER_KEY", 1)
+    greedy = await make_key(shop_app, "read", "operate", "trigger")
+    other = await make_key(shop_app, "read")
+    received, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow_body() -> AsyncIterator[bytes]:
+        yield b"{"
+        received.set()
+        await go_on.wait()
+        yield b"}"
+
+    async with Api(App(shop_app.url), LOCAL) as api, client_of(api, greedy) as client:
+        json = {"content-type": "application/json"}
+        pause = client.post("/v1/queues/numbers/pause", content=slow_body(), headers=json)
+        ordering = asyncio.create_task(pause)
+        await received.wait()
+        reading = asyncio.create_task(client.get("/v1/runs"))
+        served = await client.get("/v1/runs", headers=bearer(other))
+        run = {"task": "double", "payload": {"number": 1}}
+        triggered = await client.post("/v1/runs", json=run)
+        has_waited = not reading.done()
+        go_on.set()
+        answers = [await ordering, await reading]
+
+    assert has_waited
+    assert [served.status_code, triggered.status_code] == [200, 201]
+    assert [answer.status_code for answer in answers] == [200, 200]
+
+
 # The audit log
 
 

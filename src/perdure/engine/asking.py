@@ -90,7 +90,8 @@ class Asking:
     ) -> RunHandle[Any] | Exception:
         try:
             task = self._task(wish.task)
-            payload = await offload(wish.payload_size, self._payload, wish)
+            schema = self._entries[wish.task].payload_schema or {}
+            payload = await offload(wish.payload_size, self._payload, wish, schema)
             queue = wish.options.queue or task.settings.queue
             with self._app.tracing.trigger(wish.task, queue) as span:
                 commit = self._creation(task, wish, payload, actor, batch_id, span.carrier)
@@ -100,9 +101,9 @@ class Asking:
         except PerdureError as error:
             return error
 
-    def _payload(self, wish: Wish) -> msgspec.Raw:
+    def _payload(self, wish: Wish, schema: dict[str, Any]) -> msgspec.Raw:
         """Checked, as it is stored. Raises InvalidInput."""
-        check_payload(wish.task, self._entries[wish.task].payload_schema or {}, wish.payload)
+        check_payload(wish.task, schema, wish.payload)
         return encode_value(dict(wish.payload), limit=self._app.defaults.payload_limit)
 
     def _creation(

@@ -205,7 +205,7 @@ class Api:
             yield
             return
         with self._requests.hold(caller):
-            if not route.is_gated and _has_small_body(headers):
+            if not caller.id or (not route.is_gated and _has_small_body(headers)):
                 yield
                 return
             async with self._gates.hold(caller.id):

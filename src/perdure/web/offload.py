@@ -72,8 +72,11 @@ def slices(items: Iterable[S]) -> Iterator[tuple[int, list[S]]]:
 
 
 def json_size(value: Any) -> int:
-    """Bytes of its JSON, to know whether it is large."""
-    return len(msgspec.json.encode(value))
+    """Bytes of its JSON, to know whether it is large. What has no JSON counts as large."""
+    try:
+        return len(msgspec.json.encode(value))
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+        return MAX_INLINE_BYTES + 1
 
 
 def cut_page(items: Sequence[S]) -> Sequence[S]:
