@@ -14,8 +14,10 @@ import pytest_asyncio
 
 from perdure import App
 from perdure.engine.redaction import Redaction
-from perdure.storage.protocol import RunFilter
+from perdure.storage import reading, rows
+from perdure.storage.protocol import RecordedEvent, RunFilter
 from perdure.storage.reading import MAX_PAGE_BYTES
+from perdure.storage.steps import Rows
 from perdure.web import manifests, offload
 from perdure.web.api import LOCAL, Api
 from perdure.web.offload import MAX_INLINE_BYTES, SLICE_BYTES, Offload, cut_page, json_size, slices
@@ -269,6 +271,32 @@ async def test_a_history_is_told_in_pages(app: App, client: httpx.AsyncClient) -
     sequences = [event["sequence"] for event in (*first["items"], *rest["items"])]
     assert sequences == [1, 2, 3, 4, 5]
     assert (first["cursor"], rest["cursor"]) == ("2", None)
+
+
+async def test_a_long_history_is_decoded_a_page_at_a_time(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+    decode = rows.recorded
+
+    def count_decoded(found: Rows) -> list[RecordedEvent]:
+        decoded.append(len(found))
+        return decode(found)
+
+    monkeypatch.setattr(reading, "HISTORY_PAGE", 2)
+    monkeypatch.setattr(rows, "recorded", count_decoded)
+    run = await app.tasks["keep"].trigger("a")
+    for _ in range(2):
+        await app.runs.pause(run.id)
+        await app.runs.resume(run.id)
+    decoded.clear()
+
+    events = await app.storage.events(run.id)
+    later = await app.storage.events(run.id, after=3)
+
+    assert [event.sequence for event in events] == [1, 2, 3, 4, 5]
+    assert [event.sequence for event in later] == [4, 5]
+    assert max(decoded) == 2
 
 
 def test_a_page_of_an_answer_ends_before_it_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,9 @@ from perdure.telemetry import table
 MAX_PAGE_BYTES = 8 * 1024 * 1024
 """A page of runs ends with the run that reaches this size. Payloads and results count."""
 
+HISTORY_PAGE = 1000
+"""Commits that are read and decoded at once: a run may have any number of them."""
+
 
 def read_time(dialect: Dialect) -> Operation[datetime]:
     [[[now]]] = yield last_trip(Step("read_time"))
@@ -51,11 +54,16 @@ def leases_of(worker_id: str, dialect: Dialect) -> Operation[list[Run]]:
     return sorted(runs_of(found, dialect), key=lambda run: run.id)
 
 
-def read_events(run_id: str, after: int, dialect: Dialect) -> Operation[list[RecordedEvent]]:
+def read_events(
+    run_id: str, after: int, dialect: Dialect
+) -> Operation[tuple[list[RecordedEvent], bool]]:
+    """Events of the commits whose first event comes after this sequence, a page of them; and
+    whether there may be more."""
     if not is_run_id(run_id):
-        return []
-    [found] = yield last_trip(Step("read_history", {"run_id": dialect.key(run_id)}))
-    return [event for event in rows.recorded(found) if event.sequence > after]
+        return [], False
+    wanted = {"run_id": dialect.key(run_id), "after": after, "limit": HISTORY_PAGE}
+    [found] = yield last_trip(Step("read_history", wanted))
+    return rows.recorded(found), len(found) == HISTORY_PAGE
 
 
 def find_runs(

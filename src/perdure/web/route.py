@@ -87,7 +87,7 @@ class Call:
         """The function's result. It leaves the event loop if it works on many bytes."""
         return await self.api.offload.run(self.caller.id, size, function, *arguments)
 
-    async def show(self, function: Callable[[S], T], items: Iterable[S]) -> list[T]:
+    async def offload_each(self, function: Callable[[S], T], items: Iterable[S]) -> list[T]:
         """What `function` makes of each item. Large ones are worked on off the event loop."""
         return await self.api.offload.map(self.caller.id, function, items)
 

@@ -72,7 +72,7 @@ async def trigger_run(call: Call, body: TriggerBody) -> Triggered:
 
 async def trigger_batch(call: Call, body: BatchBody) -> Batch:
     batch_id = f"batch_{call.app.ids.token()}"
-    wishes = await call.show(partial(_wish, call), body.runs)
+    wishes = await call.offload_each(partial(_wish, call), body.runs)
     made = await call.at.asking.ask_all(wishes, client(call), batch_id, call.offload)
     return Batch(batch_id, [_item(call, it) for it in made])
 
@@ -82,7 +82,7 @@ async def trigger_batch(call: Call, body: BatchBody) -> Batch:
 
 async def list_runs(call: Call, query: RunQuery) -> Items[RunSummary]:
     page = await call.app.runs.list(limit=query.limit, cursor=query.cursor, **query.words)
-    return Items(await call.show(call.at.view.summary, page.runs), page.cursor)
+    return Items(await call.offload_each(call.at.view.summary, page.runs), page.cursor)
 
 
 async def get_run(call: Call) -> RunView:
@@ -93,7 +93,7 @@ async def list_events(call: Call, query: EventQuery) -> Items[EventView]:
     found = await call.app.runs.events(call.run, after=query.after)
     page = cut_page(found[: query.limit])
     cursor = str(page[-1].sequence) if len(page) < len(found) else None
-    return Items(await call.show(call.at.view.event, page), cursor)
+    return Items(await call.offload_each(call.at.view.event, page), cursor)
 
 
 async def list_attempts(call: Call, query: AttemptQuery) -> Items[AttemptView]:
@@ -101,14 +101,16 @@ async def list_attempts(call: Call, query: AttemptQuery) -> Items[AttemptView]:
     found = [attempt for attempt in attempts if attempt.number > query.after]
     page = cut_page(found[: query.limit])
     cursor = str(page[-1].number) if len(page) < len(found) else None
-    return Items(await call.show(call.at.view.attempt, page), cursor)
+    return Items(await call.offload_each(call.at.view.attempt, page), cursor)
 
 
 async def list_logs(call: Call, query: LogQuery) -> Items[LogLineView]:
     lines = await call.app.runs.logs(call.run, after=query.after, limit=query.limit)
     page = cut_page(lines)
     is_all = len(page) == len(lines) and len(lines) < query.limit
-    return Items(await call.show(call.at.view.line, page), None if is_all else page[-1].cursor)
+    return Items(
+        await call.offload_each(call.at.view.line, page), None if is_all else page[-1].cursor
+    )
 
 
 async def explain_run(call: Call) -> WhyView:
@@ -187,7 +189,7 @@ def _arguments(call: Call, body: AgainBody) -> dict[str, Any] | None:
 
 async def _tagged(call: Call, run: Run) -> RunView:
     call.headers["ETag"] = f'"{run.sequence}"'
-    return (await call.show(call.at.view.run, [run]))[0]
+    return (await call.offload_each(call.at.view.run, [run]))[0]
 
 
 def made_of(call: Call, made: RunHandle[Any]) -> Triggered:

@@ -199,7 +199,7 @@ class BackfillView(msgspec.Struct, frozen=True):
 async def list_schedules(call: Call, query: ScheduleQuery) -> Items[ScheduleView]:
     found, cursor = await _read_schedules(call, query)
     wanted = [schedule for schedule in found if query.deleted or schedule.deleted is None]
-    return Items(await call.show(partial(_view, call), wanted), cursor)
+    return Items(await call.offload_each(partial(_view, call), wanted), cursor)
 
 
 async def _read_schedules(call: Call, query: ScheduleQuery) -> tuple[list[Schedule], str | None]:
@@ -287,7 +287,9 @@ async def list_occurrences(call: Call, query: OccurrenceQuery) -> OccurrencesVie
     found = await call.app.schedules.occurrences(
         _name(call), query.start, query.end, limit=query.limit
     )
-    return OccurrencesView(await call.show(call.at.view.summary, found.runs), list(found.spans))
+    return OccurrencesView(
+        await call.offload_each(call.at.view.summary, found.runs), list(found.spans)
+    )
 
 
 async def explain_schedule(call: Call, query: MomentQuery) -> ExplanationView:
@@ -301,7 +303,7 @@ def _name(call: Call) -> str:
 
 
 async def _show(call: Call, schedule: Schedule) -> ScheduleView:
-    return (await call.show(partial(_view, call), [schedule]))[0]
+    return (await call.offload_each(partial(_view, call), [schedule]))[0]
 
 
 def _view(call: Call, schedule: Schedule) -> ScheduleView:

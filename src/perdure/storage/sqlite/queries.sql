@@ -987,8 +987,9 @@ runs.fingerprint = :fingerprint;
 -- name: read_history
 SELECT first_sequence, events
   FROM perdure_history
- WHERE run_id = :run_id
- ORDER BY first_sequence;
+ WHERE run_id = :run_id AND first_sequence > :after
+ ORDER BY first_sequence
+ LIMIT :limit;
 
 -- name: count_runs
 SELECT queue, status, count(*)
