@@ -219,6 +219,7 @@ async def test_an_order_about_nothing_ends_well_at_once(
 async def test_an_order_is_by_whoever_created_its_run_whatever_its_payload_says(
     shop_app: App,
 ) -> None:
+    define_bulk(shop_app)
     run = await shop_app.tasks["double"].trigger(1)
     forged = Order(
         action=Action.CANCEL,
