@@ -6,12 +6,14 @@ which of them cannot, and why.
 
 import asyncio
 import secrets
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from database_pool import DatabasePool
 from perdure.engine.clock import SystemClock
 from perdure.storage import open_storage
 from perdure.storage.protocol import Storage
@@ -50,11 +52,19 @@ def http_storage_url(hall: Hall, sqlite_storage_url: str) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file to copy: cheaper than migrating each test's own."""
+    path = tmp_path_factory.mktemp("template") / "runs.db"
+    asyncio.run(_migrate(f"sqlite:///{path}"))
+    assert [file.name for file in path.parent.iterdir()] == [path.name]  # all of it is in the file
+    return path
+
+
 @pytest.fixture
-def sqlite_storage_url(tmp_path: Path) -> str:
-    url = f"sqlite:///{tmp_path / 'runs.db'}"
-    asyncio.run(_migrate(url))
-    return url
+def sqlite_storage_url(sqlite_template: Path, tmp_path: Path) -> str:
+    copied = shutil.copyfile(sqlite_template, tmp_path / "runs.db")
+    return f"sqlite:///{copied}"
 
 
 @pytest.fixture(scope="session")
@@ -66,11 +76,20 @@ def postgres_template(postgres_server: PostgresServer) -> Iterator[str]:
     postgres_server.drop_database(name)
 
 
+@pytest.fixture(scope="session")
+def postgres_pool(
+    postgres_server: PostgresServer, postgres_template: str
+) -> Iterator[DatabasePool]:
+    pool = DatabasePool(postgres_server, postgres_template)
+    yield pool
+    pool.close()
+
+
 @pytest.fixture
-def postgres_storage_url(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    name = f"perdure_test_{secrets.token_hex(6)}"
-    yield postgres_server.create_database(name, template=postgres_template)
-    postgres_server.drop_database(name)
+def postgres_storage_url(postgres_pool: DatabasePool) -> Iterator[str]:
+    name = postgres_pool.take()
+    yield postgres_pool.url(name)
+    postgres_pool.give_back(name)
 
 
 @pytest_asyncio.fixture
