@@ -6,10 +6,22 @@ PY := .venv/bin/python
 STAMP := .venv/.ready-$(shell printf '%s' "$(CURDIR)" | cksum | cut -d' ' -f1)
 TYPED := src tests $(wildcard benchmarks examples scripts)
 
-.PHONY: help test check demo bench docs format clean
+# One short test file for each layer, beside those of the core.
+SMOKE := tests/storage/test_conformance_reading.py tests/engine/test_facade.py \
+  tests/engine/test_results.py tests/web/test_openapi.py tests/web/test_api_schedules.py \
+  tests/cli/test_run_commands.py tests/testing/test_kit_determinism.py tests/telemetry \
+  tests/prove
+# More processes than cores, because many tests wait for other processes.
+CORES := $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))' 2>/dev/null || echo 2)
+SPREAD := --dist worksteal -n $(CORES)
+SPREAD_WIDELY := --dist worksteal -n $(shell expr $(CORES) + $(CORES) / 2 + 1)
+
+.PHONY: help quick test prove check demo bench docs format clean
 
 help:
-	@echo "make test     everything that must pass before a change lands"
+	@echo "make quick    lint, types, imports, the core and a smoke test of each layer (a minute)"
+	@echo "make test     everything that must pass before a change lands (8 minutes on two cores)"
+	@echo "make prove    list the long campaigns; CAMPAIGN=name runs one, or continues it"
 	@echo "make check    only lint, types and imports (seconds)"
 	@echo "make demo     watch one run live through a crash"
 	@echo "make bench    measure Perdure beside its peers (BENCH=--quick: a minute or two)"
@@ -17,10 +29,17 @@ help:
 	@echo "make format   let ruff arrange the code"
 	@echo "make clean    remove .venv and every cache"
 
+quick: check
+	@PERDURE_HYPOTHESIS_PROFILE=quick $(PY) -m pytest -q $(SPREAD) tests/core $(SMOKE)
+
+# The core alone, because tracing its branches would slow down everything else.
 test: check
-	@$(PY) -m pytest -q --cov --cov-report=term tests/core
-	@$(PY) -m pytest -q -n auto --maxprocesses 4 --dist loadfile --ignore=tests/core --ignore=tests/system
-	@$(PY) -m pytest -q tests/system
+	@$(PY) -m pytest -q $(SPREAD) --cov --cov-report=term tests/core
+	@$(PY) -m pytest -q $(SPREAD_WIDELY) --ignore=tests/core
+
+prove: $(STAMP)
+	@PYTHONPATH=tests $(PY) -m prove $(CAMPAIGN) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(SIZE),--size $(SIZE)) $(if $(DATABASE),--database $(DATABASE)) $(if $(FRESH),--fresh)
 
 check: $(STAMP)
 	@$(PY) -m ruff format --check --quiet . || { echo "Not formatted. Run: make format"; exit 1; }
@@ -43,7 +62,7 @@ format: $(STAMP)
 	@$(PY) -m ruff check --fix .
 
 clean:
-	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage dist
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .prove dist
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Debian without python3-venv cannot put pip into a venv; its own pip can install into one.

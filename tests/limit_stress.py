@@ -1,6 +1,6 @@
 """Many claimers on narrow limits, some of them killed: was one ever exceeded, was a run left over?
 
-    python tests/limit_stress.py --seconds 60 --adapter sqlite|postgres
+    make prove CAMPAIGN=limits
 
 16 claimers in 4 processes serve three tasks whose keys may hold 1, 2 and 7 leases, over 50 keys.
 Now and then a process is killed with SIGKILL, in the middle of whatever it does, and another one
@@ -11,20 +11,17 @@ ever held is read from the histories. Ends with 1 if anything was exceeded, or h
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 
 from gates import Watch, busiest
 from ledger import mismatches
@@ -38,7 +35,6 @@ from perdure.engine.clock import SystemClock
 from perdure.errors import StorageUnavailable
 from perdure.storage import Storage, open_storage
 from perdure.storage.protocol import RecordedEvent
-from perdure.testing.postgres import PrivatePostgres
 from storage_kit import a_limit, new_run, request, step, success
 
 SIZES = {"one": 1, "two": 2, "seven": 7}
@@ -140,16 +136,17 @@ class Sampler:
 class Crowd:
     """The processes of claimers."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, chance: random.Random) -> None:
         self._url = url
+        self._random = chance
         self._processes = [self._start() for _ in range(PROCESSES)]
 
     def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen([sys.executable, __file__, "--serve", self._url])
+        return subprocess.Popen([sys.executable, __file__, self._url])
 
     def kill_one(self) -> None:
         """And start another in its place."""
-        index = random.randrange(PROCESSES)
+        index = self._random.randrange(PROCESSES)
         self._processes[index].kill()
         self._processes[index].wait()
         self._processes[index] = self._start()
@@ -163,8 +160,9 @@ class Crowd:
 class Feeder:
     """Keeps runs of all keys waiting, and takes back what the dead have held."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, chance: random.Random) -> None:
         self._storage = storage
+        self._random = chance
         self.runs = 0
 
     async def open_runs(self) -> int:
@@ -174,7 +172,7 @@ class Feeder:
     async def feed(self) -> None:
         while True:
             if await self.open_runs() < BACKLOG:
-                batch = [_wanted(random.choice(TASKS)) for _ in range(200)]
+                batch = [_wanted(self._random) for _ in range(200)]
                 await self._storage.commit(batch)
                 self.runs += len(batch)
             await asyncio.sleep(0.05)
@@ -189,28 +187,36 @@ class Feeder:
             await asyncio.sleep(0.25)
 
 
-def _wanted(task: str) -> Commit:
+def _wanted(chance: random.Random) -> Commit:
     """A run of any key; of the widest limit, some keys have much more to do than others."""
-    key = int(KEYS * random.random() ** (3 if task == "seven" else 1))
-    priority = random.randrange(3)
+    task = chance.choice(TASKS)
+    key = int(KEYS * chance.random() ** (3 if task == "seven" else 1))
+    priority = chance.randrange(3)
     return new_run(task=task, concurrency_key=f"key-{key:02}", priority=priority, policy=POLICY)
 
 
-async def stress(url: str, seconds: float, every: float = 1.5) -> Verdict:
-    """Feed and kill for so many seconds, then let everything end, and judge."""
-    verdict = Verdict()
+async def stress(
+    url: str,
+    kills: int,
+    *,
+    seed: int,
+    every: float = 1.5,
+    report: Callable[[int], None] = lambda kills: None,
+) -> Verdict:
+    """Feed and kill so many processes, then let everything end, and judge."""
+    verdict, chance = Verdict(), random.Random(seed)
     async with _storage(url) as storage:
         await storage.put_limits(LIMITS)
-        feeder, crowd = Feeder(storage), Crowd(url)
+        feeder, crowd = Feeder(storage, chance), Crowd(url, chance)
         try:
             with Sampler(url, verdict):
                 maintaining = asyncio.create_task(feeder.maintain())
                 feeding = asyncio.create_task(feeder.feed())
-                end = asyncio.get_running_loop().time() + seconds
-                while asyncio.get_running_loop().time() < end:
-                    await asyncio.sleep(random.uniform(0.3, 1.7) * every)
+                while verdict.kills < kills:
+                    await asyncio.sleep(chance.uniform(0.3, 1.7) * every)
                     crowd.kill_one()
                     verdict.kills += 1
+                    report(verdict.kills)
                 await _cancelled(feeding)
                 verdict.unfinished = await _drain(feeder)
                 await _cancelled(maintaining)
@@ -270,30 +276,5 @@ async def _storage(url: str) -> AsyncIterator[Storage]:
         await storage.close()
 
 
-@contextmanager
-def _database(adapter: str) -> Iterator[str]:
-    if adapter == "postgres":
-        with PrivatePostgres.start(durable=True) as server:
-            yield server.create_database("limit_stress")
-        return
-    with tempfile.TemporaryDirectory() as directory:
-        yield f"sqlite:///{Path(directory) / 'stress.db'}"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Stress limits; see the top of this file.")
-    parser.add_argument("--adapter", choices=["sqlite", "postgres"], default="sqlite")
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--serve", metavar="URL", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.serve:
-        asyncio.run(serve(chosen.serve))
-        return 0
-    with _database(chosen.adapter) as url:
-        verdict = asyncio.run(stress(url, chosen.seconds))
-    print(f"{chosen.adapter}: {verdict}", flush=True)
-    return 0 if verdict.is_clean else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    asyncio.run(serve(sys.argv[1]))

@@ -1,6 +1,6 @@
 """Five scheduler processes, a time every second, some of them killed: was one missed or doubled?
 
-    python tests/schedule_stress.py --seconds 120 --adapter sqlite|postgres
+    make prove CAMPAIGN=schedules
 
 Every few seconds one of the `perdure scheduler` processes is killed with SIGKILL, or stopped for a
 while and let go on, in the middle of whatever it does; a killed one is replaced. Nobody executes
@@ -10,32 +10,25 @@ was made twice, or before its time.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from perdure import App, cron
 from perdure.core.invariants import check_occurrences
 from perdure.core.run import Run
 from perdure.core.schedule import Cron, Schedule, is_own_occurrence
-from perdure.engine.clock import SystemClock
-from perdure.storage import open_storage
-from perdure.testing.postgres import PrivatePostgres
 
 PROCESSES = 5
 PAUSE = 2.5
-LATE = timedelta(seconds=30)
+LATE = timedelta(seconds=60)
 """So long after the end the last times may be decided."""
 PAGE = 1000
 
@@ -71,20 +64,21 @@ class Verdict:
 class Crowd:
     """Scheduler processes."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, chance: random.Random) -> None:
         self._url = url
+        self._random = chance
         self._processes = [self._start() for _ in range(PROCESSES)]
 
     def kill_one(self) -> None:
-        place = random.randrange(PROCESSES)
+        place = self._random.randrange(PROCESSES)
         self._processes[place].kill()
         self._processes[place].wait()
         self._processes[place] = self._start()
 
     async def pause_one(self) -> None:
-        process = random.choice(self._processes)
+        process = self._random.choice(self._processes)
         process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(random.uniform(0.1, PAUSE))
+        await asyncio.sleep(self._random.uniform(0.1, PAUSE))
         process.send_signal(signal.SIGCONT)
 
     def dismiss(self) -> None:
@@ -98,19 +92,21 @@ class Crowd:
         return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, env=os.environ)
 
 
-async def stress(url: str, seconds: float, every: float = 4.0) -> Verdict:
+async def stress(url: str, seconds: float, *, seed: int, every: float = 4.0) -> Verdict:
     """A time every second for so long, and something happens to a scheduler every few."""
-    verdict = Verdict()
+    verdict, chance = Verdict(), random.Random(seed)
     app = App(url)
     app.task(name="tick")(_nothing)
     async with app:
-        crowd = Crowd(url)
+        crowd = Crowd(url, chance)
         try:
             start = await app.storage.now() + timedelta(seconds=3)
             end = start + timedelta(seconds=seconds)
             each_second = cron("* * * * * *", start=start, end=end)
             await app.schedules.create("tick", each_second, "tick", misfire="catch_up")
-            await _trouble(app, crowd, end, every, verdict)
+            while await app.storage.now() < end:
+                await asyncio.sleep(chance.uniform(0.3, 1.7) * every)
+                await _disturb(crowd, chance, verdict)
             schedule = await _decided(app, end)
         finally:
             crowd.dismiss()
@@ -121,15 +117,13 @@ async def stress(url: str, seconds: float, every: float = 4.0) -> Verdict:
 async def _nothing() -> None: ...
 
 
-async def _trouble(app: App, crowd: Crowd, end: datetime, every: float, verdict: Verdict) -> None:
-    while await app.storage.now() < end:
-        await asyncio.sleep(random.uniform(0.3, 1.7) * every)
-        if random.random() < 0.6:
-            crowd.kill_one()
-            verdict.kills += 1
-        else:
-            await crowd.pause_one()
-            verdict.pauses += 1
+async def _disturb(crowd: Crowd, chance: random.Random, verdict: Verdict) -> None:
+    if chance.random() < 0.6:
+        crowd.kill_one()
+        verdict.kills += 1
+    else:
+        await crowd.pause_one()
+        verdict.pauses += 1
 
 
 async def _decided(app: App, end: datetime) -> Schedule:
@@ -170,38 +164,3 @@ async def _runs(app: App) -> AsyncIterator[Run]:
         if page.cursor is None:
             return
         cursor = page.cursor
-
-
-@contextmanager
-def _database(adapter: str) -> Iterator[str]:
-    if adapter == "postgres":
-        with PrivatePostgres.start(durable=True) as server:
-            url = server.create_database("schedule_stress")
-            asyncio.run(_migrate(url))
-            yield url
-        return
-    with tempfile.TemporaryDirectory() as directory:
-        url = f"sqlite:///{Path(directory) / 'stress.db'}"
-        asyncio.run(_migrate(url))
-        yield url
-
-
-async def _migrate(url: str) -> None:
-    storage = open_storage(url, SystemClock())
-    await storage.migrate()
-    await storage.close()
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Stress schedulers; see the top of this file.")
-    parser.add_argument("--adapter", choices=["sqlite", "postgres"], default="postgres")
-    parser.add_argument("--seconds", type=float, default=120.0)
-    chosen = parser.parse_args()
-    with _database(chosen.adapter) as url:
-        verdict = asyncio.run(stress(url, chosen.seconds))
-    print(f"{chosen.adapter}: {verdict}", flush=True)
-    return 0 if verdict.is_clean else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

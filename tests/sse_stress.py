@@ -1,5 +1,4 @@
-"""Many streams and many writers on one server: `python tests/sse_stress.py --streams 1000
---writers 200 --seconds 60 --rounds 3`.
+"""Many streams and many writers on one server: `make prove CAMPAIGN=streams`.
 
 Every stream must be told of every run, once; every write must be answered with 201; and the
 server's memory must not grow from round to round, each with streams and writers of its own, but
@@ -8,11 +7,8 @@ for SQLite's page cache. Speaks HTTP by itself, so that a thousand clients cost 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
-import sys
-import tempfile
 from pathlib import Path
 
 import msgspec
@@ -80,11 +76,10 @@ class Listener:
         self._rest = data[-13:] if b"event: change\n" not in data[-13:] else b""
 
 
-async def write(host: str, port: int, report: Report, until: float, number: int) -> None:
+async def write(host: str, port: int, report: Report, writes: int, number: int) -> None:
     reader, writer = await asyncio.open_connection(host, port)
-    loop = asyncio.get_running_loop()
     try:
-        while loop.time() < until:
+        for _ in range(writes):
             body = json.dumps({"task": "double", "payload": {"number": number}}).encode()
             writer.write(_request("POST", "/v1/runs", host, port, body))
             head = await reader.readuntil(b"\r\n\r\n")
@@ -102,7 +97,8 @@ def _request(method: str, path: str, host: str, port: int, body: bytes = b"") ->
     return f"{head}content-type: application/json\r\n\r\n".encode() + body
 
 
-async def stress(server: Server, streams: int, writers: int, seconds: float) -> Report:
+async def stress(server: Server, streams: int, writers: int, writes: int) -> Report:
+    """Let each writer create so many runs, and each stream listen."""
     report = Report(streams, writers)
     host, port = server.address.removeprefix("http://").split(":")
     place = (host, int(port))
@@ -112,8 +108,7 @@ async def stress(server: Server, streams: int, writers: int, seconds: float) -> 
         await asyncio.gather(*(listener.is_ready.wait() for listener in listeners))
     began = asyncio.get_running_loop().time()
     writing = [
-        asyncio.create_task(write(*place, report, began + seconds, number))
-        for number in range(writers)
+        asyncio.create_task(write(*place, report, writes, number)) for number in range(writers)
     ]
     await asyncio.gather(*writing)
     report.seconds = asyncio.get_running_loop().time() - began
@@ -142,14 +137,13 @@ async def _introduce(url: str) -> None:
 
 
 def run(
-    directory: Path, streams: int, writers: int, seconds: float, url: str | None, rounds: int = 1
+    directory: Path, streams: int, writers: int, writes: int, url: str, rounds: int
 ) -> list[Report]:
+    """Serve a migrated database and stress the server so many times."""
     _allow_many_files()
-    url = url or f"sqlite:///{directory / 'runs.db'}"
     asyncio.run(_introduce(url))
     with serving(url, directory, "--rate", "none") as server:
-        print(json.dumps({"memory_at_start": server.memory}))
-        return [asyncio.run(stress(server, streams, writers, seconds)) for _ in range(rounds)]
+        return [asyncio.run(stress(server, streams, writers, writes)) for _ in range(rounds)]
 
 
 def _allow_many_files() -> None:
@@ -157,22 +151,3 @@ def _allow_many_files() -> None:
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--streams", type=int, default=1000)
-    parser.add_argument("--writers", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--url", help="another database than a file of its own")
-    chosen = vars(parser.parse_args())
-    with tempfile.TemporaryDirectory() as directory:
-        reports = run(Path(directory), **chosen)
-    for report in reports:
-        print(json.dumps(msgspec.to_builtins(report)))
-    return 0 if all(it.is_fine for it in reports) and not has_grown(reports) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

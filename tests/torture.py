@@ -1,6 +1,6 @@
 """Kills real workers under load and counts what was lost: nothing, or the campaign fails.
 
-    python tests/torture.py --adapter sqlite --kills 200
+    make prove CAMPAIGN=torture
 
 A client triggers a mix of tasks and remembers what was acknowledged. Meanwhile workers are killed
 with SIGKILL: mostly one at random, while maintenance lives elsewhere; now and then all of them
@@ -9,17 +9,11 @@ at once, maintenance included.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import importlib.util
 import os
 import random
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +22,6 @@ from fleet import HERE, Fleet, WorkerProcess
 from ledger import Findings, Ledger, Recovery, insist
 from perdure.core.run import Run
 from perdure.errors import NotAllowed, RunCancelled, RunFailed, StorageUnavailable
-from perdure.testing.postgres import PrivatePostgres
 
 WORKERS = 4
 SLACK = 2.0
@@ -79,7 +72,15 @@ class Verdict:
     def is_clean(self) -> bool:
         found = self.found
         troubles = (found.lost, found.double_completed, found.stuck, found.wrong)
-        return not (any(troubles) or self.mismatch or self.too_slow or self.wrongly_recovered)
+        return not (any(troubles) or self.mismatch)
+
+    @property
+    def is_timely(self) -> bool:
+        """Whether leases were recovered in time, and only leases of killed workers.
+
+        Both depend on how busy the machine is: a worker without CPU cannot renew its leases.
+        """
+        return not (self.too_slow or self.wrongly_recovered)
 
 
 def load_app(url: str, **settings: object) -> Any:
@@ -166,9 +167,10 @@ class Load:
 class Campaign:
     """One plan on one database."""
 
-    def __init__(self, url: str, fleet: Fleet, plan: Plan) -> None:
+    def __init__(self, url: str, fleet: Fleet, plan: Plan, report: Callable[[int], None]) -> None:
         self._fleet = fleet
         self._plan = plan
+        self._report = report
         self._random = random.Random(plan.seed)
         self._module = load_app(url, lease_ttl=plan.ttl)
         self._bounds: dict[str, float] = {}
@@ -227,6 +229,7 @@ class Campaign:
         worker.kill()
         assert worker.worker_id is not None
         self._bounds[worker.worker_id] = bound
+        self._report(len(self._bounds))
 
     async def _judge(self, ledger: Ledger) -> Verdict:
         found = await ledger.check()
@@ -257,50 +260,17 @@ class Campaign:
                 verdict.slowest_claim = max(verdict.slowest_claim, claimed)
 
 
-def torture(url: str, directory: Path, plan: Plan) -> Verdict:
+def make_plan(kills: int, ttl: float, seed: int) -> Plan:
+    """Kill so many workers, some of them all at once."""
+    # A massacre kills five, and takes as long as a dozen single kills.
+    massacres = kills // 25
+    single = max(kills - massacres * (WORKERS + 1), 0)
+    return Plan(single, massacres, ttl, seed)
+
+
+def torture(
+    url: str, directory: Path, plan: Plan, report: Callable[[int], None] = lambda kills: None
+) -> Verdict:
     """Play a plan; the workers' logs stay in `directory`."""
     with Fleet(directory, url, lease_ttl=plan.ttl) as fleet:
-        return asyncio.run(Campaign(url, fleet, plan).run())
-
-
-@contextmanager
-def _database(adapter: str, directory: Path) -> Iterator[str]:
-    if adapter == "sqlite":
-        yield f"sqlite:///{directory / 'torture.db'}"
-        return
-    with PrivatePostgres.start() as server:
-        yield server.create_database("torture")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--adapter", choices=("sqlite", "postgres"), default="sqlite")
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--ttl", type=float, default=3.0)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    options = parser.parse_args()
-    # A massacre kills five, and takes as long as a dozen single kills.
-    massacres = options.kills // 25
-    single = max(options.kills - massacres * (WORKERS + 1), 0)
-    plan = Plan(single, massacres, options.ttl, options.seed)
-    directory = Path(tempfile.mkdtemp(prefix="perdure-torture-"))
-    print(f"adapter={options.adapter} seed={plan.seed} ttl={plan.ttl} logs={directory}", flush=True)
-    began = time.monotonic()
-    with _database(options.adapter, directory) as url:
-        _migrate(url)
-        verdict = torture(url, directory, plan)
-    print(verdict)
-    print(f"{'clean' if verdict.is_clean else 'NOT CLEAN'} after {time.monotonic() - began:.0f} s")
-    verdict.found.recoveries.clear()
-    if not verdict.is_clean:
-        print(verdict.too_slow, verdict.wrongly_recovered, verdict.found, file=sys.stderr)
-    return 0 if verdict.is_clean else 1
-
-
-def _migrate(url: str) -> None:
-    command = [sys.executable, "-m", "perdure", "migrate", "--url", url]
-    subprocess.run(command, check=True, capture_output=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        return asyncio.run(Campaign(url, fleet, plan, report).run())

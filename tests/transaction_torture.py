@@ -1,6 +1,6 @@
 """Kills workers at every point around the COMMIT of `ctx.transaction()`.
 
-    python tests/transaction_torture.py --kills 500 --adapter postgres
+    make prove CAMPAIGN=transactions
 
 Each life is a process of its own that executes transactional runs until it dies with SIGKILL:
 by its own hand at a named point (see POINTS), or by its parent's at a random moment. After each
@@ -10,21 +10,17 @@ together, or none of them; and in the end every run has succeeded, with one effe
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import random
 import signal
 import sqlite3
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, TypeVar
 
 import psycopg
@@ -36,7 +32,6 @@ from perdure.engine.defaults import Defaults
 from perdure.storage import Storage, open_storage
 from perdure.storage.steps import Operation
 from perdure.storage.transacting import Transaction, Transactions
-from perdure.testing.postgres import PrivatePostgres
 
 T = TypeVar("T")
 
@@ -209,8 +204,9 @@ class Campaign:
     """Everything here happens between two lives: no thread and no connection stays open, so
     that a fork inherits none."""
 
-    def __init__(self, url: str, seed: int) -> None:
+    def __init__(self, url: str, seed: int, report: Callable[[int], None]) -> None:
         self._url = url
+        self._report = report
         self._random = random.Random(seed)
         self._verdict = Verdict()
         is_sqlite = url.startswith("sqlite")
@@ -227,6 +223,7 @@ class Campaign:
             point = POINTS[self._verdict.kills.total() % len(POINTS)]
             if self._live_and_die(point):
                 self._verdict.kills[point] += 1
+                self._report(self._verdict.kills.total())
             self._look()
         os.kill(keeper, signal.SIGKILL)
         os.waitpid(keeper, 0)
@@ -319,38 +316,13 @@ class Campaign:
             os._exit(1)
 
 
-@contextmanager
-def _database(adapter: str, directory: Path) -> Iterator[str]:
-    if adapter == "sqlite":
-        yield f"sqlite:///{directory / 'torture.db'}"
-        return
-    with PrivatePostgres.start() as server:
-        yield server.create_database("torture")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--adapter", choices=("sqlite", "postgres"), default="sqlite")
-    parser.add_argument("--kills", type=int, default=500)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    options = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="perdure-torture-"))
-    print(f"adapter={options.adapter} seed={options.seed}", flush=True)
-    began = time.monotonic()
-    with _database(options.adapter, directory) as url:
-        asyncio.run(_migrate(url))
-        verdict = Campaign(url, options.seed).run(options.kills)
-    for point, number in verdict.kills.items():
-        print(f"{number:6} {point}")
-    print(f"{verdict} after {time.monotonic() - began:.0f} s")
-    return 0 if verdict.is_clean else 1
-
-
-async def _migrate(url: str) -> None:
-    storage = open_storage(url, SystemClock())
-    await storage.migrate()
-    await storage.close()
+def torture(
+    url: str, kills: int, seed: int, report: Callable[[int], None] = lambda kills: None
+) -> Verdict:
+    """Kill so many workers on a migrated database. Forks: this process may have no threads."""
+    return Campaign(url, seed, report).run(kills)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    _, address, number_of_kills, first_seed = sys.argv
+    print(torture(address, int(number_of_kills), int(first_seed)))

@@ -26,6 +26,7 @@ def cpu_seconds(command: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+@pytest.mark.timed
 def test_help_is_quick_because_nothing_is_imported_for_it() -> None:
     assert min(cpu_seconds([*PERDURE, "--help"]) for _ in range(3)) < 0.2
 

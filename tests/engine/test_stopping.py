@@ -25,8 +25,9 @@ from perdure.errors import RunFailed
 
 SOON = timedelta(milliseconds=100)
 AT_ONCE = timedelta(0)
-QUICK = Defaults(poll=SOON, drain_deadline=SOON)
-"""Grace and giving up are as long as ever: a stop must not wait for them."""
+MINUTE = timedelta(minutes=1)
+QUICK = Defaults(poll=SOON, drain_deadline=SOON, cancel_grace=MINUTE, abandon_after=10 * MINUTE)
+"""Grace and giving up are long: a stop must not wait for them."""
 
 
 @pytest_asyncio.fixture
@@ -52,8 +53,8 @@ async def assert_handed_over(app: App, run: RunHandle[Any]) -> None:
 
 
 async def stop_quickly(worker: WorkerHost, drain: timedelta = SOON) -> None:
-    """Within 2 s of the deadline, whatever the handlers do."""
-    async with asyncio.timeout((drain + timedelta(seconds=2)).total_seconds()):
+    """Before the grace of handlers is over, whatever they do."""
+    async with asyncio.timeout((drain + QUICK.cancel_grace).total_seconds()):
         await worker.stop(drain)
 
 

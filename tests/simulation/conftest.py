@@ -1,7 +1,14 @@
-"""The processes that simulate."""
+"""The process that simulates."""
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
 
 import pytest
 
-from simulation.sweeps import fleet
+from simulation.sweeps import simulating_processes
 
-pool = pytest.fixture(scope="session")(fleet)
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[Executor]:
+    with simulating_processes(1) as pool:
+        yield pool

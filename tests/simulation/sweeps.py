@@ -1,12 +1,13 @@
-"""Simulations in processes of their own: two cores, and no coverage tracing to slow them down."""
+"""Simulations in processes of their own, so that a planted bug cannot reach another test."""
 
 from __future__ import annotations
 
 import logging
 import multiprocessing
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 
 import msgspec
@@ -17,8 +18,6 @@ from perdure.testing.simulation.marathons import minutes, years
 from perdure.testing.simulation.world import World
 from simulation.schedule_bugs import BANK
 
-PROCESSES = 2
-
 
 class Sweep(msgspec.Struct):
     """What a range of seeds came to."""
@@ -28,10 +27,10 @@ class Sweep(msgspec.Struct):
     problem: str | None = None
 
 
-def sweep(first: int, last: int) -> Sweep:
+def sweep(seeds: Iterable[int]) -> Sweep:
     """Run the seeds until one of them finds a problem."""
     seen: Counter[str] = Counter()
-    for seed in range(first, last + 1):
+    for seed in seeds:
         notes = replay(seed)
         seen += notes.seen
         if notes.problem is not None:
@@ -39,12 +38,12 @@ def sweep(first: int, last: int) -> Sweep:
     return Sweep(seen)
 
 
-def sweep_with_bug(name: str, last: int) -> Sweep:
+def sweep_with_bug(name: str, seeds: Iterable[int]) -> Sweep:
     """The same, with a bug of the bank in the engine."""
     [bug] = [bug for bug in BANK if bug.name == name]
     with pytest.MonkeyPatch.context() as patch:
         bug.apply(patch.setattr)
-        return sweep(1, last)
+        return sweep(seeds)
 
 
 class Marathon(msgspec.Struct):
@@ -56,12 +55,12 @@ class Marathon(msgspec.Struct):
     times: dict[str, set[datetime]]
 
 
-def run_minutes(seed: int) -> Marathon:
-    return _marathon(minutes(seed))
+def run_minutes(seed: int, seconds: int) -> Marathon:
+    return _marathon(minutes(seed, seconds))
 
 
-def run_years(seed: int) -> Marathon:
-    return _marathon(years(seed))
+def run_years(seed: int, count: int) -> Marathon:
+    return _marathon(years(seed, count))
 
 
 def _marathon(world: World) -> Marathon:
@@ -79,7 +78,9 @@ def _marathon(world: World) -> Marathon:
     )
 
 
-def fleet() -> Iterator[Executor]:
-    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
+@contextmanager
+def simulating_processes(number: int) -> Iterator[Executor]:
+    """Yield a pool of processes; what has not begun in the end is cancelled."""
+    with ProcessPoolExecutor(number, multiprocessing.get_context("spawn")) as pool:
         yield pool
         pool.shutdown(cancel_futures=True)

@@ -1,45 +1,45 @@
-"""Thousands of short scenarios: nothing goes wrong that may not, and everything rare was seen."""
+"""A slice of the simulator's campaign: no seed finds a problem, and all rare states are reached.
+
+`make prove CAMPAIGN=simulator` simulates thousands of seeds.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections import Counter
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 
 import pytest
 
 from perdure.testing.simulation import POINTS, command, replay
-from simulation.sweeps import Sweep, sweep
+from simulation.known_seeds import MAX_SEEDS_FOR_RARE_STATES, load_known_seeds
+from simulation.sweeps import sweep
 
-SEEDS = int(os.environ.get("PERDURE_SIMULATION_SEEDS", "2000"))
-CHUNK = 100
+SEEDS, CHUNK = 150, 25
 CHUNKS = range(1, SEEDS + 1, CHUNK)
-TWICE = range(1, 41)
+TWICE = range(1, 21)
 
-# They wait for each other in a pool of processes.
+# A rare state whose seed is not known any more is searched for.
 pytestmark = pytest.mark.timeout(900)
 
 
-@pytest.fixture(scope="module")
-def sweeps(pool: Executor) -> dict[int, Future[Sweep]]:
-    return {first: pool.submit(sweep, first, first + CHUNK - 1) for first in CHUNKS}
-
-
 @pytest.mark.parametrize("first", CHUNKS)
-def test_no_seed_finds_a_problem(first: int, sweeps: dict[int, Future[Sweep]]) -> None:
-    found = sweeps[first].result()
+def test_no_seed_finds_a_problem(first: int, pool: Executor) -> None:
+    found = pool.submit(sweep, range(first, first + CHUNK)).result()
 
     assert found.problem is None, f"{found.problem}\n    {command(found.seed or 0)}"
 
 
-def test_every_rare_state_was_reached(sweeps: dict[int, Future[Sweep]]) -> None:
-    seen: Counter[str] = Counter()
-    for found in sweeps.values():
-        seen += found.result().seen
+def test_every_rare_state_is_reached(pool: Executor) -> None:
+    """By the seeds that are known for it, or else by some other seed."""
+    missing = set(POINTS)
+    for seed in [*load_known_seeds().rare_states, *range(1, MAX_SEEDS_FOR_RARE_STATES + 1)]:
+        missing -= set(pool.submit(sweep, [seed]).result().seen)
+        if not missing:
+            break
 
-    assert [name for name in POINTS if not seen[name]] == []
+    assert sorted(missing) == []
 
 
 def test_a_seed_is_the_same_story_every_time_even_with_other_hashes() -> None:

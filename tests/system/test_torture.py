@@ -1,4 +1,4 @@
-"""Workers killed at random under load; `python tests/torture.py --kills 200` is the campaign."""
+"""Workers killed at random under load; `make prove CAMPAIGN=torture` is the campaign."""
 
 from __future__ import annotations
 

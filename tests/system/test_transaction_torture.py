@@ -1,4 +1,4 @@
-"""A few kills at every point; `python tests/transaction_torture.py --kills 500` is the campaign."""
+"""A few kills at every point; `make prove CAMPAIGN=transactions` is the campaign."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ pytestmark = pytest.mark.system
 HERE = Path(__file__).parent.parent
 
 
-@pytest.mark.parametrize("adapter", ["sqlite", "postgres"])
-def test_effect_child_and_success_are_together_or_not_at_all(adapter: str) -> None:
+def test_effect_child_and_success_are_together_or_not_at_all(storage_url: str) -> None:
     """In a process of its own: it forks, and here are threads."""
     told = subprocess.run(
-        [sys.executable, HERE / "transaction_torture.py", "--kills=20", f"--adapter={adapter}"],
+        [sys.executable, HERE / "transaction_torture.py", storage_url, "20", "7"],
         capture_output=True,
         text=True,
         timeout=110,

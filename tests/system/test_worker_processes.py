@@ -93,10 +93,23 @@ async def test_a_paused_workers_late_outcome_is_refused(fleet: Fleet, tasks: Any
     assert fleet.audit()["mismatches"] == 0
 
 
-async def test_sigterm_hands_over_within_two_seconds_and_counts_nothing(
-    fleet: Fleet, tasks: Any
-) -> None:
-    """Handlers that stop when told, a thread that does not, and one that blocks the loop."""
+async def test_sigterm_hands_over_and_counts_nothing(fleet: Fleet, tasks: Any) -> None:
+    await hand_over(fleet, tasks)
+
+
+@pytest.mark.timed
+async def test_sigterm_hands_over_within_two_seconds(fleet: Fleet, tasks: Any) -> None:
+    delays = await hand_over(fleet, tasks)
+
+    assert max(delays) < 2
+
+
+async def hand_over(fleet: Fleet, tasks: Any) -> list[float]:
+    """Return the seconds from the signal until each run was released.
+
+    Handlers that stop when told, a thread that does not, and one that blocks the loop.
+    """
+    delays = []
     leaving = await ready(fleet.start("--drain", "0.5", "--no-maintenance"))
     staying = fleet.start("--no-maintenance")
     staying.pause()
@@ -116,13 +129,24 @@ async def test_sigterm_hands_over_within_two_seconds_and_counts_nothing(
         for number, run in enumerate(runs):
             assert await run.result(timeout=20) == 2 * number
             released = first(await history(tasks, run.id), EventType.RELEASED)
-            assert (released.occurred_at - told_at).total_seconds() < 2
+            delays.append((released.occurred_at - told_at).total_seconds())
             counters = (await run.get()).counters
             assert (counters.failures, counters.attempts) == (0, 2)
     assert fleet.audit()["mismatches"] == 0
+    return delays
 
 
 async def test_a_database_away_for_two_leases_costs_nobody_a_lease(tmp_path: Path) -> None:
+    await go_without_a_database(tmp_path)
+
+
+@pytest.mark.timed
+async def test_work_goes_on_within_five_seconds_of_an_outage(tmp_path: Path) -> None:
+    assert await go_without_a_database(tmp_path) < 5
+
+
+async def go_without_a_database(tmp_path: Path) -> float:
+    """Return the seconds from the server's return until a new run has ended."""
     with PrivatePostgres.start() as server:
         url = server.create_database("outage")
         tasks = load_app(url, lease_ttl=LONG_TTL)
@@ -131,10 +155,10 @@ async def test_a_database_away_for_two_leases_costs_nobody_a_lease(tmp_path: Pat
         await storage.close()
         with Fleet(tmp_path, url, lease_ttl=LONG_TTL) as fleet:
             async with tasks.app:
-                await survive_an_outage(server, fleet, tasks)
+                return await survive_an_outage(server, fleet, tasks)
 
 
-async def survive_an_outage(server: PrivatePostgres, fleet: Fleet, tasks: Any) -> None:
+async def survive_an_outage(server: PrivatePostgres, fleet: Fleet, tasks: Any) -> float:
     workers = [fleet.start(), fleet.start()]
     for worker in workers:
         await ready(worker)
@@ -158,5 +182,5 @@ async def survive_an_outage(server: PrivatePostgres, fleet: Fleet, tasks: Any) -
             assert (await run.get()).counters.attempts == 1
     assert [worker.process.poll() for worker in workers] == [None, None]
     assert not any(worker.said("lease of .* lost") for worker in workers)
-    assert resumed_after < 5
     assert fleet.audit()["mismatches"] == 0
+    return resumed_after

@@ -1,0 +1,1 @@
+"""The campaigns. Each module here is imported, and registers its own."""
