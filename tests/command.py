@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from command_server import command_server
+
 PERDURE = [str(Path(sys.executable).with_name("perdure"))]
 
 SHOP = """
@@ -59,14 +61,8 @@ class Shell:
         return {**kept, "PERDURE_URL": self.url, **variables}
 
     def perdure(self, *arguments: str, **variables: str) -> Answer:
-        done = subprocess.run(
-            [*PERDURE, *arguments],
-            cwd=self.directory,
-            env=self.environ(**variables),
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        command = [*PERDURE, *arguments]
+        done = command_server().call(command, self.directory, self.environ(**variables), 60)
         return Answer(done.returncode, done.stdout, done.stderr)
 
     def start(self, *arguments: str, log: str = "worker.log") -> subprocess.Popen[bytes]:
