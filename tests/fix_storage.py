@@ -48,15 +48,6 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated file to copy: cheaper than migrating each test's own."""
-    path = tmp_path_factory.mktemp("template") / "runs.db"
-    asyncio.run(_migrate(f"sqlite:///{path}"))
-    assert [file.name for file in path.parent.iterdir()] == [path.name]  # all of it is in the file
-    return path
-
-
 @pytest.fixture
 def sqlite_storage_url(sqlite_template: Path, tmp_path: Path) -> str:
     copied = shutil.copyfile(sqlite_template, tmp_path / "runs.db")
