@@ -141,7 +141,7 @@ class RemoteBackend:
     async def renew(self, renewals: Sequence[Renewal]) -> Renewed:
         default, worker_id = self._app.defaults.lease_ttl, self._worker_id()
         answers = []
-        for part in in_parts(renewals, _one, MAX_LEASES):
+        for part in in_parts(renewals, _one, MAX_LEASES) or [[]]:
             asked = attempts.RenewRequest(
                 worker_id=worker_id,
                 leases=tuple(attempts.HeldLease(run_id=r.run_id, token=r.token) for r in part),
