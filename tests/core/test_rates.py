@@ -46,6 +46,12 @@ def test_a_rate_with_thousands_of_digits_is_refused() -> None:
         assert len(str(caught.value)) < 300
 
 
+@pytest.mark.parametrize("starts", [2**31, 2**64, 10**400])
+def test_more_starts_than_a_duration_can_count_are_refused(starts: int) -> None:
+    with pytest.raises(InvalidInput, match="10,000 a second"):
+        Rate(starts)
+
+
 @pytest.mark.parametrize(
     ("starts", "per", "burst"),
     [(1, 366 * 86400, 11), (1, 366 * 86400, 2**31 - 1), (10, 600, 2**31 - 1), (1, 1, 2**70)],

@@ -39,11 +39,11 @@ _EXCLUSIVE = (("run_at", "delay"), ("since", "after"), ("delay", "until"))
 _MANIFESTS = (
     "schedules: []",
     "name: m{n}\ntask: double\nevery: 60\npayload: {{number: 1}}",
-    "name: m{n}\ntask: fragile\ncron: '*/5 * * * *'\ntz: Europe/Berlin"
-    "\n---\nname: n{n}\ntask: fragile\nevery: 1h",
+    ("name: m{n}\ntask: fragile\ncron: '*/5 * * * *'\ntz: Europe/Berlin"
+    "\n---\nname: n{n}\ntask: fragile\nevery: 1h"),
     "schedules:\n  - name: m{n}\n    task: double\n    every: 60\n    unknown: 1",
-    "schedules:\n  - name: m{n}\n    task: shell_{n}\n    every: 60"
-    "\ntasks:\n  - name: shell_{n}\n    argv: [true]",
+    ("schedules:\n  - name: m{n}\n    task: shell_{n}\n    every: 60"
+    "\ntasks:\n  - name: shell_{n}\n    argv: [true]"),
     "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c, *c]",
     "[" * 300, "? " * 300, "- " * 300 + "x", "!!python/object/apply:os.system [id]", "\0",
     "a: 1\na: 2",
