@@ -38,6 +38,41 @@ def test_no_rate_is_no_rate() -> None:
     assert make_rate(None) is None
 
 
+def test_a_rate_with_thousands_of_digits_is_refused() -> None:
+    for wrong in (f"{'9' * 5000}/s", f"1/{'9' * 5000}s"):
+        with pytest.raises(InvalidInput) as caught:
+            make_rate(wrong)
+
+        assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("starts", [2**31, 2**64, 10**400])
+def test_more_starts_than_a_duration_can_count_are_refused(starts: int) -> None:
+    with pytest.raises(InvalidInput, match="10,000 a second"):
+        Rate(starts)
+
+
+@pytest.mark.parametrize(
+    ("starts", "per", "burst"),
+    [(1, 366 * 86400, 11), (1, 366 * 86400, 2**31 - 1), (10, 600, 2**31 - 1), (1, 1, 2**70)],
+)
+def test_a_burst_that_would_need_more_than_ten_years_is_refused(
+    starts: int, per: float, burst: int
+) -> None:
+    with pytest.raises(InvalidInput, match="10 years") as caught:
+        Rate(starts, per, burst)
+
+    assert caught.value.field == "rate.burst"
+
+
+def test_the_slowest_bucket_stays_within_the_calendar() -> None:
+    pace = Rate(1, per=366 * 86400, burst=10).pace
+
+    opens_at = take(None, pace, T0)
+
+    assert full_at(opens_at, pace) == T0 + pace.interval
+
+
 @pytest.mark.parametrize(
     "wrong", ["", "100", "100/", "/s", "100/1x", "-1/s", "1e3/s", "1.5/s", 5, ("1", "s"), b"1/s"]
 )
@@ -49,7 +84,9 @@ def test_what_is_no_rate_is_refused_with_an_example(wrong: Any) -> None:
     assert repr(wrong) in str(caught.value)
 
 
-@pytest.mark.parametrize("wrong", ["0/s", "1/0s", "10001/s", "1/1000d", "1/99999999999d"])
+@pytest.mark.parametrize(
+    "wrong", ["0/s", "1/0s", "10001/s", "1/1000d", "1/99999999999d", f"{2**64}/s"]
+)
 def test_a_rate_out_of_bounds_is_refused_by_name(wrong: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         make_rate(wrong)

@@ -57,7 +57,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     databases: tuple[str, ...] = DATABASES
     verify: Verify | None = None
-    """Checks the sum of all slices. Raise CampaignFailed."""
+    """Checks the sum of all slices, and may add counts to it. Raises CampaignFailed."""
 
     def slices(self, size: int) -> list[int]:
         """Return the size of each slice of a campaign of `size` units."""

@@ -20,8 +20,10 @@ from perdure.errors import InvalidInput
 MICROSECOND = timedelta(microseconds=1)
 SHORTEST = timedelta(microseconds=100)
 LONGEST = timedelta(days=366)
+MAX_FILL = timedelta(days=3660)
+"""How long an empty bucket may need until it is full: longer spans would leave the calendar."""
 
-_TEXT = re.compile(r"\s*(\d+)\s*/\s*(\d+(?:\.\d+)?)?\s*(ms|s|m|h|d)\s*")
+_TEXT = re.compile(r"\s*(\d{1,20})\s*/\s*(\d+(?:\.\d+)?)?\s*(ms|s|m|h|d)\s*")
 _UNITS = {
     "ms": timedelta(milliseconds=1),
     "s": timedelta(seconds=1),
@@ -51,15 +53,22 @@ class Rate(msgspec.Struct, frozen=True):
         for field in ("starts", "burst"):
             count = getattr(self, field)
             if not (count is None and field == "burst") and (type(count) is not int or count < 1):
-                raise InvalidInput(f"rate.{field}", f"must be 1 or more, not {count!r}; {_ADVICE}")
+                raise InvalidInput(
+                    f"rate.{field}", f"must be 1 or more, not {count!r:.80}; {_ADVICE}"
+                )
         if type(self.per) not in (int, float, timedelta):
             raise InvalidInput("rate.per", f"must be seconds or a timedelta, not {self.per!r}")
         force_setattr(self, "per", _length(self.per))
         force_setattr(self, "burst", self.starts if self.burst is None else self.burst)
         if not timedelta(0) < self.length <= LONGEST:
             raise InvalidInput("rate.per", f"must lie between 0 and 366 days, not {self.per}")
-        if self.length < self.starts * SHORTEST:
-            raise InvalidInput("rate", f"{self} is more than 10,000 a second; leave it out")
+        if self.starts > self.length // SHORTEST:
+            raise InvalidInput("rate", f"{self!s:.80} is more than 10,000 a second; leave it out")
+        if self.pace.burst > MAX_FILL // self.pace.interval:
+            problem = (
+                f"{self!s:.80} would need more than 10 years for its burst; give a smaller one"
+            )
+            raise InvalidInput("rate.burst", problem)
 
     @property
     def length(self) -> timedelta:
@@ -84,12 +93,12 @@ def make_rate(value: Any, field: str = "rate") -> Rate | None:
         return value
     found = _TEXT.fullmatch(value) if isinstance(value, str) else None
     if found is None:
-        raise InvalidInput(field, f"{value!r} is not a rate; {_ADVICE}")
+        raise InvalidInput(field, f"{value!r:.80} is not a rate; {_ADVICE}")
     starts, number, unit = found.groups()
     try:
         return Rate(int(starts), _UNITS[unit] * float(number or 1))
     except OverflowError:
-        raise InvalidInput(field, f"{value!r} is too long; {_ADVICE}") from None
+        raise InvalidInput(field, f"{value!r:.80} is too long; {_ADVICE}") from None
     except InvalidInput as error:
         raise InvalidInput(field, f"{value!r}: {error.problem}") from None
 
