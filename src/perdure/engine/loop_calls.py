@@ -146,7 +146,7 @@ class LoopCall(Call):
             ending = Stopped() if self.context.cancelled else ending_of(error)
         except BaseException as error:  # noqa: BLE001  # an attempt's failure is data
             ending = ending_of(error)
-        if self.context.open_transaction is None:
+        if not self.context.has_transaction:
             return ending
         return await self.context.conclude(ending)
 

@@ -49,6 +49,13 @@ ATTEMPT_FAILED = Record(
     ("run_id", "task", "attempt", "error", "next"),
     "Recorded so. The message says it all, because many look at nothing else.",
 )
+ATTEMPT_INTERRUPTED = Record(
+    "perdure.attempts",
+    WARNING,
+    "attempt %(attempt)s of %(task)s %(run_id)s lost its transaction: %(error)s; it is made again",
+    ("run_id", "task", "attempt", "error"),
+    "The database went away before the commit. The attempt is not counted as a failure.",
+)
 HANDLER_STUCK = Record(
     "perdure.attempts",
     ERROR,

@@ -5,15 +5,16 @@
 BEGIN ISOLATION LEVEL READ COMMITTED;
 
 -- name: transaction_id
--- This dialect's only: which transaction this is, to notice that it is another one.
-SELECT pg_current_xact_id()::text;
+-- This dialect's only: which transaction this is, to notice that it is another one; and whether
+-- it can write at all.
+SELECT pg_current_xact_id()::text, current_setting('transaction_read_only')::boolean;
 
 -- name: limit_transaction
 -- This dialect's only: a worker stopped in the middle frees what it locked; plans look rows up
 -- in indexes one by one, however stale the statistics (a plan made while the tables were empty
 -- is kept while they grow); compiling a plan would cost more than running it, and so would making
 -- it anew each time.
-SELECT set_config('statement_timeout', '30s', true),
+SELECT set_config('statement_timeout', :statement_timeout, true),
        set_config('idle_in_transaction_session_timeout', '15s', true),
        set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
