@@ -222,7 +222,7 @@ class HandlerTransaction:
             run_id=self._run.id,
             task=self._run.task,
             attempt=self._context.attempt,
-            error=without_secrets(str(error).splitlines()[0], self._terms.app.redact),
+            error=without_secrets(str(error).partition("\n")[0], self._terms.app.redact),
         )
         return interrupted(error)
 
