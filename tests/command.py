@@ -69,12 +69,14 @@ class Shell:
         )
         return Answer(done.returncode, done.stdout, done.stderr)
 
-    def start(self, *arguments: str, log: str = "worker.log") -> subprocess.Popen[bytes]:
+    def start(
+        self, *arguments: str, log: str = "worker.log", **variables: str
+    ) -> subprocess.Popen[bytes]:
         with (self.directory / log).open("wb") as file:
             return subprocess.Popen(
                 [*PERDURE, *arguments],
                 cwd=self.directory,
-                env=self.environ(),
+                env=self.environ(**variables),
                 stdout=file,
                 stderr=file,
             )

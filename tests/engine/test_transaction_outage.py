@@ -1,4 +1,4 @@
-"""PostgreSQL restarts beside handlers that use `ctx.transaction()`: no attempt is counted for it."""
+"""PostgreSQL restarts beside handlers that use `ctx.transaction()`: that counts no attempt."""
 
 from __future__ import annotations
 

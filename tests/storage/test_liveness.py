@@ -23,6 +23,7 @@ from perdure.storage.postgres.transactions import PostgresTransactions
 from perdure.storage.protocol import Committed
 from perdure.storage.steps import at_once
 from proxy import Proxy
+from raw import set_read_only
 from storage_kit import CLOCK, create, new_run, request
 
 SOON = timedelta(milliseconds=300)
@@ -141,8 +142,9 @@ class Handlers:
 
     async def end(self, transaction: Any) -> None:
         if self._is_async:
-            return await transaction.rollback()
-        await asyncio.to_thread(at_once, transaction.rollback())
+            await transaction.rollback()
+        else:
+            await asyncio.to_thread(at_once, transaction.rollback())
 
     async def fill_pool(self) -> None:
         for transaction in [await self.begin() for _ in range(CONNECTIONS)]:
@@ -226,25 +228,16 @@ def test_what_the_url_says_stands() -> None:
     assert info["tcp_user_timeout"] == "5000"
 
 
-def set_read_only(url: str, value: str) -> None:
-    """For sessions that begin from now on, as a managed server does whose disk is full."""
-    name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
-    statement = f'ALTER DATABASE "{name}" SET default_transaction_read_only = {value}'
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("SET default_transaction_read_only = off")
-        connection.execute(statement.encode())
-
-
 async def test_read_only_sessions_leave_the_pool(postgres_storage_url: str) -> None:
     tries: list[str] = []
     async with opened(
         postgres_storage_url, call_timeout=A_SECOND, on_statement=tries.append
     ) as storage:
-        set_read_only(postgres_storage_url, "on")
+        set_read_only(postgres_storage_url, True)
         await fill_pool(storage)
         with pytest.raises(StorageUnavailable, match="read-only"):
             await storage.commit([new_run()])
-        set_read_only(postgres_storage_url, "off")
+        set_read_only(postgres_storage_url, False)
         await create(storage)
         tries.clear()
 
@@ -255,7 +248,7 @@ async def test_read_only_sessions_leave_the_pool(postgres_storage_url: str) -> N
 
 
 async def test_a_session_that_cannot_write_is_not_usable(postgres_storage_url: str) -> None:
-    set_read_only(postgres_storage_url, "on")
+    set_read_only(postgres_storage_url, True)
 
     with HandlerConnection.connect(postgres_storage_url) as connection:
         assert not is_usable_sync(connection, A_SECOND)
@@ -270,13 +263,25 @@ async def test_a_transaction_begins_past_read_only_sessions(
     def notice(query: str) -> None:
         begun.append(query)
         if begun.count("transaction_id") == 2:  # the first one was refused
-            set_read_only(postgres_storage_url, "off")
+            set_read_only(postgres_storage_url, False)
 
     handlers = Handlers(postgres_storage_url, kind, notice)
-    set_read_only(postgres_storage_url, "on")
+    set_read_only(postgres_storage_url, True)
 
     transaction = await handlers.begin()
 
     assert not transaction.is_lost
     await handlers.end(transaction)
     await handlers.close()
+
+
+async def test_a_call_to_a_server_that_is_away_is_not_tried_for_long(
+    postgres_storage_url: str,
+) -> None:
+    async with Proxy.before(postgres_storage_url) as proxy:
+        url = proxy.url
+    async with opened(
+        url, connect_timeout=SOON, call_timeout=A_SECOND, retries=1_000_000
+    ) as storage:
+        with pytest.raises(StorageUnavailable, match="Connection refused"):
+            await storage.commit([new_run()])

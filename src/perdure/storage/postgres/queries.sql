@@ -997,6 +997,14 @@ UPDATE perdure_runs AS runs
   FROM jsonb_to_recordset(:rows::jsonb) AS aside (id uuid)
  WHERE runs.id = aside.id;
 
+-- name: prove_writable
+-- A row lock is a write: it is refused where the session is read-only, and its commit waits for the
+-- disk and for synchronous standbys, as a renewal does. It excludes nobody.
+SELECT 1
+  FROM perdure_schema
+ WHERE EXISTS (SELECT 1 FROM perdure_runs WHERE lease_token IS NOT NULL)
+   FOR KEY SHARE;
+
 -- name: due_for_attention
 -- Leases are few beside runs: all of them are looked through, so that no index follows their expiry.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
