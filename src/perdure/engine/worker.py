@@ -183,12 +183,11 @@ class Worker:
                 while self._has_work:
                     self._changed.clear()
                     await self._changed.wait()
-                await self._settle()
+                return await self._settle()
         except TimeoutError:
             return False
-        return not self._has_work and not self._claims_in_flight
 
-    async def _settle(self) -> None:
+    async def _settle(self) -> bool:
         """Find out about claims without an answer, but not for long: with nothing to end and
         nothing to record, a storage that is away must not keep the process."""
         with suppress(TimeoutError):
@@ -196,6 +195,7 @@ class Worker:
                 while not self.is_idle:
                     self._changed.clear()
                     await self._changed.wait()
+        return not self._has_work and not self._claims_in_flight
 
     def _say_what_we_wait_for(self) -> None:
         runs = sorted(run.id for run in self._leases.held.values())

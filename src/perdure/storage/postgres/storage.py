@@ -56,9 +56,11 @@ SOON = timedelta(milliseconds=250)
 """The longest delay before another try of a renewal."""
 SHORTEST_WAIT = timedelta(milliseconds=100)
 """For a connection, however little time is left."""
-RECONNECT = timedelta(seconds=1)
+RECONNECT = timedelta(milliseconds=100)
 """The pool's own tries to connect back off without end: after an outage of a minute they would
 come half a minute late, and leases with them. Ours are bounded by MAX_DELAY."""
+REFUSED_WAIT = timedelta(milliseconds=300)
+"""For a connection, if the last one was refused: nothing comes of waiting, only of asking again."""
 
 
 class PostgresStorage(SqlStorage):
@@ -224,7 +226,8 @@ class PostgresStorage(SqlStorage):
         try:
             if self._pool.closed:
                 await self._pool.open()
-            timeout = min(self._connect_timeout, max(wait or self._connect_timeout, SHORTEST_WAIT))
+            usual = REFUSED_WAIT if self._refused else self._connect_timeout
+            timeout = min(usual, max(wait or usual, SHORTEST_WAIT))
             connection = await self._pool.getconn(timeout.total_seconds())
             connection.answer_timeout = within or self._answer_timeout
             try:
