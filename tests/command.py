@@ -65,12 +65,14 @@ class Shell:
         done = command_server().call(command, self.directory, self.environ(**variables), 60)
         return Answer(done.returncode, done.stdout, done.stderr)
 
-    def start(self, *arguments: str, log: str = "worker.log") -> subprocess.Popen[bytes]:
+    def start(
+        self, *arguments: str, log: str = "worker.log", **variables: str
+    ) -> subprocess.Popen[bytes]:
         with (self.directory / log).open("wb") as file:
             return subprocess.Popen(
                 [*PERDURE, *arguments],
                 cwd=self.directory,
-                env=self.environ(),
+                env=self.environ(**variables),
                 stdout=file,
                 stderr=file,
             )

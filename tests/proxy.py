@@ -3,7 +3,8 @@
 It reads message boundaries (a type byte and a length) in both directions. Armed with a `Cut`, it
 closes the next connection that commits: before COMMIT reaches the server, or once the server has
 confirmed it and before the client hears of it. Armed with an error code, it answers in the
-server's stead.
+server's stead. `silence` makes the connections of that moment deliver nothing any more, although
+they stay open; later ones work, unless `is_silent`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ class Proxy:
         self.cut: Cut | None = None
         self.error: str | None = None
         self.cuts = 0
+        self.accepted = 0
+        self.is_silent = False
+        """Whether connections deliver nothing from their beginning on."""
+        self._generation = 0
 
     @classmethod
     @asynccontextmanager
@@ -56,12 +61,21 @@ class Proxy:
         plain = "sslmode=disable&gssencmode=disable"
         return f"postgresql://{account}@127.0.0.1:{port}{self._server.path}?{plain}"
 
+    def silence(self) -> None:
+        """Nothing that comes over the present connections is delivered from now on."""
+        self._generation += 1
+
+    def delivers(self, generation: int) -> bool:
+        return generation == self._generation and not self.is_silent
+
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._links.append(task)
-        server = await asyncio.open_connection(self._server.hostname, self._server.port)
-        await _Link(self, (reader, writer), server).carry()
+        self.accepted += 1
+        link = _Link(self, self._generation, (reader, writer))
+        link.join(await asyncio.open_connection(self._server.hostname, self._server.port))
+        await link.carry()
 
 
 class _Link:
@@ -70,13 +84,16 @@ class _Link:
     def __init__(
         self,
         proxy: Proxy,
+        generation: int,
         client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
         self._proxy = proxy
+        self._generation = generation
         self._from_client, self._to_client = client
-        self._from_server, self._to_server = server
         self._prepared: dict[bytes, bytes] = {}
+
+    def join(self, server: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+        self._from_server, self._to_server = server
 
     async def carry(self) -> None:
         """Until one of the two sides, or the proxy, has had enough."""
@@ -96,7 +113,7 @@ class _Link:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             size = await self._from_client.readexactly(4)
             rest = await self._from_client.readexactly(int.from_bytes(size, "big") - 4)
-            self._to_server.write(size + rest)
+            self._write(self._to_server, size + rest)
             while True:
                 kind, body = await _message(self._from_client)
                 if self._proxy.error is not None and kind == SYNC:
@@ -106,7 +123,7 @@ class _Link:
                     self._count()
                     break
                 self._commits(kind, body)
-                self._to_server.write(_packed(kind, body))
+                self._write(self._to_server, _packed(kind, body))
 
     async def _downwards(self) -> None:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -116,7 +133,11 @@ class _Link:
                 if done and self._proxy.cut is Cut.AFTER_COMMIT:
                     self._count()
                     break
-                self._to_client.write(_packed(kind, body))
+                self._write(self._to_client, _packed(kind, body))
+
+    def _write(self, writer: asyncio.StreamWriter, message: bytes) -> None:
+        if self._proxy.delivers(self._generation):
+            writer.write(message)
 
     def _commits(self, kind: bytes, body: bytes) -> bool:
         """Whether this message is a COMMIT, perhaps one that was prepared before."""

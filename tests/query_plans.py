@@ -67,7 +67,8 @@ def postgres_plan(url: str, name: str) -> list[Node]:
     text = _text(POSTGRES[name].text, POSTGRES["where_cursor"].text)
     prepare = f"PREPARE plan AS {_PARAMETER.sub(numbered, text)}"
     with psycopg.connect(url) as connection:
-        connection.execute(POSTGRES["limit_transaction"].text.encode())
+        limits = POSTGRES["limit_transaction"].text
+        connection.execute(limits.replace(":statement_timeout", "'30s'").encode())
         connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         connection.execute(prepare.encode())
         values = f"({', '.join(['NULL'] * len(numbers))})" if numbers else ""

@@ -57,3 +57,21 @@ def dump(url: str) -> dict[str, Rows]:
 
 def empty(url: str) -> None:
     execute(url, *(f"DELETE FROM perdure_{table}" for table in TABLES))
+
+
+def set_read_only(url: str, is_read_only: bool) -> None:
+    """Make sessions of this PostgreSQL database read-only that begin from now on, or end that; as
+    a managed server does whose disk is full."""
+    name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
+    value = "on" if is_read_only else "off"
+    execute(
+        url,
+        "SET default_transaction_read_only = off",
+        f'ALTER DATABASE "{name}" SET default_transaction_read_only = {value}',
+    )
+
+
+def end_sessions(url: str) -> None:
+    """End all other sessions in this PostgreSQL database."""
+    others = "datname = current_database() AND pid <> pg_backend_pid()"
+    execute(url, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")

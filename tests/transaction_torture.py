@@ -158,6 +158,10 @@ class WatchedTransaction:
     def problem(self) -> Exception | None:
         return self._inner.problem
 
+    @property
+    def is_lost(self) -> bool:
+        return self._inner.is_lost
+
     async def conclude(self, operation: Operation[T]) -> T:
         value = await self._inner.conclude(self._watched(operation))
         self._blade.passing("right after COMMIT")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from builders import (
     RESULT,
@@ -32,6 +33,7 @@ from perdure.core.decide import (
     Claim,
     decide_claim,
     decide_failure,
+    decide_interruption,
     decide_release,
     decide_renewal,
     decide_return,
@@ -40,7 +42,7 @@ from perdure.core.decide import (
     decide_stop,
     decide_success,
 )
-from perdure.core.decide.lease import Evidence
+from perdure.core.decide.lease import MAX_INTERRUPTIONS, Evidence
 from perdure.core.failure import FailureKind
 from perdure.core.lifecycle import LEASED, Status
 from perdure.core.run import SYSTEM, Run
@@ -63,6 +65,7 @@ DECISIONS: dict[str, Callable[[Run, str], list[e.Event]]] = {
     "success": lambda run, token: decide_success(run, token, T0),
     "failure": lambda run, token: decide_failure(run, token, T0, a_failure()),
     "release": lambda run, token: decide_release(run, token, T0),
+    "interruption": lambda run, token: decide_interruption(run, token, T0, a_failure()),
     "stop": lambda run, token: decide_stop(run, token, T0),
     "shutdown": lambda run, token: decide_shutdown(run, token, T0),
 }
@@ -345,3 +348,47 @@ def test_times_made_from_a_clock_that_stepped_back_start_at_the_last_event() -> 
     assert isinstance(retry, e.RunRetryScheduled)
     assert (renewal.expires_at, release.resume_at) == (after(120), T0)
     assert retry.retry_at == after(1)
+
+
+def interruption(run: Run, at: datetime = T0, jitter: float = 0.0) -> Run:
+    return then(run, *decide_interruption(run, TOKEN, at, a_failure(), jitter=jitter))
+
+
+def test_an_interrupted_attempt_is_made_again_uncounted() -> None:
+    run = a_run(Status.RUNNING)
+
+    interrupted = interruption(run, after(5))
+
+    assert (interrupted.status, interrupted.claimable_at) == (Status.RELEASED, after(5.5))
+    assert (interrupted.counters.failures, interrupted.interruptions) == (0, 1)
+
+
+def test_interruptions_in_a_row_are_further_and_further_apart() -> None:
+    delays = [
+        interruption(replace(a_run(Status.RUNNING), interruptions=count), jitter=1.0).claimable_at
+        for count in (0, 1, 9)
+    ]
+
+    assert delays == [after(0.6), after(1.2), after(36)]
+
+
+def test_an_attempt_that_is_interrupted_again_and_again_has_failed() -> None:
+    run = replace(a_run(Status.RUNNING), interruptions=MAX_INTERRUPTIONS)
+
+    failed = interruption(run)
+
+    assert (failed.status, failed.counters.failures, failed.interruptions) == (
+        Status.RETRYING,
+        1,
+        0,
+    )
+
+
+def test_another_release_ends_the_row_of_interruptions() -> None:
+    run = replace(a_run(Status.RUNNING), interruptions=3)
+
+    assert then(run, *decide_release(run, TOKEN, T0)).interruptions == 0
+
+
+def test_an_interruption_ends_what_was_asked_to_stop() -> None:
+    assert interruption(a_run(Status.CANCELLATION_REQUESTED)).status is Status.CANCELLED

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from borrowers import path_of
 from builders import TASK, a_policy
 from fix_app import QUICK
 from perdure import App
@@ -18,6 +20,8 @@ from perdure.core.lifecycle import Status
 from perdure.core.limits import LimitScope
 from perdure.core.run import Lease, Run
 from perdure.engine.maintenance import PRUNE_BATCHES, Maintenance
+from perdure.errors import StorageUnavailable
+from raw import end_sessions, execute, set_read_only
 from storage_kit import claim, claim_one, new_run, set_limit, stored, success, wait_until
 from virtual_time import play
 
@@ -68,6 +72,50 @@ async def test_an_outage_that_retries_have_hidden_counts_as_one(opened: App) -> 
     await maintenance.run_once()  # the first answer after so long a wait
 
     assert (await opened.storage.get([run.id]))[run.id].status is Status.RUNNING
+
+
+async def test_a_read_only_period_costs_no_lease(postgres_storage_url: str) -> None:
+    """Its reads succeed all the time, for longer than the lease and the grace together."""
+    async with App(postgres_storage_url, defaults=QUICK, call_timeout=SHORT) as app:
+        maintenance = Maintenance(app)
+        watched = await app.storage.now() + 2 * QUICK.renewal_interval
+        while await app.storage.now() < watched:
+            await maintenance.run_once()
+        await stored(app.storage, new_run())
+        run = await claim_one(app.storage, lease_ttl=SHORT)
+        set_read_only(postgres_storage_url, True)
+        end_sessions(postgres_storage_url)
+        await wait_until(app.storage, await app.storage.now() + 2 * QUICK.renewal_interval)
+        with pytest.raises(StorageUnavailable, match="read-only"):
+            await maintenance.run_once()
+        set_read_only(postgres_storage_url, False)
+
+        await maintenance.run_once()
+
+        assert (await app.storage.get([run.id]))[run.id].status is Status.RUNNING
+
+
+async def test_a_look_for_expired_leases_writes_while_there_are_leases(storage_url: str) -> None:
+    async with App(storage_url, defaults=QUICK) as app:
+        idle = _position(storage_url)
+        await app.storage.attention(10)
+        still_idle = _position(storage_url)
+        await stored(app.storage, new_run())
+        await claim_one(app.storage)
+        before = _position(storage_url)
+
+        await app.storage.attention(10)
+
+        assert idle == still_idle
+        assert _position(storage_url) != before
+
+
+def _position(url: str) -> object:
+    """What changes with each write to the database."""
+    if url.startswith("sqlite"):
+        return Path(f"{path_of(url)}-wal").read_bytes()
+    [[[transactions]]] = execute(url, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
+    return transactions
 
 
 async def test_expired_runs_need_no_patience(opened: App) -> None:

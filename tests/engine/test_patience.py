@@ -47,12 +47,12 @@ class Node:
         """The storage answers every second."""
         for _ in range(round(seconds)):
             self.clock.passed += 1
-            self.patience.answered()
+            self.patience.record_write()
 
     def wait(self, seconds: float) -> None:
         """One answer, after so long."""
         self.clock.passed += seconds
-        self.patience.answered()
+        self.patience.record_write()
 
     def takes(self, *, ttl: float | None = None, ago: float = 60.0, **known: Any) -> bool:
         run = _leased(ttl)
@@ -69,7 +69,7 @@ def _leased(ttl: float | None) -> Run:
 @pytest.fixture
 def node() -> Node:
     node = Node()
-    node.patience.answered()
+    node.patience.record_write()
     return node
 
 
@@ -84,7 +84,7 @@ def test_a_node_that_has_just_started_takes_nothing_until_it_has_watched_for_gra
 
 def test_a_failed_answer_begins_the_watch_anew(node: Node) -> None:
     node.watch(60)
-    node.patience.failed()
+    node.patience.record_failure()
     node.wait(1)
 
     assert not node.takes()

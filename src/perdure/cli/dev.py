@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perdure.cli.loading import load_app, url_option
-from perdure.cli.output import CannotStart, CommandFailed, explained, json_option
+from perdure.cli.output import CannotStart, CommandFailed, explained, fail_fast_option, json_option
 from perdure.cli.reloading import Reloader
 from perdure.cli.server import require_server
 from perdure.cli.source_watcher import require_watchfiles
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @click.option("--drain", type=click.FloatRange(min=0), default=2.0, show_default=True,
               help="Seconds that runs get to end before a restart.")  # fmt: skip
 @click.option("--reload/--no-reload", default=True, help="Restart when the source changes.")
+@fail_fast_option
 @json_option
 @explained
 def dev(
@@ -42,6 +43,7 @@ def dev(
     concurrency: int | None,
     drain: float,
     reload: bool,
+    fail_fast: bool,
     as_json: bool,
 ) -> None:
     """Server, scheduler, maintenance and worker for APP in one process.
@@ -60,7 +62,9 @@ def dev(
     from perdure.web.server import ServerOptions
 
     log_to_stderr(as_json)
-    worker = WorkerOptions(concurrency=concurrency, drain=timedelta(seconds=drain))
+    worker = WorkerOptions(
+        concurrency=concurrency, drain=timedelta(seconds=drain), fail_fast=fail_fast
+    )
     server = ServerOptions(host=host, port=port, maintenance=False)
     say = say_json if as_json else say_plainly
     loaded = ignore_bytecode()

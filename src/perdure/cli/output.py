@@ -55,7 +55,7 @@ def explained(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except Exception as error:
-            failure = _explanation(error)
+            failure = _explanation(error, fails_fast=bool(kwargs.get("fail_fast")))
             if failure is None:
                 raise
             failure.as_json = bool(kwargs.get("as_json"))
@@ -64,13 +64,22 @@ def explained(command: Callable[P, None]) -> Callable[P, None]:
     return wrapped
 
 
-def _explanation(error: Exception) -> CommandFailed | None:
-    from perdure.errors import InvalidInput, PerdureError, SchemaMismatch, StorageRefused
+def _explanation(error: Exception, *, fails_fast: bool) -> CommandFailed | None:
+    """`fails_fast`: then the supervisor of several processes shall not start another one."""
+    from perdure.errors import (
+        InvalidInput,
+        PerdureError,
+        SchemaMismatch,
+        StorageRefused,
+        StorageUnavailable,
+    )
 
     match error:
         case CommandFailed():
             return error
         case InvalidInput() | SchemaMismatch() | StorageRefused():
+            return CannotStart(_in_shell(str(error)))
+        case StorageUnavailable() if fails_fast:
             return CannotStart(_in_shell(str(error)))
         case PerdureError():
             return CommandFailed(_in_shell(str(error)))
@@ -91,6 +100,11 @@ def _in_shell(message: str) -> str:
     for said, instead in _SHELL.items():
         message = message.replace(said, instead)
     return message
+
+
+def fail_fast_option(command: Callable[P, Any]) -> Callable[P, Any]:
+    help_ = "Exit with 2 if the storage cannot be reached at the start; else wait for it."
+    return click.option("--fail-fast", is_flag=True, help=help_)(command)
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:

@@ -11,22 +11,28 @@ from perdure.cli.loading import (
     load_app,
     url_option,
 )
-from perdure.cli.output import explained, json_option, run
+from perdure.cli.output import explained, fail_fast_option, json_option, run
 
 
 @click.command()
 @click.argument("app_spec", metavar="[APP]", required=False)
 @url_option
 @environment_option
+@fail_fast_option
 @json_option
 @explained
 def scheduler(
-    app_spec: str | None, url: str | None, environment: str | None, as_json: bool
+    app_spec: str | None,
+    url: str | None,
+    environment: str | None,
+    fail_fast: bool,
+    as_json: bool,
 ) -> None:
     """Make what is scheduled until stopped. Any number may run.
 
     It needs nobody's code; with APP (module:attribute) the database and the settings are its, and
     its schedules are stored first. SIGTERM or Ctrl-C stops it. With --json, log lines are JSON.
+    A database that cannot be reached at the start is waited for.
     """
     from perdure.cli.logs import hide_by, log_to_stderr
     from perdure.engine.scheduler_process import run_scheduler
@@ -35,4 +41,4 @@ def scheduler(
     app = database_app(url, environment) if app_spec is None else load_app(app_spec, url)
     beside_a_database(app.url, "scheduler")
     hide_by(app.redact)
-    run(run_scheduler(app))
+    run(run_scheduler(app, fail_fast=fail_fast))

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from perdure.cli.loading import beside_a_database, database_url, environment_option, url_option
-from perdure.cli.output import CannotStart, explained, json_option, run
+from perdure.cli.output import CannotStart, explained, fail_fast_option, json_option, run
 
 
 @click.command()
@@ -25,15 +25,22 @@ from perdure.cli.output import CannotStart, explained, json_option, run
 )
 @click.option("--maintenance/--no-maintenance", default=True, help="Recover and prune, too.")
 @click.option("--webhooks/--no-webhooks", default=True, help="Send webhooks, too.")
+@fail_fast_option
 @json_option
 @explained
 def server(
-    url: str | None, environment: str | None, rate: str | None, as_json: bool, **options: Any
+    url: str | None,
+    environment: str | None,
+    rate: str | None,
+    fail_fast: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Serve the HTTP API until stopped.
 
     It listens at this machine only, unless told otherwise, and then it needs keys: see
-    `perdure keys create`. With --json, log lines are JSON.
+    `perdure keys create`. With --json, log lines are JSON. A database that cannot be reached at
+    the start is waited for; the server listens from then on.
     """
     from perdure.cli.logs import log_to_stderr
 
@@ -45,7 +52,8 @@ def server(
     if rate is not None:
         options["rate"] = None if rate == "none" else rate
     chosen = beside_a_database(database_url(url), "server")
-    run(serve(App(chosen, environment=environment), ServerOptions(**options)))
+    app = App(chosen, environment=environment)
+    run(serve(app, ServerOptions(**options), fail_fast=fail_fast))
 
 
 def require_server() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perdure.cli.loading import database_app, environment_option, load_app, url_option
-from perdure.cli.output import explained, json_option, run
+from perdure.cli.output import explained, fail_fast_option, json_option, run
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--scheduler/--no-scheduler", default=None, help="Make what is scheduled, too: not over HTTP."
 )
+@fail_fast_option
 @click.option("--supervised", is_flag=True, hidden=True)
 @json_option
 @explained
@@ -45,6 +46,7 @@ def worker(
     drain: float | None,
     maintenance: bool | None,
     scheduler: bool | None,
+    fail_fast: bool,
     supervised: bool,
     as_json: bool,
 ) -> None:
@@ -57,6 +59,8 @@ def worker(
     A server's address as --url needs a key of scope `work` in PERDURE_API_KEY, and no database.
     SIGTERM, Ctrl-C or `perdure workers drain` lets runs end until the drain is over, hands over
     the rest, and exits 0. A second one exits at once, with 1. With --json, log lines are JSON.
+
+    A storage that cannot be reached at the start is waited for.
     """
     from perdure.cli.logs import log_to_stderr
     from perdure.engine.worker_process import WorkerOptions
@@ -72,6 +76,7 @@ def worker(
         maintenance=maintenance,
         scheduler=scheduler,
         supervised=supervised,
+        fail_fast=fail_fast,
     )
     _work(_app(app_spec, url, environment, options), options)
 

@@ -132,6 +132,7 @@ def encode_state(run: Run) -> str:
         run.reason,
         run.cancellation,
         run.awaiting,
+        run.interruptions,
     )
     return _encode(state).decode()
 

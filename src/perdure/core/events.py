@@ -139,6 +139,10 @@ class RunRetryScheduled(Completion, frozen=True, kw_only=True, tag=EventType.RET
     retry_at: Instant
 
 
+INTERRUPTED = "storage_unavailable"
+"""The reason of a release that the database has caused, not the handler."""
+
+
 class RunReleased(Completion, frozen=True, kw_only=True, tag=EventType.RELEASED.value):
     """The handler gave the run back: until `resume_at`, or until what it is `awaiting`."""
 

@@ -260,6 +260,7 @@ def _retry_scheduled(run: Run, event: e.RunRetryScheduled) -> Run:
         streak=_streak(run, event.failure),
         run_at=event.retry_at,
         lease=None,
+        interruptions=0,
         **_NO_RESERVATION,
     )
 
@@ -276,6 +277,7 @@ def _released(run: Run, event: e.RunReleased) -> Run:
         run_at=event.resume_at if awaiting is None else awaiting.deadline,
         awaiting=awaiting,
         lease=None,
+        interruptions=run.interruptions + 1 if event.reason == e.INTERRUPTED else 0,
         **_NO_RESERVATION,
     )
 

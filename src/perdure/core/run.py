@@ -217,6 +217,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
     cancellation: Cancellation | None = None
     awaiting: Awaiting | None = None
+    interruptions: int = 0
+    """How many attempts in a row the database has interrupted. They are not counted."""
 
     @property
     def payload(self) -> Any:

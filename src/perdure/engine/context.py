@@ -118,6 +118,11 @@ class Context:
         return self._transaction
 
     @property
+    def has_transaction(self) -> bool:
+        """Whether the attempt has asked for one, open or not."""
+        return self._transaction is not None
+
+    @property
     def open_transaction(self) -> HandlerTransaction | None:
         """The transaction in which runs triggered here take part."""
         transaction = self._transaction
@@ -125,9 +130,9 @@ class Context:
 
     async def conclude(self, ending: Ending) -> Ending | Settled:
         """For the worker: what became of an open transaction is the end of the attempt."""
-        if self.open_transaction is None:
+        if self._transaction is None:
             return ending
-        return await self.open_transaction.conclude(ending)
+        return await self._transaction.conclude(ending)
 
     def progress(self, fraction: float, message: str = "") -> None:
         """Say how far it is, from 0 to 1. As often as you like: the latest word is kept."""

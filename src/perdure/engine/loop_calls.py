@@ -147,7 +147,7 @@ class LoopCall(Call):
         except BaseException as error:  # noqa: BLE001  # an attempt's failure is data
             ending = ending_of(error)
         ending = self._late(ending)
-        if self.context.open_transaction is None:
+        if not self.context.has_transaction:
             return ending
         return await self.context.conclude(ending)
 

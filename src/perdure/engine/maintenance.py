@@ -40,7 +40,7 @@ LOOKS_A_LEASE = 4
 
 
 class Maintenance(AppService):
-    """`grace`: how long the storage must have answered before expired leases are taken; by
+    """`grace`: how long the storage must have taken writes before expired leases are taken; by
     default the renewal interval. With none they are taken at once, as if nobody were alive."""
 
     def __init__(self, app: App, *, grace: timedelta | None = None) -> None:
@@ -60,17 +60,15 @@ class Maintenance(AppService):
     async def run_once(self) -> None:
         try:
             now = await self._app.storage.now()
-            self._patience.answered()
             await self._attend(now)
             await self._app.storage.open_gates(self._app.defaults.maintenance_batch)
-            self._patience.answered()
             await self._app.metrics.keep_fresh(self._app.storage)
             if self._passes >= self._next_prune:
                 await self._forget(now)
+                self._patience.record_write()  # a long pass is no gap
             self._passes += 1
-            self._patience.answered()  # a long pass is no gap
         except StorageUnavailable:
-            self._patience.failed()
+            self._patience.record_failure()
             raise
 
     async def rest(self) -> None:
@@ -93,6 +91,7 @@ class Maintenance(AppService):
         self._is_waiting = False
         while True:
             due = await self._app.storage.attention(self._app.defaults.maintenance_batch)
+            self._patience.record_write()  # `attention` proves that the storage can write
             commits, failed = self._commits(await self._judged(due, now), now)
             if failed:
                 await self._app.storage.put_off(failed)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from perdure.core.decide import (
     decide_failure,
+    decide_interruption,
     decide_release,
     decide_shutdown,
     decide_stop,
@@ -29,7 +30,7 @@ from perdure.engine.context import Fail, Released, RetryAfter
 from perdure.engine.door import duration, flag
 from perdure.engine.executors.failure import TargetFailed
 from perdure.engine.redaction import Redactor
-from perdure.errors import InvalidInput, ResultMismatch
+from perdure.errors import InvalidInput, ResultMismatch, StorageUnavailable
 from perdure.telemetry import table
 
 MAX_DETAILS = 64 * 1024
@@ -53,6 +54,12 @@ class GaveBack(msgspec.Struct, frozen=True, tag=True):
     awaiting: Awaiting | None = None
 
 
+class Interrupted(msgspec.Struct, frozen=True, tag=True):
+    """The database went away, and the attempt's transaction is known not to be committed."""
+
+    failure: Failure
+
+
 class Stopped(msgspec.Struct, frozen=True, tag=True):
     """It was asked to stop, and did."""
 
@@ -69,7 +76,7 @@ class Settled(msgspec.Struct, frozen=True):
     topics: frozenset[str] = frozenset()
 
 
-Ending = Returned | Raised | GaveBack | Stopped | HandedOver
+Ending = Returned | Raised | GaveBack | Interrupted | Stopped | HandedOver
 
 
 def decide_ending(
@@ -93,6 +100,8 @@ def decide_ending(
             return decide_release(
                 run, token, now, resume_at=resume_at, awaiting=awaiting, evidence=evidence
             )
+        case Interrupted(failure=failure):
+            return decide_interruption(run, token, now, failure, jitter=jitter(), evidence=evidence)
         case Stopped() if run.status is Status.CANCELLATION_REQUESTED:
             return decide_stop(run, token, now, evidence=evidence)
         case Stopped() | HandedOver():
@@ -191,6 +200,12 @@ def not_executed(error: Exception) -> Raised:
             traceback=_traceback(error),
         )
     )
+
+
+def interrupted(error: StorageUnavailable) -> Interrupted:
+    """The storage could not begin the attempt's transaction, or not commit it."""
+    message = f"the attempt's transaction was lost: {_text(error)}"
+    return Interrupted(make_failure(FailureKind.SYSTEM, type=type(error).__name__, message=message))
 
 
 def not_stored(why: str) -> Raised:

@@ -1,9 +1,10 @@
 """When recovery may take an expired lease: a database outage costs nobody's.
 
 Whoever holds the lease may only have been unable to renew it. So a node judges a lease once the
-storage has answered it without a gap for `grace`, within which every owner comes back; a node
-that has just started has seen nothing yet. What counts as a gap depends on the lease: one that
-is missed by a renewal must still outlive the longest wait that does not count.
+storage has taken its writes without a gap for `grace`, within which every owner comes back; a node
+that has just started has seen nothing yet. Reads do not count: a read-only standby answers them,
+and so does a full disk, and neither lets an owner renew. What counts as a gap depends on the lease:
+one that is missed by a renewal must still outlive the longest wait that does not count.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from perdure.storage.protocol import Clock
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """A wait for the storage's answer: how long it was, and when it ended."""
+    """A time without a successful write: how long it was, and when it ended."""
 
     length: float
     ended: float
@@ -34,14 +35,14 @@ class Patience:
         self._defaults = defaults
         self._grace = grace
         self._noticeable = 1.5 * tick
-        self._answered: float | None = None
+        self._wrote_at: float | None = None
         self._gaps: list[Gap] = []
 
-    def answered(self) -> None:
-        """The storage has just answered. If it kept us waiting it was away, although retries may
-        have hidden that."""
+    def record_write(self) -> None:
+        """The storage has just written something. If it kept us waiting it was away, although
+        retries may have hidden that."""
         now = self._clock.elapsed()
-        before, self._answered = self._answered, now
+        before, self._wrote_at = self._wrote_at, now
         gap = Gap(float("inf") if before is None else now - before, now)
         # What a shorter gap forbids, a longer one after it forbids for longer.
         while self._gaps and self._gaps[-1].length <= gap.length:
@@ -49,9 +50,9 @@ class Patience:
         if gap.length > self._noticeable.total_seconds():
             self._gaps.append(gap)
 
-    def failed(self) -> None:
-        """The storage has not answered."""
-        self._answered = None
+    def record_failure(self) -> None:
+        """The storage has not answered, or has refused to write."""
+        self._wrote_at = None
 
     def may_take(self, run: Run, now: datetime, server_started: datetime | None) -> bool:
         """Whether an expired lease was given up, as far as anybody can tell. Instants are the

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from perdure.engine.starting import open_unless_stopped
 from perdure.engine.stop_signal import on_stop_signal
 from perdure.telemetry import table
 
@@ -13,15 +15,20 @@ if TYPE_CHECKING:
     from perdure.engine.app import App
 
 
-async def run_scheduler(app: App) -> None:
-    """It holds nothing: whatever it has not done, another one does."""
+async def run_scheduler(app: App, *, fail_fast: bool = False) -> None:
+    """It holds nothing: whatever it has not done, another one does. `fail_fast`: raise
+    StorageUnavailable rather than wait for a storage that cannot be reached at the start."""
     loop, wanted = asyncio.get_running_loop(), asyncio.Event()
 
     def stop() -> None:
         loop.call_soon_threadsafe(wanted.set)
 
     on_stop_signal(stop)
-    async with app.scheduler():
+    if not await open_unless_stopped(app, wanted, fail_fast=fail_fast):
+        return
+    async with AsyncExitStack() as stack:
+        stack.push_async_exit(app)
+        await stack.enter_async_context(app.scheduler())
         table.SCHEDULER_READY.say(pid=os.getpid())
         await wanted.wait()
     table.SCHEDULER_STOPPED.say(pid=os.getpid())

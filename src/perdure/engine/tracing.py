@@ -18,6 +18,7 @@ from perdure.engine.outcome import (
     Ending,
     GaveBack,
     HandedOver,
+    Interrupted,
     Raised,
     Returned,
     Settled,
@@ -246,6 +247,8 @@ def _outcome(ending: Ending | Settled | None) -> str:
             return "raised"
         case GaveBack():
             return "released"
+        case Interrupted():
+            return "interrupted"
         case Stopped():
             return "stopped"
         case HandedOver():

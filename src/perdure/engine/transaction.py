@@ -7,6 +7,9 @@
                  │  └──▶ the handler ends otherwise, or its lease is lost ──▶ rolled back
                  └──▶ an error leaves the block ──▶ rolled back at once
 
+If the database cannot begin it, or goes away before the commit, the attempt is interrupted: it is
+made again and not counted, whatever the handler raised because of that.
+
 Leaving the block does not commit. Runs triggered while it is open are part of it.
 """
 
@@ -27,13 +30,28 @@ from perdure.core.decide.lease import Evidence
 from perdure.core.run import Run
 from perdure.engine import hints
 from perdure.engine.ids import Ids
-from perdure.engine.outcome import Ending, Raised, Returned, Settled, ending_of
+from perdure.engine.outcome import (
+    Ending,
+    Interrupted,
+    Raised,
+    Returned,
+    Settled,
+    ending_of,
+    interrupted,
+)
 from perdure.errors import LeaseLost, StorageUnavailable, TransactionError
 from perdure.storage.borrowed.enqueue import Created, Order, create
 from perdure.storage.protocol import Clock, Committed, Outcome
 from perdure.storage.reading import moment_of
 from perdure.storage.steps import Operation, Step, at_once, trip
-from perdure.storage.transacting import AnswerLost, Transaction, Transactions, record_success
+from perdure.storage.transacting import (
+    AnswerLost,
+    Transaction,
+    TransactionLost,
+    Transactions,
+    record_success,
+)
+from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -90,6 +108,8 @@ class HandlerTransaction:
         self._is_async = context.awaits
         self._topics: frozenset[str] = frozenset()
         self._commit: Commit | None = None
+        self._loss: StorageUnavailable | None = None
+        """Why the database has interrupted the attempt, if it has."""
         self._transaction: Transaction
 
     @property
@@ -107,7 +127,11 @@ class HandlerTransaction:
         if self._is_async:
             raise TransactionError("in an `async def` handler: `async with ctx.transaction()`")
         self._use()
-        self._transaction = self._terms.transactions.begin_sync(self._terms.limit(self._run))
+        try:
+            self._transaction = self._terms.transactions.begin_sync(self._terms.limit(self._run))
+        except StorageUnavailable as error:
+            self._loss = error
+            raise
         self.is_open = True
         return self.connection
 
@@ -125,7 +149,11 @@ class HandlerTransaction:
         if not self._is_async:
             raise TransactionError("in a `def` handler: `with ctx.transaction()`")
         self._use()
-        self._transaction = await self._terms.transactions.begin(self._terms.limit(self._run))
+        try:
+            self._transaction = await self._terms.transactions.begin(self._terms.limit(self._run))
+        except StorageUnavailable as error:
+            self._loss = error
+            raise
         self.is_open = True
         return self.connection
 
@@ -146,6 +174,8 @@ class HandlerTransaction:
 
     async def _roll_back(self) -> None:
         self.is_open = False
+        if self._transaction.is_lost:
+            self._loss = TransactionLost("its connection is gone, before the commit")
         await self._transaction.rollback()
 
     # For runs triggered meanwhile
@@ -172,17 +202,37 @@ class HandlerTransaction:
 
     async def conclude(self, ending: Ending) -> Ending | Settled:
         """Commit if the handler returned, else roll back. A cancellation does not disturb it."""
+        if not self.is_open:
+            return self._unless_interrupted(ending)
         self.is_open = False
         if not self._is_async:
             return await self._conclude(ending)
         return await _uninterrupted(self._conclude(ending))
 
+    def _unless_interrupted(self, ending: Ending) -> Ending:
+        """`ending`, unless the handler raised it because the database went away. What a handler
+        decides for itself stands: not to be tried again, or when."""
+        if self._loss is None or not isinstance(ending, Raised):
+            return ending
+        is_verdict = ending.retry_after is not None or not ending.failure.retryable
+        return ending if is_verdict else self._interrupted(self._loss)
+
+    def _interrupted(self, error: StorageUnavailable) -> Interrupted:
+        table.ATTEMPT_INTERRUPTED.say(
+            run_id=self._run.id,
+            task=self._run.task,
+            attempt=self._context.attempt,
+            error=self._terms.app.redactor.text(str(error).partition("\n")[0]),
+        )
+        return interrupted(error)
+
     async def _conclude(self, ending: Ending) -> Ending | Settled:
         if not isinstance(ending, Returned):
-            await self._transaction.rollback()
+            await self._roll_back()
             problem = self._transaction.problem
             is_news = problem is not None and isinstance(ending, Raised)
-            return ending_of(problem) if problem is not None and is_news else ending
+            ending = ending_of(problem) if problem is not None and is_news else ending
+            return self._unless_interrupted(ending)
         decide = partial(self._succeed, ending)
         dialect = self._terms.transactions.dialect
         try:
@@ -192,6 +242,8 @@ class HandlerTransaction:
             return await self._settle(error)
         except LeaseLost:
             return Settled(None)
+        except StorageUnavailable as error:
+            return self._interrupted(error)
         except Exception as error:  # noqa: BLE001  # whatever it is, nothing was committed
             return ending_of(error)
         return self._settled()
@@ -209,7 +261,7 @@ class HandlerTransaction:
         asking = self._terms.was_stored(self._commit)
         if await self._on_io_loop(asking):
             return self._settled()
-        return ending_of(lost)
+        return self._interrupted(lost)
 
     def _settled(self) -> Settled:
         assert self._commit is not None

@@ -45,6 +45,8 @@ TO_STOP = 1.0
 """After the drain, so many seconds handlers have to stop once they are asked."""
 TO_RECORD = 5.0
 """And so many it may take to write down what became of them."""
+SETTLE_TIMEOUT_S = 2.0
+"""And so many to find out about claims that got no answer."""
 TO_LEAVE = 0.5
 """And so many to tell the registry."""
 
@@ -117,7 +119,7 @@ class Worker:
         self._wake.set()
         if not await self._drained(timedelta(0) if self._is_in_a_hurry else drain):
             self._handlers.stop_all(StopReason.SHUTDOWN)
-            if not await self._empty(asyncio.timeout(TO_STOP)):
+            if self._has_work and not await self._empty(asyncio.timeout(TO_STOP)):
                 self._handlers.give_up_all()
                 await self._empty(asyncio.timeout(TO_RECORD))
         await self._logs.close()
@@ -144,8 +146,13 @@ class Worker:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is held, nothing to be recorded, and nothing in question."""
-        busy = self._leases.held or self._recorder.finished or self._claims_in_flight
-        return not busy and not self._doubt.is_unsettled
+        is_in_question = self._claims_in_flight or self._doubt.is_unsettled
+        return not self._has_work and not is_in_question
+
+    @property
+    def _has_work(self) -> bool:
+        """Whether anything is held, or to be recorded."""
+        return bool(self._leases.held or self._recorder.finished)
 
     async def _beat(self) -> None:
         self._handlers.dismiss_idle()
@@ -176,12 +183,22 @@ class Worker:
     async def _empty(self, patience: asyncio.Timeout) -> bool:
         try:
             async with patience:
+                while self._has_work:
+                    self._changed.clear()
+                    await self._changed.wait()
+                return await self._settle()
+        except TimeoutError:
+            return False
+
+    async def _settle(self) -> bool:
+        """Find out about claims without an answer, but not for long: with nothing to end and
+        nothing to record, a storage that is away must not keep the process."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SETTLE_TIMEOUT_S):
                 while not self.is_idle:
                     self._changed.clear()
                     await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
+        return not self._has_work and not self._claims_in_flight
 
     def _say_what_we_wait_for(self) -> None:
         runs = sorted(run.id for run in self._leases.held.values())

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perdure.engine.io_thread import IoThread
+from perdure.engine.starting import open_when_available
 from perdure.engine.stop_signal import on_stop_signal
 from perdure.engine.worker_pool import DRAINED
 from perdure.storage import is_remote
@@ -42,7 +43,8 @@ SWITCH_AFTER = 0.001
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker process is asked to do. None: as the app's defaults say; and as to
-    maintenance and scheduler, where there is a database they are done, too."""
+    maintenance and scheduler, where there is a database they are done, too. `fail_fast`: end
+    rather than wait for a storage that cannot be reached at the start."""
 
     concurrency: int | None = None
     queues: Sequence[str] | None = None
@@ -51,6 +53,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     maintenance: bool | None = None
     scheduler: bool | None = None
     supervised: bool = False
+    fail_fast: bool = False
 
 
 async def run_worker(
@@ -72,7 +75,8 @@ async def run_worker(
     if options.supervised:
         _stop_with_the_supervisor()
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(app)
+        await open_when_available(app, fail_fast=options.fail_fast)
+        stack.push_async_exit(app)
         exit_.nothing_held = False
         await stack.enter_async_context(_services(app.twin(), options, besides))
         host = app.worker(

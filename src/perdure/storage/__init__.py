@@ -28,6 +28,8 @@ _POSTGRES = (
     "max_connections",
     "transaction_connections",
     "connect_timeout",
+    "answer_timeout",
+    "call_timeout",
     "retries",
     "prepare",
     "listen_url",

@@ -36,37 +36,43 @@ class SqlOversight:
     async def _write(self, make: Make[T]) -> T: ...
 
     @abstractmethod
+    async def _write_much(self, make: Make[T]) -> T: ...
+
+    @abstractmethod
     async def _read(self, make: Make[T]) -> T: ...
 
+    @abstractmethod
+    async def _read_much(self, make: Make[T]) -> T: ...
+
     async def count(self, filter: RunFilter, *, most: int) -> int:
-        return await self._read(lambda: count_found(filter, most, self.dialect))
+        return await self._read_much(lambda: count_found(filter, most, self.dialect))
 
     async def throughput(self, environment: str, since: datetime, step: timedelta) -> list[Ended]:
-        return await self._read(lambda: count_ended(environment, since, step, self.dialect))
+        return await self._read_much(lambda: count_ended(environment, since, step, self.dialect))
 
     async def pace(self, environment: str, since: datetime) -> dict[str, int]:
-        return await self._read(lambda: count_pace(environment, since, self.dialect))
+        return await self._read_much(lambda: count_pace(environment, since, self.dialect))
 
     async def held(self, environment: str) -> dict[str, int]:
-        return await self._read(lambda: count_held(environment))
+        return await self._read_much(lambda: count_held(environment))
 
     async def latest_ended(
         self, environment: str, statuses: Sequence[Status], since: datetime, *, limit: int
     ) -> list[str]:
         wanted = (environment, statuses, since, limit)
-        return await self._read(lambda: latest_ended(*wanted, self.dialect))
+        return await self._read_much(lambda: latest_ended(*wanted, self.dialect))
 
     async def prunable(self, status: Status, before: datetime, *, most: int) -> int:
-        return await self._read(lambda: count_prunable(status, before, most, self.dialect))
+        return await self._read_much(lambda: count_prunable(status, before, most, self.dialect))
 
     async def forget_runs(self, run_ids: Sequence[str]) -> int:
-        return await self._write(lambda: forget_runs(run_ids, self.dialect))
+        return await self._write_much(lambda: forget_runs(run_ids, self.dialect))
 
     async def drift(self, run_ids: Sequence[str]) -> dict[str, list[str]]:
-        return await self._read(lambda: find_drift(run_ids, self.dialect))
+        return await self._read_much(lambda: find_drift(run_ids, self.dialect))
 
     async def strays(self, environment: str, *, limit: int) -> dict[str, str]:
-        return await self._read(lambda: find_strays(environment, limit, self.dialect))
+        return await self._read_much(lambda: find_strays(environment, limit, self.dialect))
 
     async def latest_change(self) -> str:
         return await self._read(latest_change)
@@ -74,7 +80,7 @@ class SqlOversight:
     async def find_dead_letters(
         self, filter: LetterFilter, *, limit: int, cursor: str | None = None
     ) -> LetterPage:
-        return await self._read(lambda: find_dead_letters(filter, limit, cursor, self.dialect))
+        return await self._read_much(lambda: find_dead_letters(filter, limit, cursor, self.dialect))
 
     async def dead_letter(self, run_id: str) -> DeadLetter | None:
         return await self._read(lambda: read_dead_letter(run_id, self.dialect))
@@ -92,7 +98,7 @@ class SqlOversight:
     async def audit_entries(
         self, environment: str, *, after: int = 0, limit: int = 1000
     ) -> list[SealedEntry]:
-        return await self._read(lambda: read_audit(environment, after, limit))
+        return await self._read_much(lambda: read_audit(environment, after, limit))
 
 
 def count_found(filter: RunFilter, most: int, dialect: Dialect) -> Operation[int]:

@@ -283,7 +283,8 @@ class Storage(Questions, ScheduleStorage, WebhookStorage, Oversight, Protocol):
 
     async def attention(self, limit: int) -> list[Run]:
         """Runs that maintenance must look at, longest due first: those whose lease has expired,
-        and those that nobody holds and whose time has come."""
+        and those that nobody holds and whose time has come. While there are leases, it writes
+        something, too, and so raises StorageUnavailable where nothing can be written."""
         ...
 
     async def put_off(self, run_ids: Sequence[str]) -> None:

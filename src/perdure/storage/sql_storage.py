@@ -86,9 +86,17 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
         """The same as `_write`, for what cannot wait long once the database is back."""
         return await self._write(make)
 
+    async def _write_much(self, make: Make[T]) -> T:
+        """The same as `_write`, for what may take its time: it deletes many rows."""
+        return await self._write(make)
+
     @abstractmethod
     async def _read(self, make: Make[T]) -> T:
         """Run an operation that only reads."""
+
+    async def _read_much(self, make: Make[T]) -> T:
+        """The same as `_read`, for what may take its time: it looks through many rows."""
+        return await self._read(make)
 
     @abstractmethod
     def transactions(self) -> Transactions: ...
@@ -212,25 +220,29 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
         return await self._read(lambda: gating.gates_of_runs(run_ids, self.dialect))
 
     async def holders(self, environment: str, gate: Gate, *, limit: int) -> list[str]:
-        return await self._read(
+        return await self._read_much(
             lambda: explaining.read_holders(environment, gate, limit, self.dialect)
         )
 
     async def parked(self, environment: str, gate: Gate, *, limit: int) -> int:
-        return await self._read(lambda: explaining.count_parked(environment, gate, limit))
+        return await self._read_much(lambda: explaining.count_parked(environment, gate, limit))
 
     async def vitals(self) -> Vitals:
         """Nothing, unless the adapter knows more."""
         return Vitals(database=type(self).__name__, bytes=0)
 
     async def neglect(self, environment: str, *, limit: int) -> Neglect:
-        return await self._read(lambda: explaining.read_neglect(environment, limit, self.dialect))
+        return await self._read_much(
+            lambda: explaining.read_neglect(environment, limit, self.dialect)
+        )
 
     async def parking(self, environment: str, *, limit: int) -> list[Gate]:
-        return await self._read(lambda: explaining.find_gates(environment, limit))
+        return await self._read_much(lambda: explaining.find_gates(environment, limit))
 
     async def ahead(self, run: Run, *, is_fair: bool, limit: int) -> int:
-        return await self._read(lambda: explaining.count_ahead(run, is_fair, limit, self.dialect))
+        return await self._read_much(
+            lambda: explaining.count_ahead(run, is_fair, limit, self.dialect)
+        )
 
     async def get(self, run_ids: Sequence[str]) -> dict[str, Run]:
         return await self._read(lambda: reading.get_runs(run_ids, self.dialect))
@@ -239,7 +251,7 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
         return await self._read(lambda: reading.get_ended(run_ids, self.dialect))
 
     async def find(self, filter: RunFilter, *, limit: int, cursor: str | None = None) -> Page:
-        return await self._read(lambda: reading.find_runs(filter, limit, cursor, self.dialect))
+        return await self._read_much(lambda: reading.find_runs(filter, limit, cursor, self.dialect))
 
     async def events(self, run_id: str, *, after: int = 0) -> list[RecordedEvent]:
         events: list[RecordedEvent] = []
@@ -252,10 +264,10 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
         return [event for event in events if event.sequence > after]
 
     async def counts(self, environment: str) -> dict[tuple[str, Status], int]:
-        return await self._read(lambda: reading.count_runs(environment, self.dialect))
+        return await self._read_much(lambda: reading.count_runs(environment, self.dialect))
 
     async def backlog(self, environment: str) -> list[Backlog]:
-        return await self._read(lambda: telling.read_backlog(environment, self.dialect))
+        return await self._read_much(lambda: telling.read_backlog(environment, self.dialect))
 
     async def write_logs(self, batches: Sequence[LogBatch]) -> None:
         await self._write(lambda: telling.write_logs(batches, self.dialect))
@@ -269,7 +281,7 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
         return await self._read(lambda: telling.read_progress(run_ids, self.dialect))
 
     async def changes(self, cursor: str | None, *, limit: int) -> list[Change]:
-        return await self._read(lambda: reading.read_changes(cursor, limit, self.dialect))
+        return await self._read_much(lambda: reading.read_changes(cursor, limit, self.dialect))
 
     async def outbox(self, *, limit: int) -> list[OutboxRow]:
         return await self._read(lambda: reading.read_outbox(limit))
@@ -284,21 +296,25 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
         return await self._read(lambda: settings.read_records(environment, kind, self.dialect))
 
     async def forget(self, environment: str, kind: str, before: datetime) -> None:
-        await self._write(lambda: settings.forget_records(environment, kind, before, self.dialect))
+        await self._write_much(
+            lambda: settings.forget_records(environment, kind, before, self.dialect)
+        )
 
     async def free_keys(self, run_id: str, freed: Sequence[KeyFreed]) -> None:
         await self._write(lambda: settings.free_keys(run_id, freed, self.dialect))
 
     async def prune_keys(self, limit: int) -> int:
-        pruned = await self._write(lambda: upkeep.prune_keys(limit))
-        await self._write(lambda: gating.prune_buckets(limit))
+        pruned = await self._write_much(lambda: upkeep.prune_keys(limit))
+        await self._write_much(lambda: gating.prune_buckets(limit))
         return pruned
 
     async def _reopen_unreadable(self) -> None:
-        await self._write(upkeep.reopen_unreadable)
+        await self._write_much(upkeep.reopen_unreadable)
 
     async def prune(self, status: Status, before: datetime, limit: int) -> int:
-        return await self._write(lambda: upkeep.prune_runs(status, before, limit, self.dialect))
+        return await self._write_much(
+            lambda: upkeep.prune_runs(status, before, limit, self.dialect)
+        )
 
     async def put_schedules(self, steps: Sequence[ScheduleStep]) -> list[StepOutcome]:
         if not steps:
@@ -323,7 +339,7 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
     async def list_schedules(
         self, environment: str, *, limit: int, after: str = "", defined_by: DefinedBy | None = None
     ) -> list[Schedule]:
-        return await self._read(
+        return await self._read_much(
             lambda: scheduling.list_schedules(environment, after, limit, defined_by, self.dialect)
         )
 
@@ -338,16 +354,16 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
         self, environment: str, schedule_id: str, first: datetime, last: datetime, *, limit: int
     ) -> list[Run]:
         within = (environment, schedule_id, first, last, limit)
-        return await self._read(lambda: scheduling.read_occurrences(*within, self.dialect))
+        return await self._read_much(lambda: scheduling.read_occurrences(*within, self.dialect))
 
     async def spans(
         self, environment: str, schedule_id: str, first: datetime, last: datetime, *, limit: int
     ) -> list[SkippedSpan]:
         within = (environment, schedule_id, first, last, limit)
-        return await self._read(lambda: scheduling.read_spans(*within, self.dialect))
+        return await self._read_much(lambda: scheduling.read_spans(*within, self.dialect))
 
     async def prune_spans(self, before: datetime, limit: int) -> int:
-        return await self._write(lambda: scheduling.prune_spans(before, limit, self.dialect))
+        return await self._write_much(lambda: scheduling.prune_spans(before, limit, self.dialect))
 
     async def started_at(self) -> datetime | None:
         return await self._read(lambda: reading.server_started(self.dialect))

@@ -25,6 +25,10 @@ T = TypeVar("T")
 Decide = Callable[[Run, datetime], Commit]
 
 
+class TransactionLost(StorageUnavailable):
+    """The connection of a handler's transaction is gone; nothing of it is committed."""
+
+
 class AnswerLost(StorageUnavailable):
     """Nobody knows whether the COMMIT went through. `was_stored` finds out."""
 
@@ -38,6 +42,11 @@ class Transaction(Protocol):
     @property
     def problem(self) -> Exception | None:
         """Why it was rolled back before its time, if it was."""
+        ...
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its connection is gone, and with it all that was not committed."""
         ...
 
     async def run(self, operation: Operation[T]) -> T:

@@ -76,8 +76,10 @@ def _renewed(
 
 
 def due_for_attention(limit: int, dialect: Dialect) -> Operation[list[Run]]:
+    """Runs to attend to. While there are leases, something is written, too: a storage that cannot
+    write must not look as if owners could have renewed theirs."""
     bound = {"limit": limit}
-    [found] = yield trip(Step("due_for_attention", bound))
+    _, found = yield trip(Step("prove_writable"), Step("due_for_attention", bound))
     runs = runs_of(found, dialect)
     readable = {run.id for run in runs}
     yield from put_off(

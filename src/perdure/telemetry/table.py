@@ -49,6 +49,27 @@ ATTEMPT_FAILED = Record(
     ("run_id", "task", "attempt", "error", "next"),
     "Recorded so. The message says it all, because many look at nothing else.",
 )
+STORAGE_AWAITED = Record(
+    "perdure.storage",
+    WARNING,
+    "the storage cannot be reached: %(error)s; waiting for it",
+    ("error",),
+    "While a process starts. It tries again and again, and says when it has succeeded.",
+)
+STORAGE_REACHED = Record(
+    "perdure.storage",
+    INFO,
+    "the storage is reached, after %(seconds)s s",
+    ("seconds",),
+    "The process goes on to start.",
+)
+ATTEMPT_INTERRUPTED = Record(
+    "perdure.attempts",
+    WARNING,
+    "attempt %(attempt)s of %(task)s %(run_id)s lost its transaction: %(error)s; it is made again",
+    ("run_id", "task", "attempt", "error"),
+    "The database went away before the commit. The attempt is not counted as a failure.",
+)
 HANDLER_STUCK = Record(
     "perdure.attempts",
     ERROR,

@@ -16,6 +16,7 @@ import uvicorn
 from perdure.core.rates import Rate
 from perdure.engine.app import App
 from perdure.engine.door import count
+from perdure.engine.starting import open_unless_stopped
 from perdure.engine.stop_signal import on_stop_signal
 from perdure.engine.webhooks.sender import WebhookSender
 from perdure.errors import InvalidInput
@@ -53,10 +54,14 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-async def serve(app: App, options: ServerOptions) -> None:
-    """Until SIGTERM or Ctrl-C. Raises InvalidInput for a place where it must not or cannot be."""
+async def serve(app: App, options: ServerOptions, *, fail_fast: bool = False) -> None:
+    """Until SIGTERM or Ctrl-C. Raises InvalidInput for a place where it must not or cannot be.
+    `fail_fast`: raise StorageUnavailable rather than wait for a storage that is away."""
     loop, wanted = asyncio.get_running_loop(), asyncio.Event()
     on_stop_signal(partial(_call_on, loop, wanted.set))
+    if not await open_unless_stopped(app, wanted, fail_fast=fail_fast):
+        return
+    await app.__aexit__()
     async with Served(app, options) as served:
         await served.until(wanted)
     table.SERVER_STOPPED.say(pid=os.getpid())

@@ -28,6 +28,10 @@ POISON = "poison"
 MAX_LEASE_TTL = timedelta(hours=1)
 """No lease lasts longer without a renewal: a dead worker's runs must come back."""
 
+MAX_INTERRUPTIONS = 10
+MIN_INTERRUPTION_DELAY = timedelta(milliseconds=500)
+MAX_INTERRUPTION_DELAY = timedelta(seconds=30)
+
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One worker's offer for one run: its lease, and whether to begin the attempt at once."""
@@ -238,6 +242,29 @@ def decide_stop(run: Run, token: str, now: datetime, *, evidence: Evidence = NO_
             output=evidence.output,
         )
     ]
+
+
+def decide_interruption(
+    run: Run,
+    token: str,
+    now: datetime,
+    failure: Failure,
+    *,
+    jitter: float = 0.0,
+    evidence: Evidence = NO_EVIDENCE,
+) -> Events:
+    """The database went away before the attempt could commit. It is made again, uncounted.
+
+    A handler may be the cause, e.g. with a statement that crashes its backend: after
+    MAX_INTERRUPTIONS in a row the attempt counts as failed.
+    """
+    if run.interruptions >= MAX_INTERRUPTIONS:
+        return decide_failure(run, token, now, failure, jitter=jitter, evidence=evidence)
+    delay = min(MAX_INTERRUPTION_DELAY, MIN_INTERRUPTION_DELAY * 2**run.interruptions)
+    resume_at = max(now, run.updated_at) + delay * (1 + 0.2 * jitter)
+    return decide_release(
+        run, token, now, resume_at=resume_at, reason=e.INTERRUPTED, evidence=evidence
+    )
 
 
 def decide_shutdown(run: Run, token: str, now: datetime) -> Events:

@@ -11,7 +11,15 @@ from perdure.core.schedule import Definition, Stated
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.door import duration
 from perdure.engine.options import Retry, TriggerOptions
-from perdure.engine.outcome import Ending, GaveBack, HandedOver, Raised, Returned, Stopped
+from perdure.engine.outcome import (
+    Ending,
+    GaveBack,
+    HandedOver,
+    Interrupted,
+    Raised,
+    Returned,
+    Stopped,
+)
 from perdure.engine.protocol.attempts import (
     AwaitingMessage,
     EndingMessage,
@@ -64,7 +72,7 @@ def _ending_message(ending: Ending) -> EndingMessage:
             )
         case Stopped():
             return StoppedMessage()
-        case HandedOver():
+        case HandedOver() | Interrupted():  # without a database no transaction is interrupted
             return HandedOverMessage()
         case _:
             assert_never(ending)

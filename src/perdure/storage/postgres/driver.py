@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import psycopg
 from psycopg import errors
 from psycopg.types.string import TextLoader
@@ -9,6 +11,7 @@ from psycopg.types.string import TextLoader
 from perdure.errors import StorageError, StorageRefused, StorageUnavailable
 from perdure.storage.sql import load_queries
 from perdure.storage.sql_storage import AlreadyStored
+from perdure.storage.steps import Step
 
 QUERIES = load_queries("perdure.storage.postgres")
 
@@ -21,6 +24,12 @@ def register(connection: psycopg.AsyncConnection) -> None:
     # As text: making and unmaking objects costs more than the query.
     connection.adapters.register_loader("uuid", TextLoader)
     connection.adapters.register_loader("text", TextLoader)
+
+
+def limit_transaction(statement_timeout: timedelta) -> Step:
+    """For the transaction that has just begun: the server gives up a statement after so long."""
+    milliseconds = statement_timeout // timedelta(milliseconds=1)
+    return Step("limit_transaction", {"statement_timeout": f"{milliseconds}ms"})
 
 
 def translation(error: psycopg.Error) -> StorageError:

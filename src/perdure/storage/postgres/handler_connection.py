@@ -3,12 +3,19 @@ statements that would end it."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import sql
+from psycopg.abc import PQGen
 
+from perdure.storage.postgres.liveness import ConnectionSilent, limit_wait
 from perdure.storage.postgres.statements import refuse_ending
+
+T = TypeVar("T")
 
 
 class HandlerCursor(psycopg.Cursor[Any]):
@@ -48,15 +55,50 @@ class AsyncHandlerCursor(psycopg.AsyncCursor[Any]):
 
 
 class HandlerConnection(psycopg.Connection[Any]):
+    answer_timeout: timedelta | None = None
+    """For a round trip of ours. Those of the handler take as long as they take."""
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.cursor_factory = HandlerCursor
 
+    def wait(self, gen: PQGen[T], *arguments: Any, **how: Any) -> T:
+        if self.answer_timeout is None:
+            return super().wait(gen, *arguments, **how)
+        try:
+            return super().wait(limit_wait(gen, self.answer_timeout), *arguments, **how)
+        except ConnectionSilent:
+            self.pgconn.finish()
+            raise
+
 
 class AsyncHandlerConnection(psycopg.AsyncConnection[Any]):
+    answer_timeout: timedelta | None = None
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.cursor_factory = AsyncHandlerCursor
+
+    async def wait(self, gen: PQGen[T], *arguments: Any, **how: Any) -> T:
+        if self.answer_timeout is None:
+            return await super().wait(gen, *arguments, **how)
+        try:
+            return await super().wait(limit_wait(gen, self.answer_timeout), *arguments, **how)
+        except ConnectionSilent:
+            self.pgconn.finish()
+            raise
+
+
+@contextmanager
+def limited(
+    connection: HandlerConnection | AsyncHandlerConnection, timeout: timedelta
+) -> Iterator[None]:
+    """Limit each round trip in the block, which is ours and not the handler's."""
+    connection.answer_timeout = timeout
+    try:
+        yield
+    finally:
+        connection.answer_timeout = None
 
 
 def _check(query: Any, connection: Any) -> None:

@@ -17,9 +17,9 @@ from typing import Any
 import psycopg
 from psycopg.pq.abc import PGconn
 
-from perdure.errors import StorageUnavailable
 from perdure.storage.postgres.dialect import CHANNEL, MOST_BYTES
 from perdure.storage.postgres.driver import QUERIES, translation
+from perdure.storage.postgres.liveness import LimitedConnection, connection_info
 from perdure.storage.postgres.pipeline import Asked
 from perdure.storage.postgres.pooling import PooledConnection
 from perdure.storage.topics import pack, unpack
@@ -30,14 +30,8 @@ Borrow = Callable[[], AbstractAsyncContextManager[PooledConnection]]
 OnTopics = Callable[[frozenset[str] | None], None]
 
 CHECK_EVERY = timedelta(seconds=30)
-CHECK_WITHIN = timedelta(seconds=10)
-KEEPALIVE: dict[str, Any] = {
-    "connect_timeout": 10,
-    "keepalives_idle": 30,
-    "keepalives_interval": 10,
-    "keepalives_count": 3,
-    "application_name": "perdure hints",
-}
+CONNECT_TIMEOUT_S = 5
+APPLICATION_NAME = "perdure hints"
 
 
 def notice(topics: frozenset[str]) -> Asked:
@@ -53,7 +47,7 @@ class PostgresHints:
 
     def __init__(self, borrow: Borrow, url: str, listen_url: str | None) -> None:
         self._borrow = borrow
-        self._url = listen_url or url
+        self._url = connection_info(listen_url or url, connect_timeout=CONNECT_TIMEOUT_S)
         self._is_trusted = listen_url is not None
 
     async def notify(self, topics: frozenset[str]) -> None:
@@ -74,8 +68,8 @@ class PostgresHints:
         table.POOLER_IN_THE_WAY.say()
 
     async def _connect(self) -> Connection:
-        return await psycopg.AsyncConnection.connect(
-            self._url, autocommit=True, prepare_threshold=None, **KEEPALIVE
+        return await LimitedConnection.connect(
+            self._url, autocommit=True, prepare_threshold=None, application_name=APPLICATION_NAME
         )
 
 
@@ -127,9 +121,5 @@ async def _hear(server: PGconn, on_topics: OnTopics, within: timedelta) -> None:
 
 
 async def _check(connection: Connection) -> None:
-    """A quiet connection may be a dead one."""
-    try:
-        async with asyncio.timeout(CHECK_WITHIN.total_seconds()):
-            await connection.execute("SELECT 1")
-    except TimeoutError as error:
-        raise StorageUnavailable("PostgreSQL: the listening connection is silent") from error
+    """A quiet connection may be a dead one: raises if it does not answer in time."""
+    await connection.execute("SELECT 1")

@@ -5,15 +5,16 @@
 BEGIN ISOLATION LEVEL READ COMMITTED;
 
 -- name: transaction_id
--- This dialect's only: which transaction this is, to notice that it is another one.
-SELECT pg_current_xact_id()::text;
+-- This dialect's only: which transaction this is, to notice that it is another one; and whether
+-- it can write at all.
+SELECT pg_current_xact_id()::text, current_setting('transaction_read_only')::boolean;
 
 -- name: limit_transaction
 -- This dialect's only: a worker stopped in the middle frees what it locked; plans look rows up
 -- in indexes one by one, however stale the statistics (a plan made while the tables were empty
 -- is kept while they grow); compiling a plan would cost more than running it, and so would making
 -- it anew each time.
-SELECT set_config('statement_timeout', '30s', true),
+SELECT set_config('statement_timeout', :statement_timeout, true),
        set_config('idle_in_transaction_session_timeout', '15s', true),
        set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
@@ -1004,6 +1005,14 @@ UPDATE perdure_runs AS runs
    SET attention_at = statement_timestamp() + interval '1 hour'
   FROM jsonb_to_recordset(:rows::jsonb) AS aside (id uuid)
  WHERE runs.id = aside.id;
+
+-- name: prove_writable
+-- A row lock is a write: it is refused where the session is read-only, and its commit waits for the
+-- disk and for synchronous standbys, as a renewal does. It excludes nobody.
+SELECT 1
+  FROM perdure_schema
+ WHERE EXISTS (SELECT 1 FROM perdure_runs WHERE lease_token IS NOT NULL)
+   FOR KEY SHARE;
 
 -- name: due_for_attention
 -- Leases are few beside runs: all of them are looked through, so that no index follows their expiry.

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -17,11 +16,21 @@ from perdure.core.doctor import Vitals
 from perdure.errors import StorageUnavailable
 from perdure.storage.migrate import check_version, load_migrations, pending
 from perdure.storage.postgres.dialect import PostgresDialect, columns
-from perdure.storage.postgres.driver import QUERIES, register, translation
+from perdure.storage.postgres.driver import QUERIES, limit_transaction, register, translation
 from perdure.storage.postgres.hints import PostgresHints, notice
+from perdure.storage.postgres.liveness import (
+    ANSWER_TIMEOUT,
+    CALL_TIMEOUT,
+    LONG_ANSWER_TIMEOUT,
+    MIGRATION_TIMEOUT,
+    connect_timeout_s,
+    connection_info,
+    is_read_only,
+)
 from perdure.storage.postgres.pipeline import Asked
 from perdure.storage.postgres.pooling import (
     NAME,
+    PoolCheck,
     PooledConnection,
     prepare_if_alone,
     remembering,
@@ -45,15 +54,20 @@ FIRST_DELAY = timedelta(milliseconds=20)
 MAX_DELAY = timedelta(seconds=2)
 SOON = timedelta(milliseconds=250)
 """The longest delay before another try of a renewal."""
-RECONNECT = timedelta(seconds=1)
+SHORTEST_WAIT = timedelta(milliseconds=100)
+"""For a connection, however little time is left."""
+RECONNECT = timedelta(milliseconds=100)
 """The pool's own tries to connect back off without end: after an outage of a minute they would
 come half a minute late, and leases with them. Ours are bounded by MAX_DELAY."""
+REFUSED_WAIT = timedelta(milliseconds=300)
+"""For a connection, if the last one was refused: nothing comes of waiting, only of asking again."""
 
 
 class PostgresStorage(SqlStorage):
     """Runs in a database. Statements are prepared unless a pooler answers; `prepare` says whether
     they are. `listen_url` leads around poolers, to the server itself; `hints=False` does without
-    wake-ups; handlers have up to `transaction_connections` for `ctx.transaction()` besides."""
+    wake-ups; handlers have up to `transaction_connections` for `ctx.transaction()` besides.
+    `answer_timeout` limits a round trip, `call_timeout` how long a call is tried again."""
 
     loop_bound = True
 
@@ -65,6 +79,8 @@ class PostgresStorage(SqlStorage):
         max_connections: int = 8,
         transaction_connections: int = MOST,
         connect_timeout: timedelta = timedelta(seconds=2),
+        answer_timeout: timedelta = ANSWER_TIMEOUT,
+        call_timeout: timedelta = CALL_TIMEOUT,
         retries: int = RETRIES,
         prepare: bool | None = None,
         listen_url: str | None = None,
@@ -74,14 +90,22 @@ class PostgresStorage(SqlStorage):
         self.dialect = PostgresDialect()
         self._clock = clock
         self._transactions = partial(
-            PostgresTransactions, url, most=transaction_connections, prepare=prepare
+            PostgresTransactions,
+            url,
+            most=transaction_connections,
+            connect_timeout=connect_timeout,
+            answer_timeout=answer_timeout,
+            prepare=prepare,
         )
         self._retries = retries
+        self._connect_timeout = connect_timeout
+        self._answer_timeout = answer_timeout
+        self._call_timeout = call_timeout
         self._on_statement = on_statement
         self._hints = PostgresHints(self._connection, url, listen_url) if hints else None
         self._refused: list[psycopg.Error] = []
         self._pool: AsyncConnectionPool[PooledConnection] = AsyncConnectionPool(
-            url,
+            connection_info(url, connect_timeout=connect_timeout_s(connect_timeout)),
             connection_class=remembering(self._refused),
             name=NAME,
             min_size=0,
@@ -92,15 +116,18 @@ class PostgresStorage(SqlStorage):
             configure=self._configure,
             kwargs={"autocommit": True, "prepare_threshold": threshold(prepare)},
         )
+        self._check = PoolCheck(self._pool)
         self._prepare = prepare
 
     async def _configure(self, connection: PooledConnection) -> None:
         register(connection)
+        connection.answer_timeout = self._answer_timeout
         if self._prepare is None:
             await prepare_if_alone(connection)
 
     async def migrate(self) -> int:
-        async with self._connection() as connection, connection.transaction():
+        limit = MIGRATION_TIMEOUT
+        async with self._connection(limit) as connection, connection.transaction():
             await connection.execute("SELECT pg_advisory_xact_lock(%s)", (MIGRATION_LOCK,))
             version = await self._version(connection)
             for migration in pending(MIGRATIONS, version):
@@ -127,7 +154,7 @@ class PostgresStorage(SqlStorage):
             check_version(MIGRATIONS, await self._version(connection))
 
     async def vitals(self) -> Vitals:
-        async with self._connection() as connection:
+        async with self._connection(LONG_ANSWER_TIMEOUT) as connection:
             return await read_vitals(connection)
 
     def transactions(self) -> PostgresTransactions:
@@ -151,8 +178,14 @@ class PostgresStorage(SqlStorage):
     async def _write_once(self, make: Make[T]) -> T:
         return await self._retrying(make, lambda transaction: not transaction.is_ambiguous)
 
+    async def _write_much(self, make: Make[T]) -> T:
+        return await self._retrying(make, lambda transaction: True, within=LONG_ANSWER_TIMEOUT)
+
     async def _read(self, make: Make[T]) -> T:
         return await self._write(make)
+
+    async def _read_much(self, make: Make[T]) -> T:
+        return await self._write_much(make)
 
     async def _retrying(
         self,
@@ -160,35 +193,51 @@ class PostgresStorage(SqlStorage):
         may_repeat: Callable[[_Transaction], bool],
         longest: timedelta = MAX_DELAY,
         telling: frozenset[str] = frozenset(),
+        within: timedelta | None = None,
     ) -> T:
-        """Again from the start while the database says that it was transient."""
+        """Again from the start while the database says that it was transient. `within`: how long
+        a round trip may take."""
         attempt = 0
+        give_up_at = self._clock.elapsed() + self._call_timeout.total_seconds()
         while True:
-            transaction = _Transaction(self._on_statement, telling)
+            transaction = _Transaction(self._on_statement, telling, within or self._answer_timeout)
             try:
-                async with self._connection() as connection:
+                left = timedelta(seconds=give_up_at - self._clock.elapsed())
+                async with self._connection(within, left) as connection:
                     return await transaction.run(connection, make())
             except StorageUnavailable:
-                if attempt == self._retries or not may_repeat(transaction):
+                is_late = attempt > 0 and self._clock.elapsed() >= give_up_at
+                if is_late or attempt == self._retries or not may_repeat(transaction):
                     raise
             await self._back_off(min(FIRST_DELAY * 2**attempt, longest))
+            if transaction.is_broken:  # what broke one connection has often broken them all
+                await self._check.run()
             attempt += 1
 
     async def _back_off(self, delay: timedelta) -> None:
         await self._clock.sleep(delay * (1 + 0.5 * self._clock.jitter()))
-        # What broke one connection has often broken them all.
-        with contextlib.suppress(psycopg.Error, PoolClosed):
-            await self._pool.check()
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[PooledConnection]:
+    async def _connection(
+        self, within: timedelta | None = None, wait: timedelta | None = None
+    ) -> AsyncIterator[PooledConnection]:
+        """One whose round trips take no longer than `within`. `wait`: how long to wait for it, if
+        that is less than usual."""
         try:
             if self._pool.closed:
                 await self._pool.open()
-            connection = await self._pool.getconn()
+            usual = REFUSED_WAIT if self._refused else self._connect_timeout
+            timeout = min(usual, max(wait or usual, SHORTEST_WAIT))
+            connection = await self._pool.getconn(timeout.total_seconds())
+            connection.answer_timeout = within or self._answer_timeout
             try:
                 yield connection
+            except psycopg.Error as error:
+                if is_read_only(error):
+                    await connection.close()
+                raise
             finally:
+                connection.answer_timeout = self._answer_timeout
                 await self._pool.putconn(connection)
         except (PoolTimeout, PoolClosed) as error:
             why = f"; the last try said: {str(self._refused[0]).strip()}" if self._refused else ""
@@ -200,18 +249,23 @@ class PostgresStorage(SqlStorage):
 class _Transaction:
     """One operation in one transaction. BEGIN and COMMIT travel with its first and last trips."""
 
-    def __init__(self, on_statement: OnStatement | None, telling: frozenset[str]) -> None:
+    def __init__(
+        self, on_statement: OnStatement | None, telling: frozenset[str], limit: timedelta
+    ) -> None:
         self._on_statement = on_statement
         self._telling = telling
+        self._limit = limit
         self._begun = False
         self.is_ambiguous = False
+        self.is_broken = False
+        """Whether its connection cannot be used any more."""
 
     async def run(self, connection: PooledConnection, operation: Operation[T]) -> T:
         try:
             return await drive(operation, partial(self._trip, connection))
         finally:
             if connection.pgconn.transaction_status != IDLE:
-                with contextlib.suppress(psycopg.Error):
+                with suppress(psycopg.Error):
                     await connection.rollback()
 
     async def _trip(self, connection: PooledConnection, request: Trip) -> list[Rows]:
@@ -222,6 +276,9 @@ class _Transaction:
             results = await self._send(connection, steps, behind)
         except psycopg.Error as error:
             self.is_ambiguous = request.last and connection.closed
+            if is_read_only(error):
+                await connection.close()
+            self.is_broken = connection.closed
             raise translation(error) from error
         return results[len(before) : len(before) + len(request.steps)]
 
@@ -230,7 +287,7 @@ class _Transaction:
         already; and of several statements, only inserts do without our limits and plans."""
         if not self._begun and request.last and _are_simple(request.steps):
             return (), ()
-        before = () if self._begun else (Step("begin"), Step("limit_transaction"))
+        before = () if self._begun else (Step("begin"), limit_transaction(self._limit))
         self._begun = True
         return before, (Step("commit"),) if request.last else ()
 

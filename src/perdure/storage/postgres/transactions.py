@@ -1,11 +1,17 @@
 """Transactions for handlers on PostgreSQL: connections from pools of their own, so that no handler
-keeps the engine waiting for one."""
+keeps the engine waiting for one.
+
+An idle connection may have died, with the server or on the way to it. Nothing has happened in its
+transaction then, so it is begun again on another one, once the whole pool has been checked: a dead
+connection is never the handler's to notice. See `pooling` for why the pools do not check each.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -14,13 +20,18 @@ import psycopg
 from psycopg import IsolationLevel
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTimeout
 
 from perdure.errors import StorageUnavailable, TransactionError
 from perdure.storage.borrowed.psycopg import PsycopgAsyncConnection, PsycopgConnection
 from perdure.storage.postgres.dialect import PostgresDialect
-from perdure.storage.postgres.driver import translation
-from perdure.storage.postgres.handler_connection import AsyncHandlerConnection, HandlerConnection
+from perdure.storage.postgres.driver import limit_transaction, translation
+from perdure.storage.postgres.handler_connection import (
+    AsyncHandlerConnection,
+    HandlerConnection,
+    limited,
+)
+from perdure.storage.postgres.handler_pool import POOL_TIMEOUT, AsyncHandlerPool, HandlerPool
+from perdure.storage.postgres.liveness import ANSWER_TIMEOUT, connect_timeout_s, connection_info
 from perdure.storage.postgres.pooling import (
     NAME,
     prepare_if_alone,
@@ -36,7 +47,10 @@ OnStatement = Callable[[str], None]
 
 MOST = 10
 """Connections for handlers, of each kind; whoever comes later waits."""
-PATIENCE = timedelta(seconds=30)
+CONNECT_TIMEOUT = timedelta(seconds=2)
+RECONNECT_TIMEOUT_S = 1.0
+"""The pool's own tries to connect; ours come again and again."""
+MAX_BEGIN_DELAY_S = 2.0
 ENDED_IT = (
     "the handler ended its transaction by itself, and what it had done until then may be "
     f"committed; {LEAVE_IT}"
@@ -49,68 +63,76 @@ class PostgresTransactions:
     dialect = PostgresDialect()
 
     def __init__(
-        self, url: str, *, most: int = MOST, prepare: bool | None = None, say: OnStatement
+        self,
+        url: str,
+        *,
+        most: int = MOST,
+        connect_timeout: timedelta = CONNECT_TIMEOUT,
+        answer_timeout: timedelta = ANSWER_TIMEOUT,
+        prepare: bool | None = None,
+        say: OnStatement,
     ) -> None:
+        info = connection_info(url, connect_timeout=connect_timeout_s(connect_timeout))
         self._options: dict[str, Any] = {
-            "conninfo": url,
+            "conninfo": info,
             "min_size": 0,
-            "max_size": most,
-            "timeout": PATIENCE.total_seconds(),
             "open": False,
             "name": NAME,
+            "reconnect_timeout": RECONNECT_TIMEOUT_S,
             "kwargs": {"autocommit": True, "prepare_threshold": threshold(prepare)},
         }
+        self._most = most
+        self._connect_timeout = connect_timeout
+        self._answer_timeout = answer_timeout
         self._is_to_look = prepare is None
         self._say = say
         self._lock = threading.Lock()
-        self._pool: ConnectionPool | None = None
-        self._async_pool: AsyncConnectionPool | None = None
+        self._pool: HandlerPool | None = None
+        self._async_pool: AsyncHandlerPool | None = None
 
     async def begin(self, limit: timedelta) -> AsyncTransaction:
         """On the handlers' loop. How long it may take is up to the handler."""
         if self._async_pool is None:
-            self._async_pool = AsyncConnectionPool(
-                connection_class=AsyncHandlerConnection,
-                configure=prepare_if_alone if self._is_to_look else None,
-                **self._options,
-            )
-            await self._async_pool.open()
+            options = self._options | {"configure": prepare_if_alone if self._is_to_look else None}
+            self._async_pool = AsyncHandlerPool(self._most, options, self._connect_timeout)
         pool = self._async_pool
-        try:
-            raw = await pool.getconn()
+        for delay in _delays():
+            raw = await pool.acquire()
             try:
-                return await AsyncTransaction.begin(pool, raw, self._say)
-            except BaseException:
+                return await AsyncTransaction.begin(pool, raw, self._answer_timeout, self._say)
+            except BaseException as error:  # noqa: BLE001  # raised again unless another try may help
                 await asyncio.shield(_drop_async(pool, raw))
-                raise
-        except (PoolTimeout, PoolClosed) as error:
-            raise _none_to_be_had(error) from error
-        except psycopg.Error as error:
-            raise translation(error) from error
+                problem = _check_transient(error)
+            if delay is None:
+                raise problem from problem.__cause__
+            await pool.check()
+            await asyncio.sleep(delay)
+        raise AssertionError("the last try has no delay")
 
     def begin_sync(self, limit: timedelta) -> SyncTransaction:
         """In any thread."""
+        pool = self._open_sync()
+        for delay in _delays():
+            raw = pool.acquire()
+            try:
+                return SyncTransaction(pool, raw, self._answer_timeout, self._say)
+            except BaseException as error:  # noqa: BLE001  # raised again unless another try may help
+                raw.close()
+                pool.release(raw)
+                problem = _check_transient(error)
+            if delay is None:
+                raise problem from problem.__cause__
+            pool.check()
+            time.sleep(delay)
+        raise AssertionError("the last try has no delay")
+
+    def _open_sync(self) -> HandlerPool:
         with self._lock:
             if self._pool is None:
-                self._pool = ConnectionPool(
-                    connection_class=HandlerConnection,
-                    configure=prepare_if_alone_sync if self._is_to_look else None,
-                    **self._options,
-                )
-                self._pool.open()
-        pool = self._pool
-        try:
-            raw = pool.getconn()
-            try:
-                return SyncTransaction(pool, raw, self._say)
-            except BaseException:
-                raw.close()
-                pool.putconn(raw)
-                raise
-        except (PoolTimeout, PoolClosed) as error:
-            raise _none_to_be_had(error) from error
-        except psycopg.Error as error:
-            raise translation(error) from error
+                configure = prepare_if_alone_sync if self._is_to_look else None
+                options = self._options | {"configure": configure}
+                self._pool = HandlerPool(self._most, options, self._connect_timeout)
+            return self._pool
 
     async def close(self) -> None:
         """On the handlers' loop, once no handler runs any more."""
@@ -125,41 +147,51 @@ class SyncTransaction:
 
     problem = None
 
-    def __init__(self, pool: ConnectionPool, raw: psycopg.Connection[Any], say: OnStatement):
+    def __init__(
+        self, pool: HandlerPool, raw: HandlerConnection, timeout: timedelta, say: OnStatement
+    ) -> None:
         self._pool = pool
+        self._timeout = timeout
         self._say = say
         self.connection = raw
         raw.row_factory = tuple_row
         raw.isolation_level = IsolationLevel.READ_COMMITTED
         # Inside of it psycopg itself refuses an explicit commit.
         self._block = raw.transaction()
-        self._block.__enter__()
+        with limited(raw, timeout):
+            self._block.__enter__()
         self._borrowed = PsycopgConnection(raw)
-        self._id = at_once(self.run(_identity()))
+        self._id = at_once(self.run(_begin_writing()))
+
+    @property
+    def is_lost(self) -> bool:
+        return self.connection.closed
 
     async def run(self, operation: Operation[T]) -> T:
         _check(self.connection)
-        return await drive(_at_home(self._borrowed, operation), self._send)
+        with limited(self.connection, self._timeout):
+            return await drive(_at_home(self._borrowed, operation), self._send)
 
     async def conclude(self, operation: Operation[T]) -> T:
         try:
-            value = await self.run(_within_limits(operation, self._id))
+            value = await self.run(_within_limits(operation, self._id, self._timeout))
             self._say("commit")
         except BaseException:
             await self.rollback()
             raise
         try:
-            self._block.__exit__(None, None, None)
+            with limited(self.connection, self._timeout):
+                self._block.__exit__(None, None, None)
         except psycopg.Error as error:
             raise _verdict(self.connection, error) from error
         finally:
-            self._pool.putconn(self.connection)
+            self._pool.release(self.connection)
         return value
 
     async def rollback(self) -> None:
-        with suppress(psycopg.Error):
+        with suppress(psycopg.Error), limited(self.connection, self._timeout):
             self._block.__exit__(psycopg.Rollback, psycopg.Rollback(), None)
-        self._pool.putconn(self.connection)
+        self._pool.release(self.connection)
 
     async def _send(self, request: Trip) -> list[Rows]:
         _tell(self._say, request)
@@ -175,9 +207,14 @@ class AsyncTransaction:
     problem = None
 
     def __init__(
-        self, pool: AsyncConnectionPool, raw: psycopg.AsyncConnection[Any], say: OnStatement
+        self,
+        pool: AsyncHandlerPool,
+        raw: AsyncHandlerConnection,
+        timeout: timedelta,
+        say: OnStatement,
     ) -> None:
         self._pool = pool
+        self._timeout = timeout
         self._say = say
         self.connection = raw
         self._block = raw.transaction()
@@ -186,38 +223,49 @@ class AsyncTransaction:
 
     @classmethod
     async def begin(
-        cls, pool: AsyncConnectionPool, raw: psycopg.AsyncConnection[Any], say: OnStatement
+        cls,
+        pool: AsyncHandlerPool,
+        raw: AsyncHandlerConnection,
+        limit: timedelta,
+        say: OnStatement,
     ) -> AsyncTransaction:
         raw.row_factory = tuple_row
         await raw.set_isolation_level(IsolationLevel.READ_COMMITTED)
-        begun = cls(pool, raw, say)
-        await begun._block.__aenter__()
-        begun._id = await begun.run(_identity())
+        begun = cls(pool, raw, limit, say)
+        with limited(raw, limit):
+            await begun._block.__aenter__()
+        begun._id = await begun.run(_begin_writing())
         return begun
+
+    @property
+    def is_lost(self) -> bool:
+        return self.connection.closed
 
     async def run(self, operation: Operation[T]) -> T:
         _check(self.connection)
-        return await drive(_at_home(self._borrowed, operation), self._send)
+        with limited(self.connection, self._timeout):
+            return await drive(_at_home(self._borrowed, operation), self._send)
 
     async def conclude(self, operation: Operation[T]) -> T:
         try:
-            value = await self.run(_within_limits(operation, self._id))
+            value = await self.run(_within_limits(operation, self._id, self._timeout))
             self._say("commit")
         except BaseException:
             await self.rollback()
             raise
         try:
-            await self._block.__aexit__(None, None, None)
+            with limited(self.connection, self._timeout):
+                await self._block.__aexit__(None, None, None)
         except psycopg.Error as error:
             raise _verdict(self.connection, error) from error
         finally:
-            await self._pool.putconn(self.connection)
+            await self._pool.release(self.connection)
         return value
 
     async def rollback(self) -> None:
-        with suppress(psycopg.Error):
+        with suppress(psycopg.Error), limited(self.connection, self._timeout):
             await self._block.__aexit__(psycopg.Rollback, psycopg.Rollback(), None)
-        await self._pool.putconn(self.connection)
+        await self._pool.release(self.connection)
 
     async def _send(self, request: Trip) -> list[Rows]:
         _tell(self._say, request)
@@ -236,18 +284,44 @@ def _at_home(
     return (yield from operation)
 
 
-def _identity() -> Operation[str]:
-    [[[found]]] = yield trip(Step("transaction_id"))
+def _begin_writing() -> Operation[str]:
+    """The transaction's id. Raises StorageUnavailable where nothing can be written."""
+    [[[found, is_read_only]]] = yield trip(Step("transaction_id"))
+    if is_read_only:
+        raise StorageUnavailable("PostgreSQL: the session is read-only")
     return str(found)
 
 
-def _within_limits(operation: Operation[T], begun: str) -> Operation[T]:
+def _within_limits(operation: Operation[T], begun: str, timeout: timedelta) -> Operation[T]:
     """From here on the run is locked: a worker stopped in the middle frees it. In another
     transaction than the one that began the attempt has no effects to commit with its success."""
-    _, [[found]] = yield trip(Step("limit_transaction"), Step("transaction_id"))
+    _, [[found, _]] = yield trip(limit_transaction(timeout), Step("transaction_id"))
     if found != begun:
         raise TransactionError(ENDED_IT)
     return (yield from operation)
+
+
+def _delays() -> Iterator[float | None]:
+    """Before the next try to begin; None for the last one. The first one comes at once: most
+    often it is only the connection that is dead."""
+    deadline = time.monotonic() + POOL_TIMEOUT.total_seconds()
+    delay = 0.0
+    while time.monotonic() < deadline:
+        yield delay
+        delay = min(2 * delay + 0.05, MAX_BEGIN_DELAY_S)
+    yield None
+
+
+def _check_transient(error: BaseException) -> StorageUnavailable:
+    """What kept a transaction from beginning, if another try may help; else raises it."""
+    if not isinstance(error, psycopg.Error):
+        problem = error
+    else:
+        problem = translation(error)
+        problem.__cause__ = error
+    if not isinstance(problem, StorageUnavailable):
+        raise problem
+    return problem
 
 
 def _check(raw: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
@@ -273,10 +347,6 @@ def _tell(say: OnStatement, request: Trip) -> None:
         say(step.query)
 
 
-def _none_to_be_had(error: Exception) -> StorageUnavailable:
-    return StorageUnavailable(f"PostgreSQL: no connection for the transaction: {error}")
-
-
-async def _drop_async(pool: AsyncConnectionPool, raw: psycopg.AsyncConnection[Any]) -> None:
+async def _drop_async(pool: AsyncHandlerPool, raw: AsyncHandlerConnection) -> None:
     await raw.close()
-    await pool.putconn(raw)
+    await pool.release(raw)

@@ -45,6 +45,7 @@ class InlineTransaction:
     """What the handler has done so far, to be done again."""
 
     problem = None
+    is_lost = False
 
     def __init__(self, connection: Connection) -> None:
         self.connection: Any = InlineConnection(self)

@@ -864,6 +864,11 @@ UPDATE perdure_runs
    SET attention_at = now() + 3600000000
  WHERE id = :id;
 
+-- name: prove_writable
+-- Writes a row as it is: fails where the file is read-only or the disk is full.
+UPDATE perdure_runs SET attention_at = attention_at
+ WHERE id = (SELECT id FROM perdure_runs WHERE lease_token IS NOT NULL LIMIT 1);
+
 -- name: due_for_attention
 -- Leases are few beside runs: all of them are looked through, so that no index follows their expiry.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events

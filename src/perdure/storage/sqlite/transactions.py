@@ -172,6 +172,8 @@ class Held:
 class SyncTransaction:
     """For a handler in a thread. Nothing here waits for a loop: see `steps.at_once`."""
 
+    is_lost = False
+
     def __init__(self, held: Held) -> None:
         self._held = held
         self.connection = held.raw
@@ -192,6 +194,8 @@ class SyncTransaction:
 
 class AsyncTransaction:
     """For a handler on the loop: everything happens on the transaction's own thread."""
+
+    is_lost = False
 
     def __init__(self, held: Held, thread: ThreadPoolExecutor) -> None:
         self._held = held

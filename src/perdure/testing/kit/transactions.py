@@ -49,6 +49,10 @@ class KitTransaction:
     def problem(self) -> Exception | None:
         return self._inner.problem
 
+    @property
+    def is_lost(self) -> bool:
+        return self._inner.is_lost
+
     async def run(self, operation: Operation[T]) -> T:
         return await self._inner.run(operation)
 

@@ -46,6 +46,7 @@ class SimulatedTransaction:
     """The handler's connection is this itself: `write` is all that it can do."""
 
     problem = None
+    is_lost = False
 
     def __init__(self, server: Server, process: Process) -> None:
         self._server = server
