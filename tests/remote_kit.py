@@ -64,7 +64,7 @@ class Hall:
     def serving(self, app: Any) -> Iterator[str]:
         """The address at which another ASGI application is served."""
         name = str(next(self._numbers))
-        self._apis[name] = app
+        self._apis[name], self._requests[name] = app, []
         yield f"http://127.0.0.1:{self._listener.getsockname()[1]}/{name}"
         del self._apis[name]
 
