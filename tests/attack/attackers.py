@@ -15,6 +15,8 @@ import msgspec
 from attack.building import STREAM, AttackRequest, Builder
 from attack.knowledge import Knowledge, Victim
 from perdure.engine.keys import Scope
+from perdure.engine.protocol.operations import OPERATIONS
+from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.route import Route
 from perdure.web.table import ROUTES
 from remote_kit import World
@@ -33,6 +35,14 @@ TENANT_SCOPES: tuple[tuple[str, ...], ...] = (
 )
 """Each scope alone, each pair, and all of them."""
 WORKER_SCOPES: tuple[tuple[str, ...], ...] = (("work", "trigger"),)
+
+
+OFTEN = {
+    f"worker_{name}" for name in ("claim", "declare", "heartbeat", "log", "report", "trigger")
+}
+"""Routes that are attacked three times as often as others."""
+BATCHES = {name: OPERATIONS[name].request for name in ("trigger", "report")}
+"""Operations whose items are refused one by one."""
 
 
 class AttackFound(AssertionError):
@@ -61,6 +71,9 @@ class Attacker:
         self._sent: deque[tuple[_Key, AttackRequest]] = deque(maxlen=50)
         self.last: deque[str] = deque(maxlen=MAX_SHOWN)
         self.statuses: Counter[int] = Counter()
+        self.key_ids = [key.text.split("_")[1] for key in keys]
+        self.secrets: set[bytes] = set()
+        """Texts of the honest tenant that no answer may hold."""
 
     async def register(self) -> None:
         """Register workers and tasks, as far as the keys allow."""
@@ -104,7 +117,14 @@ class Attacker:
         is_share = status == 503 and "retry-after" in answer.headers
         if not (200 <= status < 500 or is_share):
             raise AttackFound(f"{status} {answer.text[:1000]} for {request}")
-        if status < 300 and answer.is_stream_consumed and answer.content[:1] == b"{":
+        if not answer.is_stream_consumed:
+            return
+        if status not in (200, 403, 429) and not is_share and _has_items(request):
+            raise AttackFound(f"{status} for a whole batch: {answer.text[:1000]} for {request}")
+        told = [it for it in self.secrets if it in answer.content and it not in _sent_text(request)]
+        if told:
+            raise AttackFound(f"the answer {answer.text[:1000]} holds {told} for {request}")
+        if status < 300 and answer.content[:1] == b"{":
             self.knowledge.learn(request.operation, msgspec.json.decode(answer.content))
 
 
@@ -130,7 +150,25 @@ async def attacker_at(
         yield made
 
 
+def _has_items(request: AttackRequest) -> bool:
+    """Whether the server must answer each item of the request by itself."""
+    type_ = BATCHES.get(request.operation)
+    if type_ is None or request.headers.get(PROTOCOL_HEADER) != str(PROTOCOL):
+        return False
+    try:
+        msgspec.json.decode(request.body or b"", type=type_)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _sent_text(request: AttackRequest) -> bytes:
+    return request.path.encode() + (request.body or b"")
+
+
 def _opened(scopes: Sequence[str]) -> tuple[Route, ...]:
-    """The routes that a key with these scopes may call."""
+    """The routes that a key with these scopes may call; some several times."""
     own = frozenset(Scope(scope) for scope in scopes)
-    return tuple(route for route in ROUTES if route.scope is not None and route.admits(own))
+    opened = [route for route in ROUTES if route.scope is not None and route.admits(own)]
+    often = [route for route in opened if route.name in OFTEN]
+    return (*opened, *often, *often)

@@ -11,7 +11,7 @@ import msgspec
 
 from attack.generating import Generator
 from attack.hostile import WRONG_BODIES, hostile_values, mutate
-from attack.knowledge import ENDPOINT, TASKS, Knowledge
+from attack.knowledge import ENDPOINT, RESERVED, TASKS, Knowledge
 from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.route import Route
 from worker_kit import REQUESTS, a_task
@@ -21,6 +21,11 @@ MUTATED_ONCE = 0.85
 """Up to this share of requests one value is mutated; beyond it several, or the body is no JSON."""
 MAX_WAIT_S = 0.05
 """The longest wait for hints: an attack counts requests, and does not rest."""
+CANCEL_ALL = {
+    "action": "cancel", "words": {}, "before": "2100-01-01T00:00:00Z",
+    "by": {"type": "operator", "id": "ada"},
+}  # fmt: skip
+"""An operator's order, under a forged name."""
 STREAM = "stream_changes"
 
 
@@ -87,7 +92,7 @@ class Builder:
         bodies: dict[str, Any] = {
             "trigger": {"items": [self._item()]},
             "claim": self._claim(),
-            "declare": {"tasks": [msgspec.to_builtins(a_task(task, version=1))]},
+            "declare": {"tasks": [self._entry()]},
             "trigger_run": {"task": task, "payload": {"n": 1}},
             "trigger_batch": {"items": [{"task": task, "payload": {"n": 1}}] * 20},
             "create_schedule": {"name": "evil_schedule", "task": task, "cadence": schedule},
@@ -97,14 +102,29 @@ class Builder:
         }
         return bodies.get(name)
 
+    def _entry(self) -> dict[str, Any]:
+        """Return a function of the attacker's own, or one that takes over another task's name."""
+        name = self._rng.choice([*TASKS, *self._knowledge.victim.tasks, *RESERVED])
+        alias = self._knowledge.value("aliases")
+        policy = self._rng.choice([{"lease_ttl": "P3650D"}, {"record_heartbeats": True}])
+        entry: dict[str, Any] = {"name": name, "queue": "default", "executor": "async"}
+        entry |= {"policy": policy, "version": self._rng.randrange(1000)}
+        return entry | ({"aliases": [alias]} if self._rng.random() < 0.3 else {})
+
     def _item(self) -> dict[str, Any]:
-        request_id = self._knowledge.value("request_id")
-        return {"request_id": request_id, "task": self._rng.choice(TASKS), "payload": {"n": 1}}
+        """Return a run to trigger: of an own task, with a forged lineage, or of a reserved task."""
+        request_id, luck = self._knowledge.value("request_id"), self._rng.random()
+        item: dict[str, Any] = {"request_id": request_id, "task": self._rng.choice(TASKS)}
+        if luck < 0.2:
+            return item | {"task": "perdure.bulk", "payload": {"order": CANCEL_ALL}}
+        field = self._rng.choice(["parent_id", "root_id", "continuation_of"])
+        options = {field: self._knowledge.value(field)} if luck < 0.4 else {}
+        return item | {"payload": {"n": 1}, "options": options}
 
     def _claim(self) -> dict[str, Any]:
         return {
             "worker_id": self._knowledge.worker_id,
-            "tokens": [self._knowledge.value("tokens")],
+            "tokens": [self._knowledge.value("tokens") for _ in range(self._rng.randint(1, 10))],
             "tasks": [*TASKS, *self._knowledge.victim.tasks],
             "lease_ttl": self._knowledge.value("lease_ttl"),
         }

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 
 from attack.attackers import AttackFound, Attacker, attacker_at
-from attack.honest import Honest, honest_at
+from attack.honest import MARKER, Honest, honest_at
 from attack.snapshot import State, differences, read_state
 from remote_kit import World
 
 CALM, ATTACKED, ATTACKERS = "calm", "beset", "elsewhere"
-"""The environments. No name holds another one."""
-Beside = Callable[[], Awaitable[None]]
+"""The environments, each followed by the seed."""
+Beside = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Campaign(msgspec.Struct, kw_only=True):
@@ -36,13 +37,13 @@ class Report(msgspec.Struct):
 
 async def attack_a_tenant(world: World, campaign: Campaign) -> Report:
     """Raise AttackFound if anything of an honest tenant differs because of the attacker."""
-    async with honest_at(world, CALM, campaign.seed) as calm:
+    seed = campaign.seed
+    async with honest_at(world, f"{CALM}-{seed}", seed) as calm:
         await _play(calm, campaign.rounds, _nothing)
         alone = await read_state(calm)
-        async with honest_at(world, ATTACKED, campaign.seed) as honest:
-            attacker = attacker_at(
-                world, campaign.seed, honest.victim(), ATTACKERS, campaign.scopes
-            )
+        async with honest_at(world, f"{ATTACKED}-{seed}", seed) as honest:
+            victim, elsewhere = honest.victim(with_leases=True), f"{ATTACKERS}-{seed}"
+            attacker = attacker_at(world, seed, victim, elsewhere, campaign.scopes)
             async with attacker as it:
                 await _play(honest, campaign.rounds, _attack(it, honest, campaign))
                 _compare("the attacked tenant", alone, await read_state(honest), it)
@@ -58,7 +59,8 @@ def _attack(attacker: Attacker, honest: Honest, campaign: Campaign) -> Beside:
     part = -(-campaign.requests // steps)
 
     async def send() -> None:
-        attacker.knowledge.victim = honest.victim()
+        attacker.knowledge.victim = victim = honest.victim(with_leases=True)
+        attacker.secrets |= {MARKER.encode(), *(token.encode() for _, token, _ in victim.leases)}
         await attacker.send(part)
 
     return send
@@ -66,13 +68,18 @@ def _attack(attacker: Attacker, honest: Honest, campaign: Campaign) -> Beside:
 
 async def _play(honest: Honest, rounds: int, beside: Beside) -> None:
     for name, step in honest.steps(rounds):
-        attack = asyncio.ensure_future(beside())
-        try:
-            await step()
-        except Exception as error:
-            raise AttackFound(f"the step {name} failed: {error!r}") from error
-        finally:
-            await attack
+        await play(name, step(), beside())
+
+
+async def play(name: str, step: Awaitable[None], attack: Coroutine[Any, Any, None]) -> None:
+    """Await both at the same time. Raise AttackFound if the step fails."""
+    attacking = asyncio.ensure_future(attack)
+    try:
+        await step
+    except Exception as error:
+        raise AttackFound(f"{name} failed: {error!r}") from error
+    finally:
+        await attacking
 
 
 def _compare(which: str, alone: State, found: State, attacker: Attacker) -> None:

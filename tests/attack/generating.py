@@ -15,6 +15,8 @@ MAX_ITEMS = 3
 MAX_DEPTH = 8
 OPTIONAL_FIELDS = 0.3
 """The share of fields with a default that a request gives."""
+KNOWN_LEASES = 0.7
+"""The share of leases in requests that were once held; the others are guessed."""
 _KEPT_NAMES = {"id": "worker_id", "name": "task", "trigger_task": "task"}
 
 
@@ -57,10 +59,15 @@ class Generator:
         for field in info.fields:
             if field.required or self._rng.random() < OPTIONAL_FIELDS:
                 made[field.encode_name] = self._make(field.type, field.encode_name, depth + 1)
-        if {"run_id", "token"} <= made.keys() and (lease := self._knowledge.lease()):
+        if {"run_id", "token"} <= made.keys() and self._rng.random() < KNOWN_LEASES:
+            self._put_lease(made)
+        return made
+
+    def _put_lease(self, made: dict[str, Any]) -> None:
+        lease = self._knowledge.lease()
+        if lease is not None:
             made |= {"run_id": lease[0], "token": lease[1]}
             made |= {"attempt": lease[2]} if "attempt" in made else {}
-        return made
 
     def _several(self, info: Any, field: str, depth: int) -> Any:
         if isinstance(info, inspect.DictType):

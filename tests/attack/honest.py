@@ -4,7 +4,7 @@ operator's orders. Each step asserts that it was served; a step counts what it c
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from random import Random
@@ -35,6 +35,8 @@ from storage_kit import now, request, token_of, wait_until
 from web_kit import ADA
 from worker_kit import an_entry, an_item, triggered
 
+MARKER = "confidential"
+"""Part of each payload and result: no other tenant may read it."""
 SCHEDULE, HOOK, COMMAND = "honest_schedule", "honest_hook", "honest_command"
 TASKS = ("double", "fragile")
 PLACES = 2
@@ -99,6 +101,11 @@ class HonestWorker:
         """Forget the held runs, as a killed worker does."""
         lost, self.held = self.held, []
         return lost
+
+
+def _lease(run: Run) -> tuple[str, str, int]:
+    assert run.lease is not None
+    return run.id, run.lease.token, run.lease.attempt or 1
 
 
 def _batch(run: Run) -> LogBatch:
@@ -168,8 +175,12 @@ class Honest:
         self.roles[worker.id] = role
         return worker
 
-    def victim(self) -> Victim:
-        """Return what an attacker may know. Lists grow with the scenario."""
+    @property
+    def held(self) -> list[Run]:
+        return [*self.remote.held, *self.embedded.held]
+
+    def victim(self, *, with_leases: bool) -> Victim:
+        """Return what an attacker may know now; with leases, also the tokens of those held."""
         return Victim(
             environment=self.environment,
             run_ids=list(self.labels),
@@ -178,6 +189,7 @@ class Honest:
             schedules=[SCHEDULE],
             webhooks=[HOOK],
             key_ids=[it for it, role in self.roles.items() if role in ("operator", "worker")],
+            leases=[_lease(run) for run in self.held] if with_leases else [],
         )
 
     async def call(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
@@ -194,24 +206,29 @@ class Honest:
             for step in (
                 self.trigger_over_rest,
                 self.trigger_over_the_protocol,
-                self.work_remotely,
+                self.begin_remotely,
                 self.fire_the_schedule,
+                self.end_remotely,
                 self.lose_a_worker,
+                self.begin_beside_the_database,
                 self.give_orders,
-                self.work_beside_the_database,
+                self.end_beside_the_database,
                 self.deliver,
                 self.look,
             ):
-                yield f"{step.__name__} {number}", _bind(step, f"r{number}")
+                yield f"{step.__name__} {number}", _bind(step, f"{MARKER}-{number}")
 
     async def trigger_over_rest(self, prefix: str) -> None:
-        for number in range(self._rng.randint(1, 3)):
-            label = f"{prefix}-rest-{number}"
+        await self.trigger_doubles(f"{prefix}-rest", self._rng.randint(1, 3))
+        body = {"task": "fragile", "payload": {"label": f"{prefix}-fragile"}}
+        self._add((await self.call("POST", "/v1/runs", body))["id"], f"{prefix}-fragile")
+
+    async def trigger_doubles(self, prefix: str, count: int) -> None:
+        for number in range(count):
+            label = f"{prefix}-{number}"
             body = {"task": "double", "payload": {"label": label}}
             made = await self.call("POST", "/v1/runs", body, **{"idempotency-key": label})
             self._add(made["id"], label)
-        body = {"task": "fragile", "payload": {"label": f"{prefix}-fragile"}}
-        self._add((await self.call("POST", "/v1/runs", body))["id"], f"{prefix}-fragile")
 
     async def trigger_over_the_protocol(self, prefix: str) -> None:
         labels = [f"{prefix}-protocol-{number}" for number in range(self._rng.randint(1, 3))]
@@ -223,23 +240,35 @@ class Honest:
             assert isinstance(made, TriggeredRun), made
             self._add(made.run_id, label)
 
-    async def work_remotely(self, prefix: str) -> None:
-        await self.remote.beat()
-        await self._work(self.remote, self._due - 1)
+    async def begin_remotely(self, prefix: str) -> None:
+        await self._begin(self.remote, self._due - 1)
 
-    async def work_beside_the_database(self, prefix: str) -> None:
-        await self.embedded.beat()
+    async def end_remotely(self, prefix: str) -> None:
+        await self._end(self.remote)
+
+    async def begin_beside_the_database(self, prefix: str) -> None:
+        await self._begin(self.embedded, self._due)
+
+    async def end_beside_the_database(self, prefix: str) -> None:
+        """Also what is due once more because its first attempt failed here."""
+        await self._end(self.embedded)
         while self._due:
-            await self._work(self.embedded, self._due)
+            await self._begin(self.embedded, self._due)
+            await self._end(self.embedded)
 
-    async def _work(self, worker: HonestWorker, due: int) -> None:
+    async def _begin(self, worker: HonestWorker, due: int) -> None:
+        await worker.beat()
         self.passes.append(await worker.claim(due))
         await worker.log()
+        self._due -= due
+
+    async def _end(self, worker: HonestWorker) -> None:
+        held = len(worker.held)
         await worker.renew()
         retried = sum(run.task == "fragile" and not run.counters.failures for run in worker.held)
         await worker.report()
-        self._due += retried - due
-        self._ended += due - retried
+        self._due += retried
+        self._ended += held - retried
 
     async def fire_the_schedule(self, prefix: str) -> None:
         """A scheduler comes 2.5 intervals late."""
@@ -319,6 +348,3 @@ async def honest_at(world: World, environment: str, seed: int) -> AsyncIterator[
         await honest.settle(stack)
         yield honest
 
-
-def run_ids_of(honest: Sequence[Honest]) -> list[str]:
-    return [run_id for it in honest for run_id in it.labels]

@@ -1,5 +1,5 @@
 """What an attacker knows: names and ids of its own, and those of the honest tenant that it may
-have read in a log or a URL. It never has a key or a lease's token of the honest tenant."""
+have read in a log or a URL. It never has a key of the honest tenant."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class Victim(msgspec.Struct):
     schedules: list[str]
     webhooks: list[str]
     key_ids: list[str]
+    leases: list[tuple[str, str, int]] = []
+    """Run id, token and attempt of leases that were stolen. Without the key they open nothing."""
 
 
 class Knowledge:
@@ -94,8 +96,9 @@ class Knowledge:
         return self._rng.choice(pool) if pool else None
 
     def lease(self) -> tuple[str, str, int] | None:
-        """Return a lease of the attacker's own, which may have ended."""
-        return self._rng.choice(self.leases) if self.leases else None
+        """Return a lease of the attacker's own, which may have ended, or a stolen one."""
+        known = [*self.leases[-10:], *self.victim.leases]
+        return self._rng.choice(known) if known else None
 
     def _runs(self) -> list[str]:
         return [*self.run_ids[-10:], *self.victim.run_ids[-10:], make_run_id(now())]

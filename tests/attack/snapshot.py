@@ -45,7 +45,7 @@ async def read_state(honest: Honest) -> State:
         "workers": {it.id: _worker(honest, it) for it in workers if it.tasks != (BULK_TASK,)},
         "catalogue": [_plain(it) for it in await known_tasks(storage, own)],
         "limits": [_plain(it) for it in limits],
-        "keys": [_key(honest, it) for it in await Keys(app).list() if it.environment == own],
+        "keys": {it.id: _key(it) for it in await Keys(app).list() if it.environment == own},
     }
     return _shown(state, honest)
 
@@ -116,9 +116,8 @@ def _worker(honest: Honest, entry: Any) -> Any:
     return by, entry.stopping, entry.stopped, entry.drain, entry.tasks
 
 
-def _key(honest: Honest, key: Any) -> Any:
-    ended = key.revoked_at is not None, key.rotated_at is not None, len(key.secrets)
-    return honest.roles.get(key.id), key.scopes, ended
+def _key(key: Any) -> Any:
+    return key.scopes, key.revoked_at is not None, key.rotated_at is not None, len(key.secrets)
 
 
 def _role(honest: Honest, actor: Actor) -> str:

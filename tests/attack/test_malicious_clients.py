@@ -6,6 +6,7 @@ import pytest
 
 from attack.attackers import TENANT_SCOPES, WORKER_SCOPES
 from attack.campaign import Campaign, attack_a_tenant
+from attack.neighbour import attack_a_neighbour
 from hook_kit import SECRET
 from remote_kit import World
 
@@ -23,5 +24,11 @@ async def test_an_honest_tenant_does_not_notice_an_attacker_in_another_environme
     world: World, scopes: tuple[tuple[str, ...], ...]
 ) -> None:
     report = await attack_a_tenant(world, Campaign(scopes=scopes, seed=SEED, requests=REQUESTS))
+
+    assert report.statuses.total() >= REQUESTS
+
+
+async def test_a_malicious_worker_reaches_nothing_that_its_neighbours_hold(world: World) -> None:
+    report = await attack_a_neighbour(world, SEED, REQUESTS)
 
     assert report.statuses.total() >= REQUESTS
