@@ -37,9 +37,7 @@ TENANT_SCOPES: tuple[tuple[str, ...], ...] = (
 WORKER_SCOPES: tuple[tuple[str, ...], ...] = (("work", "trigger"),)
 
 
-OFTEN = {
-    f"worker_{name}" for name in ("claim", "declare", "heartbeat", "log", "report", "trigger")
-}
+OFTEN = {f"worker_{name}" for name in ("claim", "declare", "heartbeat", "log", "report", "trigger")}
 """Routes that are attacked three times as often as others."""
 BATCHES = {name: OPERATIONS[name].request for name in ("trigger", "report")}
 """Operations whose items are refused one by one."""
@@ -101,7 +99,9 @@ class Attacker:
     async def _send(self, key: _Key, request: AttackRequest) -> None:
         headers = {**request.headers, "authorization": f"Bearer {key.text}"}
         url = f"{self._address}{request.path}"
-        sent = self._client.build_request(request.method, url, content=request.body, headers=headers)
+        sent = self._client.build_request(
+            request.method, url, content=request.body, headers=headers
+        )
         answer = await self._client.send(sent, stream=True)
         try:
             if request.operation != STREAM or answer.status_code >= 400:
@@ -128,24 +128,33 @@ class Attacker:
             self.knowledge.learn(request.operation, msgspec.json.decode(answer.content))
 
 
+class Credential(msgspec.Struct, frozen=True):
+    """A key that was handed to the attacker."""
+
+    text: str
+    scopes: tuple[str, ...]
+
+
+async def make_credentials(
+    world: World, environment: str, scopes: Sequence[tuple[str, ...]]
+) -> list[Credential]:
+    """Create a key with each of these sets of scopes."""
+    return [Credential(await world.key(*each, environment=environment), each) for each in scopes]
+
+
 @asynccontextmanager
 async def attacker_at(
-    world: World, seed: int, victim: Victim, environment: str, scopes: Sequence[tuple[str, ...]]
+    address: str, seed: int, victim: Victim, environment: str, credentials: Sequence[Credential]
 ) -> AsyncIterator[Attacker]:
-    """An attacker that has a key with each of these sets of scopes."""
+    """An attacker that has these keys, and has registered its workers and tasks."""
     rng = Random(seed)
     keys = [
-        _Key(
-            await world.key(*each, environment=environment),
-            f"worker_{rng.getrandbits(64):016x}",
-            _opened(each),
-        )
-        for each in scopes
+        _Key(it.text, f"worker_{rng.getrandbits(64):016x}", _opened(it.scopes))
+        for it in credentials
     ]
     limits = httpx.Limits(max_connections=2 * BURST)
     async with httpx.AsyncClient(timeout=60, limits=limits) as client:
-        knowledge = Knowledge(rng, victim, environment)
-        made = Attacker(rng, world.address, client, keys, knowledge)
+        made = Attacker(rng, address, client, keys, Knowledge(rng, victim, environment))
         await made.register()
         yield made
 

@@ -78,7 +78,9 @@ def _(patch: Patch) -> None:
 
     async def decide_one(self: Any, report: Any, runs: Any, now: Any) -> Any:
         run = runs.get(report.run_id)
-        return reporting.LOST if run is None or run.lease is None else self._commit(report, run, now)
+        return (
+            reporting.LOST if run is None or run.lease is None else self._commit(report, run, now)
+        )
 
     patch(reporting, "decide_ending", decide_for_anyone)
     patch(Reporting, "_decide_one", decide_one)

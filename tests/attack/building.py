@@ -97,7 +97,11 @@ class Builder:
             "trigger_batch": {"items": [{"task": task, "payload": {"n": 1}}] * 20},
             "create_schedule": {"name": "evil_schedule", "task": task, "cadence": schedule},
             "put_schedule": {"task": task, "cadence": schedule} | again,
-            "create_webhook": {"name": "evil_hook", "url": ENDPOINT, "signing_secrets": ["EVIL"]},
+            "create_webhook": {
+                "name": "evil_hook",
+                "url": ENDPOINT,
+                "signing_secrets": ["WEBHOOK_TEST"],
+            },
             "create_key": {"name": "evil", "scopes": ["read"]},
         }
         return bodies.get(name)

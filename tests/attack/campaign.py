@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from attack.attackers import AttackFound, Attacker, attacker_at
+from attack.attackers import AttackFound, Attacker, attacker_at, make_credentials
 from attack.honest import MARKER, Honest, honest_at
 from attack.snapshot import State, differences, read_state
 from remote_kit import World
@@ -43,8 +43,8 @@ async def attack_a_tenant(world: World, campaign: Campaign) -> Report:
         alone = await read_state(calm)
         async with honest_at(world, f"{ATTACKED}-{seed}", seed) as honest:
             victim, elsewhere = honest.victim(with_leases=True), f"{ATTACKERS}-{seed}"
-            attacker = attacker_at(world, seed, victim, elsewhere, campaign.scopes)
-            async with attacker as it:
+            keys = await make_credentials(world, elsewhere, campaign.scopes)
+            async with attacker_at(world.address, seed, victim, elsewhere, keys) as it:
                 await _play(honest, campaign.rounds, _attack(it, honest, campaign))
                 _compare("the attacked tenant", alone, await read_state(honest), it)
                 _compare("a tenant that rested", alone, await read_state(calm), it)

@@ -347,4 +347,3 @@ async def honest_at(world: World, environment: str, seed: int) -> AsyncIterator[
         honest = Honest(world, app, receiver, seed)
         await honest.settle(stack)
         yield honest
-

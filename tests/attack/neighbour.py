@@ -7,7 +7,13 @@ import asyncio
 from datetime import datetime
 from typing import Any
 
-from attack.attackers import WORKER_SCOPES, AttackFound, Attacker, attacker_at
+from attack.attackers import (
+    WORKER_SCOPES,
+    AttackFound,
+    Attacker,
+    attacker_at,
+    make_credentials,
+)
 from attack.campaign import Report, play
 from attack.honest import Honest, honest_at
 from attack.snapshot import State, differences, read_state
@@ -31,7 +37,9 @@ async def attack_a_neighbour(world: World, seed: int, requests: int) -> Report:
         await _begin_work(honest)
         before, held = await read_state(honest), {run.id: run for run in honest.held}
         victim = honest.victim(with_leases=False)
-        async with attacker_at(world, seed, victim, honest.environment, WORKER_SCOPES) as attacker:
+        own = honest.environment
+        keys = await make_credentials(world, own, WORKER_SCOPES)
+        async with attacker_at(world.address, seed, victim, own, keys) as attacker:
             attacker.secrets = {run.lease.token.encode() for run in honest.held if run.lease}
             for _ in range(ROUNDS):
                 await play("the work", _go_on(honest), attacker.send(-(-requests // ROUNDS)))
