@@ -29,5 +29,5 @@ def http_routes() -> str:
 
 def _row(route: Route) -> tuple[str, ...]:
     problems = ", ".join(str(status) for status in statuses(route))
-    scope = "everybody" if route.scope is None else str(route.scope)
+    scope = "everybody" if route.scope is None else route.wanted
     return f"`{route.method} {route.path}`", scope, route.summary, problems

@@ -19,8 +19,9 @@ from perdure.core.schedule import Definition
 from perdure.engine.audit import Audit, StoredRuns
 from perdure.engine.audit_log import AuditLog, Verification, audit_entries_of
 from perdure.engine.bulk import Action, count_fitting
-from perdure.engine.catalogue import list_tasks
+from perdure.engine.catalogue import list_tasks, trigger_known
 from perdure.engine.keys import Keys, keys_of
+from perdure.engine.options import TriggerOptions
 from perdure.engine.remote.health import RemoteIntegrity
 from perdure.engine.showing import Showing
 from perdure.errors import PerdureError
@@ -70,6 +71,9 @@ def furnished(url: str) -> App:
         ctx.log.warning("a line")
         ctx.progress(0.5, "half")
         return {"huge": 2**60, "tiny": 1e-300}
+
+    @app.task(priority=5)
+    async def urgent() -> None: ...
 
     @app.task(queue="waiting")
     async def patient(ctx: Context) -> None:
@@ -325,6 +329,12 @@ async def test_a_schedule_made_at_the_server_equals_one_made_beside_the_database
     remote = await pair.remote.schedules.create("two", every(60), "double", **PUT)
 
     assert msgspec.structs.replace(remote.definition, id="one") == direct.definition
+
+
+async def test_a_trigger_at_the_server_may_lower_a_priority_to_zero(pair: Pair) -> None:
+    run = await trigger_known(pair.remote, "urgent", {}, TriggerOptions(priority=0))
+
+    assert (await pair.direct.runs.get(run.id)).priority == 0
 
 
 async def test_definitions_are_applied_at_the_server_as_beside_the_database(pair: Pair) -> None:

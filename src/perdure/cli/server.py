@@ -18,6 +18,11 @@ from perdure.cli.output import CannotStart, explained, json_option, run
 @click.option("--allow-host", "hosts", multiple=True, help="A name that it may be called by.")
 @click.option("--require-keys", "requires_keys", is_flag=True, help="Even before the first one.")
 @click.option("--rate", help="Requests of one key, e.g. 6000/1m; or `none`.")
+@click.option(
+    "--streams-per-key",
+    type=click.IntRange(min=1),
+    help="Streams that one key may hold; a quarter of the server's 2,000 by default.",
+)
 @click.option("--maintenance/--no-maintenance", default=True, help="Recover and prune, too.")
 @click.option("--webhooks/--no-webhooks", default=True, help="Send webhooks, too.")
 @json_option

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from perdure.core.bounds import check_bounds
+from perdure.core.bounds import CARRYING, check_bounds
 from perdure.core.effects import NO_EFFECTS, DeadLetterClosed, Effects, consequences
 from perdure.core.events import Event
 from perdure.core.lifecycle import EventType
@@ -47,7 +47,8 @@ def prepare_commit(
     Raises InvariantViolation if they cannot happen to it, InvalidInput if they cannot be kept.
     """
     for event in events:
-        check_bounds(event)
+        if event.type in CARRYING or event.meta is not None:
+            check_bounds(event)
         if event.type not in _OWN_WORDS:
             as_it_will_be_read(event, event.type)
     expected = 0 if run is None else run.sequence

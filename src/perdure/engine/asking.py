@@ -7,7 +7,7 @@ for thousands of runs a second, and tasks change when somebody deploys.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -43,6 +43,8 @@ class Wish(msgspec.Struct, frozen=True):
     task: str
     payload: Mapping[str, Any]
     options: TriggerOptions = TriggerOptions()
+    payload_size: int = 0
+    """Bytes of the payload's JSON, if they are known."""
     origin: Origin | None = None
 
 
@@ -58,6 +60,16 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     carrier: dict[str, str] | None = None
 
 
+Offload = Callable[..., Awaitable[Any]]
+"""`await offload(size, function, *arguments)`: the function's result. It may be computed on another
+thread if it works on many bytes."""
+
+
+async def run_inline(size: int, function: Callable[..., Any], *arguments: Any) -> Any:
+    """An `Offload` that stays on the event loop."""
+    return function(*arguments)
+
+
 class Asking:
     """The trigger side of a process that has nobody's code."""
 
@@ -67,30 +79,38 @@ class Asking:
         self._entries: dict[str, TaskEntry] = {}
         self._read_at = float("-inf")
 
-    async def ask(self, wish: Wish, actor: Actor) -> RunHandle[Any]:
+    async def ask(self, wish: Wish, actor: Actor, offload: Offload = run_inline) -> RunHandle[Any]:
         """Durable when it returns. Raises TaskNotFound, InvalidInput and the conflicts of keys."""
-        [made] = await self.ask_all([wish], actor)
+        [made] = await self.ask_all([wish], actor, None, offload)
         if isinstance(made, Exception):
             raise made
         return made
 
     async def ask_all(
-        self, wishes: Sequence[Wish], actor: Actor, batch_id: str | None = None
+        self,
+        wishes: Sequence[Wish],
+        actor: Actor,
+        batch_id: str | None = None,
+        offload: Offload = run_inline,
     ) -> list[RunHandle[Any] | Exception]:
         """In the order of the wishes: a handle, or what was wrong with that one."""
         await self._look_up({wish.task for wish in wishes})
-        return list(await asyncio.gather(*(self._made(wish, actor, batch_id) for wish in wishes)))
+        each = (self._made(wish, actor, batch_id, offload) for wish in wishes)
+        return list(await asyncio.gather(*each))
 
     async def _made(
-        self, wish: Wish, actor: Actor, batch_id: str | None
+        self, wish: Wish, actor: Actor, batch_id: str | None, offload: Offload
     ) -> RunHandle[Any] | Exception:
         try:
             task = self._task(wish.task)
+            schema = self._entries[wish.task].payload_schema or {}
             if wish.origin is not None:
+                await offload(wish.payload_size, check_payload, wish.task, schema, wish.payload)
                 return await self._made_for(wish, wish.origin, task, actor)
+            payload = await offload(wish.payload_size, self._payload, wish, schema)
             queue = wish.options.queue or task.settings.queue
             with self._app.tracing.trigger(wish.task, queue) as span:
-                commit = self._creation(task, wish, actor, batch_id, span.carrier)
+                commit = self._creation(task, wish, payload, actor, batch_id, span.carrier)
                 span.about(commit.run.id)
                 outcome: Made = await self._batches.commit(commit)
             return handle_of(self._app, task, outcome)
@@ -102,7 +122,6 @@ class Asking:
     ) -> RunHandle[Any]:
         """The client has opened a span of its own, and has made the payload's text."""
         app, now = self._app, self._app.time()
-        check_payload(wish.task, self._entries[wish.task].payload_schema or {}, wish.payload)
         wanted = replace(
             new_run(task, origin.payload_json, wish.options, now, origin.parent),
             environment=app.environment,
@@ -115,17 +134,21 @@ class Asking:
         commit = prepare_commit(None, events, origin.commit_id)
         return handle_of(app, task, await self._batches.commit(commit))
 
+    def _payload(self, wish: Wish, schema: dict[str, Any]) -> msgspec.Raw:
+        """Checked, as it is stored. Raises InvalidInput."""
+        check_payload(wish.task, schema, wish.payload)
+        return encode_value(dict(wish.payload), limit=self._app.defaults.payload_limit)
+
     def _creation(
         self,
         task: Task[..., Any],
         wish: Wish,
+        payload: msgspec.Raw,
         actor: Actor,
         batch_id: str | None,
         carrier: dict[str, str] | None,
     ) -> Commit:
         app, now = self._app, self._app.time()
-        check_payload(wish.task, self._entries[wish.task].payload_schema or {}, wish.payload)
-        payload = encode_value(dict(wish.payload), limit=app.defaults.payload_limit)
         wanted = replace(
             new_run(task, payload, wish.options, now, None),
             environment=app.environment,

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import force_setattr
 
 from perdure.core.values import check_label
-from perdure.engine.door import count, duration, number, some_time, text
+from perdure.engine.door import count, duration, lease_length, number, some_time, text
 from perdure.engine.keywords import ExplainedStruct
 
 
@@ -77,12 +77,14 @@ _OF_SCHEDULES = {
     for name, usual in zip(Defaults.__struct_fields__, Defaults.__struct_defaults__, strict=True)
     if name in ("misfire", "misfire_grace", "catch_up_limit", "overlap", "max_concurrency")
 }
-LONGER_THAN_NOTHING = frozenset({"lease_ttl", "poll", "maintenance_tick", "idempotency_ttl"})
+LONGER_THAN_NOTHING = frozenset({"poll", "maintenance_tick", "idempotency_ttl"})
 BOUNDS = {"backoff_factor": (1.0, 1000.0), "backoff_jitter": (0.0, 1.0)}
 
 
 def _checked(name: str, value: Any, kind: type) -> Any:
     """The value as this kind of setting has it. Raises InvalidInput."""
+    if name == "lease_ttl":
+        return lease_length(value, name)
     if kind is timedelta:
         return (some_time if name in LONGER_THAN_NOTHING else duration)(value, name)
     if kind is int:

@@ -110,10 +110,16 @@ def only_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
             raise InvalidInput(name, f"is no {what}{hint}")
 
 
+MAX_GUESSED = 200
+"""Characters of a name for which a similar one is sought. The search takes time for each one."""
+
+
 def did_you_mean(given: Any, known: Iterable[str]) -> str:
     """A hint at what may have been meant, or nothing."""
     from difflib import get_close_matches  # only to explain a mistake
 
+    if len(str(given)) > MAX_GUESSED:
+        return ""
     near = get_close_matches(str(given), list(known), 1)
     return f"; did you mean {near[0]}?" if near else ""
 

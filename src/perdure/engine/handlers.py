@@ -215,7 +215,9 @@ class Handlers:
         elif isinstance(ending, Settled):
             self._report(Closed(run.id, token, ending.topics, is_stuck))
         else:
-            output = plain(call.context.output, MAX_OUTPUT_BYTES, "output")
+            output = call.context.output
+            if output is not None:
+                output = plain(output, MAX_OUTPUT_BYTES, "output")
             evidence = Evidence(execution_trace=call.trace(), output=output)
             self._report(Finished(run, token, ending, evidence, is_stuck))
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run import Run
 from perdure.engine.service import Service
 from perdure.engine.trouble import TROUBLE
@@ -106,7 +107,7 @@ class Leases(Service):
             self._on_cancel(asked[run_id])
 
     def _ttl(self, run: Run) -> timedelta:
-        return run.policy.lease_ttl or self._app.defaults.lease_ttl
+        return min(run.policy.lease_ttl or self._app.defaults.lease_ttl, MAX_LEASE_TTL)
 
     def _renew_by(self, due: float) -> None:
         if due < self._due:

@@ -25,7 +25,7 @@ from perdure.engine.webhooks.keeping import Webhooks
 from perdure.engine.worker_backend import WorkerBackend
 from perdure.engine.workers import Workers
 from perdure.errors import AppOnAnotherLoop
-from perdure.storage import Storage, is_remote
+from perdure.storage import Storage
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -129,21 +129,3 @@ class OpenedDatabase(Opened):
         await catalogue.publish_tasks(self.storage, app.environment, entries)
         await declare_limits(app)
         await reconcile_code(app)
-
-
-async def open_app(app: App) -> Opened:
-    """Open the app's database, or its server if the URL is a server's."""
-    if is_remote(app.url):
-        from perdure.engine.remote.opened import OpenedServer
-
-        return await OpenedServer.open(app)
-    return await OpenedDatabase.open(app)
-
-
-def connect_backend(app: App) -> WorkerBackend:
-    """Return another connection for a worker of the app, for another loop."""
-    if is_remote(app.url):
-        from perdure.engine.remote.opened import open_backend
-
-        return open_backend(app)
-    return DatabaseBackend(app, app.connect())

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from perdure.engine.app import App
 
 PAGE = 1000
+BUNDLE_LOG_PAGE = 200
+MAX_BUNDLE_LOG_BYTES = 8 * 1024 * 1024
+"""A bundle has log lines up to the page that reaches this size."""
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,34 +70,57 @@ async def follow_logs(app: App, run_id: str, after: str | None) -> AsyncIterator
         stop()
 
 
+class BundleParts(msgspec.Struct, frozen=True):
+    """What a bundle is made of, secrets included."""
+
+    run: Run
+    events: Sequence[RecordedEvent]
+    attempts: Sequence[Attempt]
+    lines: Sequence[LogLine]
+    progress: Progress | None
+
+
 async def read_bundle(app: App, run_id: str) -> Bundle:
     """Raises RunNotFound."""
     run = await load(app.storage, run_id)
-    events = await app.storage.events(run_id)
-    lines = _with_gaps(await app.storage.logs(run_id, limit=100 * PAGE), (0, 0))
-    progress = (await app.storage.progress([run_id])).get(run_id)
+    return make_bundle(await load_bundle_parts(app, run), app.redactor)
+
+
+async def load_bundle_parts(app: App, run: Run) -> BundleParts:
+    events = await app.storage.events(run.id)
+    lines = _with_gaps(await _read_bundle_logs(app, run.id), (0, 0))
+    progress = (await app.storage.progress([run.id])).get(run.id)
     attempts = derive_attempts([recorded.event for recorded in events])
-    return _bundle(run, events, attempts, lines, progress, app.redactor)
+    return BundleParts(run, events, attempts, lines, progress)
 
 
-def _bundle(
-    run: Run,
-    events: Sequence[RecordedEvent],
-    attempts: Sequence[Attempt],
-    lines: Sequence[LogLine],
-    progress: Progress | None,
-    redactor: Redactor,
-) -> Bundle:
+async def _read_bundle_logs(app: App, run_id: str) -> list[LogLine]:
+    """The first lines, as many pages as a bundle holds."""
+    lines: list[LogLine] = []
+    size = 0
+    while size < MAX_BUNDLE_LOG_BYTES:
+        after = lines[-1].cursor if lines else None
+        page = await app.storage.logs(run_id, after=after, limit=BUNDLE_LOG_PAGE)
+        lines += page
+        if len(page) < BUNDLE_LOG_PAGE:
+            break
+        size += len(msgspec.json.encode(page))
+    return lines
+
+
+def make_bundle(parts: BundleParts, redactor: Redactor) -> Bundle:
+    """The same without secrets."""
+
     def shown(value: Any) -> Any:
         # By way of JSON: payloads and results are kept as text that only it can open.
         return redactor.value(msgspec.json.decode(msgspec.json.encode(value)))
 
     return Bundle(
-        run=shown(run),
-        events=[{"sequence": e.sequence, **shown(e.event)} for e in events],
-        attempts=shown(attempts),
-        logs=shown(lines),
-        progress=shown(progress),
+        run=shown(parts.run),
+        events=[{"sequence": e.sequence, **shown(e.event)} for e in parts.events],
+        attempts=shown(parts.attempts),
+        logs=shown(parts.lines),
+        progress=shown(parts.progress),
     )
 
 

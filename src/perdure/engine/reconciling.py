@@ -31,6 +31,7 @@ from perdure.core.schedule import (
 from perdure.engine import hints
 from perdure.engine.catalogue import MOST_CONFLICTS
 from perdure.engine.scheduling import announce, making, tasks_by_name, unended_runs, wish_or_none
+from perdure.engine.slices import TRANSACTION_ITEMS, slice_items
 from perdure.errors import (
     InvalidInput,
     PerdureError,
@@ -44,7 +45,7 @@ from perdure.telemetry import table
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
-PAGE = 500
+PAGE = TRANSACTION_ITEMS
 
 
 async def reconcile_code(app: App) -> Reconciliation:
@@ -121,16 +122,24 @@ async def _compared(
 
 async def _named(app: App, names: list[str]) -> tuple[dict[str, Schedule], set[str]]:
     """Those of these that exist, and those that cannot be read, which has been said."""
+    if len(names) > TRANSACTION_ITEMS:
+        return await _named_in_slices(app, names)
     try:
         return (await app.storage.get_schedules(app.environment, names) if names else {}), set()
     except UnreadableHistory:
         if len(names) == 1:
             table.UNREADABLE_SCHEDULE.say(schedule_id=names[0])
             return {}, set(names)
+    return await _named_in_slices(app, names, 1)
+
+
+async def _named_in_slices(
+    app: App, names: list[str], size: int = TRANSACTION_ITEMS
+) -> tuple[dict[str, Schedule], set[str]]:
     known: dict[str, Schedule] = {}
     unreadable: set[str] = set()
-    for name in names:
-        found, hidden = await _named(app, [name])
+    for some in slice_items(names, size):
+        found, hidden = await _named(app, list(some))
         known |= found
         unreadable |= hidden
     return known, unreadable
@@ -138,6 +147,13 @@ async def _named(app: App, names: list[str]) -> tuple[dict[str, Schedule], set[s
 
 async def _carry_out(app: App, found: Reconciliation, by: DefinedBy, actor: Actor) -> bool:
     """Whether all of it is stored; if not, somebody was faster, or there is more to do."""
+    parts = [Reconciliation(added=tuple(some)) for some in slice_items(found.added)]
+    parts += [Reconciliation(changed=tuple(some)) for some in slice_items(found.changed)]
+    done = [await _carry_out_part(app, part, by, actor) for part in parts]
+    return all(done)
+
+
+async def _carry_out_part(app: App, found: Reconciliation, by: DefinedBy, actor: Actor) -> bool:
     now = await app.storage.now()
     steps = [creating(_new(app, one, now, by, actor), actor) for one in found.added]
     changed, is_whole = await _changes(app, found, now, by, actor)

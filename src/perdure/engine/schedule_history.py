@@ -59,9 +59,18 @@ async def last_occurrences(app: App, name: str, limit: int) -> Occurrences:
     """Taken from the record, whatever the cadence was when it was written."""
     schedule, most = await stored_schedule(app, name), page_limit(limit)
     wanted = RunFilter(environment=schedule.environment, schedule_id=schedule.id)
-    page = await app.storage.find(wanted, limit=most)
-    runs = sorted(page.runs, key=_time_of)
+    runs = sorted(await _find_latest(app, wanted, most), key=_time_of)
     return Occurrences(tuple(runs), tuple((await _all_spans(app, schedule))[-most:]))
+
+
+async def _find_latest(app: App, wanted: RunFilter, limit: int) -> list[Run]:
+    """The newest runs; several pages of them if they are large."""
+    page = await app.storage.find(wanted, limit=limit)
+    runs = list(page.runs)
+    while page.cursor is not None and len(runs) < limit:
+        page = await app.storage.find(wanted, limit=limit - len(runs), cursor=page.cursor)
+        runs += page.runs
+    return runs
 
 
 def _time_of(run: Run) -> tuple[datetime, str]:

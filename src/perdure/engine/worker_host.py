@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.engine.catalogue import Drain
+from perdure.engine.connecting import open_backend
 from perdure.engine.door import Duration, count, duration, queue_names
 from perdure.engine.executors.serving import Serving, check_served, target_kinds
 from perdure.engine.handlers import Handlers
@@ -150,7 +151,7 @@ class WorkerHost:
     async def _start(self, shared: WorkerBackend | None) -> None:
         """On the I/O loop."""
         async with AsyncExitStack() as stack:
-            self._backend = shared or self._app.connect_backend()
+            self._backend = shared or open_backend(self._app)
             if shared is None:
                 stack.push_async_callback(self._backend.close)
             hints = Hints(self._app.hub, self._app.clock, self._backend.hint_transport())

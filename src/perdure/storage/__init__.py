@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, StorageRefused
 from perdure.storage.protocol import Clock, Storage
-from perdure.storage.server_client import ServerClient
 
 __all__ = [
-    "ServerClient",
     "Storage",
     "check_url",
     "is_remote",
     "open_server",
     "open_storage",
     "options_of",
+    "refuse_server",
     "shown_url",
 ]
+
+if TYPE_CHECKING:
+    from perdure.storage.server_client import ServerClient
 
 _SQLITE = ("inline", "busy_timeout", "hints", "on_statement")
 _POSTGRES = (
@@ -80,6 +82,13 @@ def _missing_h11(error: ImportError) -> InvalidInput:
 def is_remote(url: str) -> bool:
     """Whether a server stands between us and the database."""
     return url.startswith(("http://", "https://"))
+
+
+def refuse_server(url: str) -> None:
+    """Raises InvalidInput for a server's address, where something needs the database."""
+    if is_remote(url):
+        problem = f"{shown_url(url)!r:.80} is a server's, which looks after its database by itself"
+        raise InvalidInput("url", f"{problem}; do this beside the database, with its own URL")
 
 
 def check_url(url: str | os.PathLike[str]) -> str:

@@ -316,7 +316,8 @@ class Storage(Questions, ScheduleStorage, WebhookStorage, Oversight, Protocol):
         ...
 
     async def find(self, filter: RunFilter, *, limit: int, cursor: str | None = None) -> Page:
-        """A page of runs. Pages neither lose nor repeat a run while others are added."""
+        """A page of runs, `limit` at most and fewer if they are large: only a page without a
+        cursor is the last. Pages neither lose nor repeat a run while others are added."""
         ...
 
     async def events(self, run_id: str, *, after: int = 0) -> list[RecordedEvent]:

@@ -27,6 +27,12 @@ from perdure.storage.rows import Dialect
 from perdure.storage.steps import Operation, Row, Rows, Step, Trip, last_trip
 from perdure.telemetry import table
 
+MAX_PAGE_BYTES = 8 * 1024 * 1024
+"""A page of runs ends with the run that reaches this size. Payloads and results count."""
+
+HISTORY_PAGE = 1000
+"""Commits that are read and decoded at once: a run may have any number of them."""
+
 
 def read_time(dialect: Dialect) -> Operation[datetime]:
     [[[now]]] = yield last_trip(Step("read_time"))
@@ -48,26 +54,35 @@ def leases_of(worker_id: str, dialect: Dialect) -> Operation[list[Run]]:
     return sorted(runs_of(found, dialect), key=lambda run: run.id)
 
 
-def read_events(run_id: str, after: int, dialect: Dialect) -> Operation[list[RecordedEvent]]:
+def read_events(
+    run_id: str, after: int, dialect: Dialect
+) -> Operation[tuple[list[RecordedEvent], bool]]:
+    """Events of the commits whose first event comes after this sequence, a page of them; and
+    whether there may be more."""
     if not is_run_id(run_id):
-        return []
-    [found] = yield last_trip(Step("read_history", {"run_id": dialect.key(run_id)}))
-    return [event for event in rows.recorded(found) if event.sequence > after]
+        return [], False
+    wanted = {"run_id": dialect.key(run_id), "after": after, "limit": HISTORY_PAGE}
+    [found] = yield last_trip(Step("read_history", wanted))
+    return rows.recorded(found), len(found) == HISTORY_PAGE
 
 
 def find_runs(
     filter: RunFilter, limit: int, cursor: str | None, dialect: Dialect
 ) -> Operation[Page]:
-    """One more than asked for tells whether there is another page."""
+    """One more than asked for tells whether there is another page. One that was cut because it is
+    large may be followed by an empty one."""
     if limit < 1:
         raise InvalidInput("limit", f"must be 1 or more, not {limit}")
     conditions = dict(conditions_of(filter, cursor, dialect))
-    parameters = {"environment": filter.environment, "limit": limit + 1}
+    parameters: rows.Fields = {"environment": filter.environment, "limit": limit + 1}
+    parameters["max_bytes"] = MAX_PAGE_BYTES
     for values in conditions.values():
         parameters |= values
     [found] = yield Trip((Step("find_runs", parameters, tuple(conditions)),), last=True)
-    last = dialect.run_id(found[limit - 1][0]) if len(found) > limit else None
-    return Page(tuple(runs_of(found[:limit], dialect)), last)
+    page = found[:limit]
+    is_cut = len(found) > limit or sum(map(rows.run_row_bytes, found)) >= MAX_PAGE_BYTES
+    last = dialect.run_id(page[-1][0]) if is_cut else None
+    return Page(tuple(runs_of(page, dialect)), last)
 
 
 def conditions_of(

@@ -206,6 +206,11 @@ def run_of(row: Row, dialect: Dialect) -> Run:
     return restore(decode_events(events)[0], state, dialect.moment(lease_expires_at))
 
 
+def run_row_bytes(row: Row) -> int:
+    """Bytes of the texts in a run's row, which is as long as its payload and its result."""
+    return sum(len(text) if text.isascii() else len(text.encode()) for text in (row[1], row[3]))
+
+
 def recorded(rows: Iterable[tuple[int, str]]) -> list[RecordedEvent]:
     """Stored commits, one event at a time."""
     return [

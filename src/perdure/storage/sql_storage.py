@@ -242,7 +242,14 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
         return await self._read(lambda: reading.find_runs(filter, limit, cursor, self.dialect))
 
     async def events(self, run_id: str, *, after: int = 0) -> list[RecordedEvent]:
-        return await self._read(lambda: reading.read_events(run_id, after, self.dialect))
+        events: list[RecordedEvent] = []
+        read = partial(reading.read_events, run_id, dialect=self.dialect)
+        has_more = True
+        while has_more:
+            last = events[-1].sequence if events else 0
+            page, has_more = await self._read(partial(read, last))
+            events += page
+        return [event for event in events if event.sequence > after]
 
     async def counts(self, environment: str) -> dict[tuple[str, Status], int]:
         return await self._read(lambda: reading.count_runs(environment, self.dialect))

@@ -214,8 +214,7 @@ LIMIT_UNREADABLE = Record(
     ERROR,
     "nobody can read who set the limit of %(limit)s: %(error)s",
     ("limit", "error"),
-    "Stored by newer code, or damaged. It holds as it was; code cannot change it, but an operator "
-    "can set, resume or reset it.",
+    "Stored by newer code, or damaged. It holds as it was; only an operator can change it.",
 )
 _SCHEDULE, _STATED = ("schedule_id",), "perdure.schedules"
 UNREADABLE_SCHEDULE = Record(

@@ -8,7 +8,8 @@ answered as a problem, in one place.
 from __future__ import annotations
 
 import re
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Self
 
@@ -20,18 +21,20 @@ from starlette.routing import Match, Router
 from starlette.routing import Route as StarletteRoute
 from starlette.types import Message, Receive, Scope, Send
 
-from perdure.core.audit_trail import AuditEntry
 from perdure.core.rates import Rate, make_rate
 from perdure.engine.app import App
 from perdure.engine.write import load
 from perdure.errors import RunNotFound, SequenceConflict
 from perdure.storage.wire import PROTOCOL_HEADER
 from perdure.telemetry import metrics, table
+from perdure.web import feed
+from perdure.web.audit_rows import AuditRows
 from perdure.web.door import LOOPBACK_NAMES, ON_AUTHENTICATED, SECURITY_HEADERS, Door
 from perdure.web.ears import Ears
 from perdure.web.feed import Feed
 from perdure.web.key_ends import rotation_header
 from perdure.web.keyring import Keyring
+from perdure.web.offload import MAX_INLINE_BYTES, Offload
 from perdure.web.problems import (
     CONTENT_TYPE,
     Problem,
@@ -53,26 +56,32 @@ from perdure.web.reading import (
     routable,
 )
 from perdure.web.route import Call, Caller, Route
+from perdure.web.shares import KeyGates, Shares, make_share
 from perdure.web.table import ROUTES
 from perdure.web.throttle import Throttle
 from perdure.web.worker.routes import check_protocol
 from perdure.web.workplace import Workplaces
 
 RATE = Rate(6000, per=60, burst=1000)
+MAX_REQUESTS = 1024
+"""Requests that a server works on at once; a key has a quarter of them at most."""
+MAX_GATED_PER_KEY = 4
+"""Requests of one key, at once, that read, give orders or have a large body: half as many as an
+environment has connections to the database. More of them wait."""
 _REQUEST_ID = re.compile(r"[\w.-]{8,64}")
 _WAY = "/openapi.json tells what there is"
-_UNTOLD = frozenset({"payload", "reason", "files", "schedules"})
-"""Fields of a body that an audit entry does not repeat under its details."""
 
 
 class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a server keeps its door. `hosts`: the names it goes by; none: any. `rate`: requests of
-    one key, in each process. `requires_keys`: also while there has never been one."""
+    one key, in each process. `requires_keys`: also while there has never been one.
+    `streams_per_key`: of the streams of a server; None: a quarter of them."""
 
     requires_keys: bool = True
     hosts: frozenset[str] | None = None
     rate: Rate | str | None = RATE
     most_body: int = 8 * 1024 * 1024
+    streams_per_key: int | None = None
 
 
 LOCAL = ApiOptions(requires_keys=False, hosts=frozenset(LOOPBACK_NAMES))
@@ -89,6 +98,16 @@ class Api:
         self.workplaces = Workplaces(app)
         self._like = app
         self._stack = AsyncExitStack()
+        self.streams = Shares(
+            "streams",
+            make_share(feed.MOST_STREAMS, self.options.streams_per_key),
+            Refusal.TOO_MANY_STREAMS,
+            retry_after_s=5,
+        )
+        self._requests = Shares(
+            "requests", make_share(MAX_REQUESTS), Refusal.TOO_MANY_REQUESTS, retry_after_s=1
+        )
+        self._gates = KeyGates(MAX_GATED_PER_KEY)
         self._router = Router(
             [
                 StarletteRoute(route.path, partial(self._respond, route), methods=[route.method])
@@ -105,6 +124,10 @@ class Api:
             self.keyring = await stack.enter_async_context(Keyring(app))
             for environment in self.keyring.environments:
                 await self.workplaces.at(environment)  # there may be orders to go on with
+            self._audit_rows = AuditRows(app.clock)
+            stack.push_async_callback(self._audit_rows.flush)
+            self.offload = Offload()
+            stack.callback(self.offload.close)
             self.ears = Ears(app.clock)
             self.feed = Feed(app)
             self.feed.listen()
@@ -178,7 +201,8 @@ class Api:
             if route.scope is not None:
                 _report_authenticated(request.scope)
             call = await self._call(route, request, caller, request_id)
-            answer = await self._carry_out(route, call, request)
+            async with self._share(route, caller, request.headers):
+                answer = await self._carry_out(route, call, request)
             response = _answer(route, call, answer)
         except Exception as error:  # noqa: BLE001  # answered, whatever it is
             response = self._problem(error, request_id, PROTOCOL_HEADER in request.headers)
@@ -186,6 +210,21 @@ class Api:
             response.headers.update(rotation_header(caller.secret))
         self._note(route, response.status_code, began, request_id, call)
         return response
+
+    @asynccontextmanager
+    async def _share(
+        self, route: Route, caller: Caller, headers: Mapping[str, str]
+    ) -> AsyncIterator[None]:
+        """The caller's share of what this server can do at once. Raises RequestRefused."""
+        if route.scope is None or not route.takes_share:
+            yield
+            return
+        with self._requests.hold(caller):
+            if not caller.id or (not route.is_gated and _has_small_body(headers)):
+                yield
+                return
+            async with self._gates.hold(caller.id):
+                yield
 
     async def _call(self, route: Route, request: Request, caller: Caller, request_id: str) -> Call:
         at = await self.workplaces.at(caller.environment)
@@ -210,7 +249,7 @@ class Api:
             if route.query is not None:
                 given["query"] = read_query(route, request)
             if route.body is not None:
-                given["body"] = await read_body(route, request, self.options.most_body)
+                given["body"] = await read_body(route, request, call, self.options.most_body)
             if route.names_run:
                 call.run = await _own_run(call)
             return await route.handler(call, **given)
@@ -224,25 +263,7 @@ class Api:
             raise
         finally:
             if route.is_audited:
-                await self._audit(route, call, given.get("body"), outcome)
-
-    async def _audit(self, route: Route, call: Call, body: Any, outcome: str) -> None:
-        said = {} if body is None else msgspec.structs.asdict(body)
-        told = {
-            k: v for k, v in said.items() if k not in _UNTOLD and v not in (None, msgspec.UNSET)
-        }
-        reason = said.get("reason") or call.because
-        entry = AuditEntry(
-            at=call.app.time(),
-            actor=call.by,
-            action=route.name,
-            target="/".join(call.path.values()) or None,
-            reason=reason,
-            request_id=call.request_id,
-            outcome=outcome,
-            details=msgspec.to_builtins(told) if told else None,
-        )
-        await call.at.audit_log.write(entry)
+                await self._audit_rows.write(route, call, given.get("body"), outcome)
 
     def _problem(
         self, error: Exception, request_id: str, is_raised_again: bool = False
@@ -267,6 +288,12 @@ class Api:
             request_id=request_id,
             key_id="" if call is None else call.caller.id,
         )
+
+
+def _has_small_body(headers: Mapping[str, str]) -> bool:
+    """Whether the body is known to take little memory."""
+    length = headers.get("content-length", "")
+    return length.isdecimal() and int(length) <= MAX_INLINE_BYTES
 
 
 async def _own_run(call: Call) -> Any:

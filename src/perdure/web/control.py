@@ -89,7 +89,7 @@ async def list_dead_letters(call: Call, query: LetterQuery) -> Items[DeadLetter]
         cursor=query.cursor,
         **query.words,
     )
-    return Items(list(call.at.view.shown(page.letters)), page.cursor)
+    return Items(await call.offload_each(call.at.view.shown, page.letters), page.cursor)
 
 
 async def get_dead_letter(call: Call) -> DeadLetter:

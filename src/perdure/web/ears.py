@@ -11,7 +11,8 @@ from perdure.engine.app import App
 from perdure.engine.hints import Topics
 from perdure.errors import StorageUnavailable
 from perdure.storage.protocol import Clock
-from perdure.web.problems import Refusal, RequestRefused
+from perdure.web.problems import Refusal
+from perdure.web.shares import Shares, make_share
 
 LONGEST_WAIT = 25.0
 FORGOTTEN_AFTER = 60.0
@@ -59,6 +60,8 @@ class Ears:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[Name, Ear] = {}
+        share = make_share(MOST_EARS)
+        self._shares = Shares("listeners", share, Refusal.TOO_MANY_STREAMS, FORGOTTEN_AFTER)
         self._is_closed = False
 
     async def hear(self, name: Name, app: App, wait: float) -> Topics | None:
@@ -78,9 +81,7 @@ class Ears:
 
     def _new(self, name: Name, app: App) -> Ear:
         self._forget()
-        if len(self._known) >= MOST_EARS:
-            problem = f"{MOST_EARS} workers listen already; go on by polling"
-            raise RequestRefused(Refusal.TOO_MANY_STREAMS, problem, FORGOTTEN_AFTER)
+        self._shares.acquire(*name[:2])
         ear = self._known[name] = Ear(app)
         return ear
 
@@ -88,6 +89,7 @@ class Ears:
         dead = self._clock.elapsed() - FORGOTTEN_AFTER
         for name in [name for name, ear in self._known.items() if ear.heard_at < dead]:
             self._known.pop(name).stop()
+            self._shares.release(*name[:2])
 
 
 def of_environment(topics: Topics, environment: str) -> Topics:

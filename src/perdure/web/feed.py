@@ -26,7 +26,9 @@ from perdure.telemetry.registry import Gauges
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.wishes import StreamQuery
 
-PAGE = 500
+PAGE = 100
+"""Changes that are read at once: their runs may have payloads of a megabyte each."""
+PAGES_PER_ROUND = 5
 MOST_STREAMS = 2000
 MOST_BUFFERED = 256 * 1024
 """Bytes that may wait for one client."""
@@ -180,10 +182,9 @@ class Feed(Service):
                 stream.end()
 
     async def open(self, question: Question, last_id: str | None) -> Stream:
-        """Raises InvalidInput for an id that no message has, and RequestRefused if it is full."""
-        if self.count >= MOST_STREAMS or self._is_over:
-            problem = f"there are {self.count} streams already; come again later"
-            raise RequestRefused(Refusal.TOO_MANY_STREAMS, problem, 5)
+        """Raises InvalidInput for an id that no message has, and RequestRefused at the end."""
+        if self._is_over:
+            raise RequestRefused(Refusal.TOO_MANY_STREAMS, "the server stops; try later", 5)
         if last_id is not None:
             await self._app.storage.changes(last_id, limit=1)
         stream = Stream(question, last_id)
@@ -217,21 +218,25 @@ class Feed(Service):
             cursor = _last(changes, cursor)
 
     async def run_once(self) -> None:
-        if not self._streams:
-            return
+        for _ in range(PAGES_PER_ROUND):
+            if not (self._streams and await self._tell_page()):
+                return
+        self._news.set()
+
+    async def _tell_page(self) -> bool:
+        """Tell the streams of the next page of changes. Whether there may be more of them."""
         position = self._position
         changes = await self._app.storage.changes(position, limit=PAGE)
         messages = await self._messages(changes)
         if self._position is not position:  # all had left, and others came
-            return
+            return False
         for question, streams in list(self._streams.items()):
             concerned = [message for message in messages if question.concerns(message)]
             chunk = b"".join(message.text for message in concerned)
             for stream in list(streams) if chunk else ():
                 stream.offer(concerned, chunk)
         self._position = _last(changes, self._position)
-        if len(changes) == PAGE:
-            self._news.set()
+        return len(changes) == PAGE
 
     async def rest(self) -> None:
         await asyncio.sleep(SHORTEST_ROUND + ROUND_PER_STREAM * self.count)

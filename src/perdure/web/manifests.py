@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from msgspec import Meta
@@ -11,9 +10,16 @@ from perdure.engine.keys import Scope
 from perdure.engine.manifests.applying import Application
 from perdure.engine.manifests.manifest import Manifest, gathered
 from perdure.engine.reserved import refuse_reserved
+from perdure.errors import InvalidInput
+from perdure.web.offload import json_size
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Call
 from perdure.web.wishes import Asked, Label
+
+MAX_ITEMS = 1000
+"""Schedules and tasks of one request, and its files."""
+MAX_CHARACTERS = 2 * 1024 * 1024
+"""Of all files of one request."""
 
 
 class ManifestFile(Asked, frozen=True, kw_only=True):
@@ -26,19 +32,29 @@ class ManifestFile(Asked, frozen=True, kw_only=True):
 class ManifestBody(Asked, frozen=True, kw_only=True):
     """All files of a manifest. With `prune`, what only an earlier one had is deleted."""
 
-    files: Annotated[list[ManifestFile], Meta(min_length=1, max_length=1000)]
+    files: Annotated[list[ManifestFile], Meta(min_length=1, max_length=MAX_ITEMS)]
     dry_run: bool = False
     prune: bool = False
 
 
 async def apply_manifest(call: Call, body: ManifestBody) -> Application:
     texts = [(file.name, file.text) for file in body.files]
-    manifest = await asyncio.to_thread(gathered, texts)
+    size = _check_size(texts)
+    manifest = await call.offload(size, gathered, texts, MAX_ITEMS)
     _check(manifest, call)
     done = await call.app.manifests.apply(
         manifest, by=call.by, dry_run=body.dry_run, prune=body.prune
     )
-    return done.shown(call.at.view)
+    return await call.offload(json_size(done), done.shown, call.at.view)
+
+
+def _check_size(texts: list[tuple[str, str]]) -> int:
+    """The characters of all files. Raises InvalidInput if they are too many."""
+    size = sum(len(text) for _, text in texts)
+    if size > MAX_CHARACTERS:
+        problem = f"have {size} characters, more than {MAX_CHARACTERS} in one request"
+        raise InvalidInput("files", f"{problem}; divide the manifest, and apply each part")
+    return size
 
 
 def _check(manifest: Manifest, call: Call) -> None:

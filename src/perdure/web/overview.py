@@ -83,16 +83,17 @@ class Health(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 async def list_tasks(call: Call) -> Items[TaskEntry]:
-    return Items(call.at.view.shown(await known_tasks(call.app.storage, call.app.environment)))
+    found = await known_tasks(call.app.storage, call.app.environment)
+    return Items(await call.offload_each(call.at.view.shown, found))
 
 
 async def get_task(call: Call) -> TaskEntry:
     found = await find_task(call.app.storage, call.app.environment, call.path["task"])
-    return call.at.view.shown(found)
+    return (await call.offload_each(call.at.view.shown, [found]))[0]
 
 
 async def list_workers(call: Call) -> Items[WorkerEntry]:
-    return Items(list(call.at.view.shown(await call.app.workers.list())))
+    return Items(await call.offload_each(call.at.view.shown, await call.app.workers.list()))
 
 
 async def get_stats(call: Call, query: StatsQuery) -> Stats:

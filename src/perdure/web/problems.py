@@ -41,6 +41,7 @@ class Refusal(StrEnum):
     MEDIA_TYPE = "unsupported-media-type"
     RATE_LIMITED = "rate-limited"
     TOO_MANY_STREAMS = "too-many-streams"
+    TOO_MANY_REQUESTS = "too-many-requests"
     TOO_MANY_CONNECTIONS = "too-many-connections"
     PROTOCOL_MISMATCH = "protocol-mismatch"
     INTERNAL = "internal-error"
@@ -77,6 +78,7 @@ REFUSALS: dict[str, int] = {
     Refusal.MEDIA_TYPE: 415,
     Refusal.RATE_LIMITED: 429,
     Refusal.TOO_MANY_STREAMS: 503,
+    Refusal.TOO_MANY_REQUESTS: 503,
     Refusal.TOO_MANY_CONNECTIONS: 503,
     Refusal.PROTOCOL_MISMATCH: 410,
     Refusal.INTERNAL: 500,

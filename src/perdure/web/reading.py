@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from perdure.errors import InvalidInput
 from perdure.web.problems import Refusal, RequestRefused
-from perdure.web.route import Route
+from perdure.web.route import Call, Route
 from perdure.web.wishes import LONGEST_REASON
 
 REQUEST_BODY_TIMEOUT_S = 30.0
@@ -21,6 +21,9 @@ REQUEST_BODY_TIMEOUT_S = 30.0
 REQUEST_BODY_GRACE_S = 10.0
 """For the first bytes of a body. From then on it must come at `MIN_BODY_BYTES_PER_S`."""
 MIN_BODY_BYTES_PER_S = 1024
+
+MAX_MESSAGE = 500
+"""Characters of what is told about a field that does not fit."""
 
 _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _NAMED = re.compile(r"field `(?P<name>[^`]*)`")
@@ -75,17 +78,22 @@ def _without_nul(text: str, field: str) -> str:
     return text
 
 
-async def read_body(route: Route, request: Request, most: int) -> Any:
+async def read_body(route: Route, request: Request, call: Call, most: int) -> Any:
     """Raises RequestRefused for what is no JSON, and InvalidInput for what is of another form."""
     body = await _receive(request, most)
+    call.body_size = len(body)
     if not body:
         if route.needs_body:
             raise InvalidInput("body", "is missing; send a JSON object")
         return route.body()
     if _JSON.fullmatch(request.headers.get("content-type", "")) is None:
         raise RequestRefused(Refusal.MEDIA_TYPE, "send JSON, as Content-Type: application/json")
+    return await call.offload(len(body), _decode, body, route.body)
+
+
+def _decode(body: bytes, kind: Any) -> Any:
     try:
-        return msgspec.json.decode(body, type=route.body)
+        return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise misfit(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -151,8 +159,15 @@ def _too_large(most: int) -> RequestRefused:
     return RequestRefused(Refusal.BODY_TOO_LARGE, f"the body has more than {most} bytes")
 
 
+def _shorten(message: str) -> str:
+    """Cut the middle, where msgspec may quote a value of megabytes."""
+    if len(message) <= MAX_MESSAGE:
+        return message
+    return f"{message[: MAX_MESSAGE // 2]}…{message[-MAX_MESSAGE // 2 :]}"
+
+
 def misfit(error: msgspec.ValidationError) -> InvalidInput:
-    match = _WHERE.match(str(error))
+    match = _WHERE.match(_shorten(str(error)))
     assert match is not None
     problem, path = match["problem"], match["path"] or ""
     named = _NAMED.search(problem)

@@ -8,10 +8,10 @@ annotations, so that the table cannot say anything else than the code does.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 from starlette.responses import Response
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from perdure.web.api import Api
     from perdure.web.workplace import Workplace
 
+T = TypeVar("T")
+S = TypeVar("S")
 Handler = Callable[..., Awaitable[Any]]
 
 ANY_KEY: Literal["any key"] = "any key"
@@ -67,6 +69,8 @@ class Call:
         """Another one than the route's."""
         self.headers: dict[str, str] = {}
         """Of the answer."""
+        self.body_size = 0
+        """Bytes of the request's body."""
         self._run: Run | None = None
 
     @property
@@ -82,6 +86,14 @@ class Call:
     @property
     def by(self) -> Actor:
         return self.caller.actor
+
+    async def offload(self, size: int, function: Callable[..., T], *arguments: Any) -> T:
+        """The function's result. It leaves the event loop if it works on many bytes."""
+        return await self.api.offload.run(self.caller.id, size, function, *arguments)
+
+    async def offload_each(self, function: Callable[[S], T], items: Iterable[S]) -> list[T]:
+        """What `function` makes of each item. Large ones are worked on off the event loop."""
+        return await self.api.offload.map(self.caller.id, function, items)
 
 
 class Route(msgspec.Struct, frozen=True, dict=True):
@@ -102,6 +114,8 @@ class Route(msgspec.Struct, frozen=True, dict=True):
     is_throttled: bool = True
     speaks_protocol: bool = False
     """Whether it belongs to the worker protocol, whose version each request names."""
+    takes_share: bool = True
+    """Whether it counts as a request under way. What waits for news for a long time does not."""
 
     @property
     def name(self) -> str:
@@ -134,6 +148,14 @@ class Route(msgspec.Struct, frozen=True, dict=True):
         if isinstance(self.scope, tuple):
             return " or ".join(self.scope)
         return str(self.scope)
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether a key may carry out only a few at once. Triggers share their commits, and so
+        occupy few connections to the database however many there are. Workers must not wait for
+        each other: a renewal that comes too late costs a lease."""
+        is_exempt = self.speaks_protocol or self.scope in (None, Scope.TRIGGER)
+        return self.takes_share and not is_exempt
 
     @property
     def names_run(self) -> bool:

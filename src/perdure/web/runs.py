@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,9 +12,10 @@ from perdure.core.effects import freed_idempotency_key
 from perdure.core.run import Actor, ActorType, Run
 from perdure.engine.asking import Wish
 from perdure.engine.handle import RunHandle
-from perdure.engine.reading_logs import Bundle
+from perdure.engine.reading_logs import Bundle, load_bundle_parts, make_bundle
 from perdure.engine.reserved import refuse_reserved
 from perdure.storage.run_log import Progress
+from perdure.web.offload import cut_page, json_size
 from perdure.web.problems import Problem, log_problem, problem_of
 from perdure.web.route import Call
 from perdure.web.views import (
@@ -27,6 +29,7 @@ from perdure.web.views import (
 )
 from perdure.web.wishes import (
     AgainBody,
+    AttemptQuery,
     BatchBody,
     EventQuery,
     LogQuery,
@@ -74,15 +77,15 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 async def trigger_run(call: Call, body: TriggerBody) -> Triggered:
-    wish = _wish(call, body, call.idempotency_key)
-    made = await call.at.asking.ask(wish, client(call))
+    wish = await call.offload(call.body_size, _wish, call, body, call.idempotency_key)
+    made = await call.at.asking.ask(wish, client(call), call.offload)
     return made_of(call, made)
 
 
 async def trigger_batch(call: Call, body: BatchBody) -> Batch:
     batch_id = f"batch_{call.app.ids.token()}"
-    wishes = [_wish(call, item) for item in body.runs]
-    made = await call.at.asking.ask_all(wishes, client(call), batch_id)
+    wishes = await call.offload_each(partial(_wish, call), body.runs)
+    made = await call.at.asking.ask_all(wishes, client(call), batch_id, call.offload)
     return Batch(batch_id, [_item(call, it) for it in made])
 
 
@@ -91,11 +94,11 @@ async def trigger_batch(call: Call, body: BatchBody) -> Batch:
 
 async def list_runs(call: Call, query: RunQuery) -> Items[RunSummary]:
     page = await call.app.runs.list(limit=query.limit, cursor=query.cursor, **query.words)
-    return Items([call.at.view.summary(run) for run in page.runs], page.cursor)
+    return Items(await call.offload_each(call.at.view.summary, page.runs), page.cursor)
 
 
 async def get_run(call: Call) -> RunView:
-    return _tagged(call, call.run)
+    return await _tagged(call, call.run)
 
 
 async def get_run_details(call: Call, query: RunIdsQuery) -> Items[RunView]:
@@ -103,16 +106,17 @@ async def get_run_details(call: Call, query: RunIdsQuery) -> Items[RunView]:
     the last id that was looked for."""
     run_ids = query.run_ids
     found = await call.app.storage.get(run_ids)
-    views: list[RunView] = []
-    size = 0
+    runs: list[Run] = []
+    size, cursor = 0, None
     for run_id in run_ids:
         run = found.get(run_id)
         if run is not None and run.environment == call.app.environment:
-            views.append(call.at.view.run(run))
+            runs.append(run)
             size += _size_of(run)
         if size > MAX_DETAILS_BYTES and run_id != run_ids[-1]:
-            return Items(views, run_id)
-    return Items(views)
+            cursor = run_id
+            break
+    return Items(await call.offload_each(call.at.view.run, runs), cursor)
 
 
 def _size_of(run: Run) -> int:
@@ -126,18 +130,26 @@ async def get_progress(call: Call) -> ProgressView:
 
 async def list_events(call: Call, query: EventQuery) -> Items[EventView]:
     found = await call.app.runs.events(call.run, after=query.after)
-    return Items([call.at.view.event(recorded) for recorded in found])
+    page = cut_page(found[: query.limit])
+    cursor = str(page[-1].sequence) if len(page) < len(found) else None
+    return Items(await call.offload_each(call.at.view.event, page), cursor)
 
 
-async def list_attempts(call: Call) -> Items[AttemptView]:
-    found = await call.app.runs.attempts(call.run)
-    return Items([call.at.view.attempt(attempt) for attempt in found])
+async def list_attempts(call: Call, query: AttemptQuery) -> Items[AttemptView]:
+    attempts = await call.app.runs.attempts(call.run)
+    found = [attempt for attempt in attempts if attempt.number > query.after]
+    page = cut_page(found[: query.limit])
+    cursor = str(page[-1].number) if len(page) < len(found) else None
+    return Items(await call.offload_each(call.at.view.attempt, page), cursor)
 
 
 async def list_logs(call: Call, query: LogQuery) -> Items[LogLineView]:
     lines = await call.app.runs.logs(call.run, after=query.after, limit=query.limit)
-    is_all = len(lines) < query.limit
-    return Items([call.at.view.line(it) for it in lines], None if is_all else lines[-1].cursor)
+    page = cut_page(lines)
+    is_all = len(page) == len(lines) and len(lines) < query.limit
+    return Items(
+        await call.offload_each(call.at.view.line, page), None if is_all else page[-1].cursor
+    )
 
 
 async def explain_run(call: Call) -> WhyView:
@@ -145,7 +157,8 @@ async def explain_run(call: Call) -> WhyView:
 
 
 async def get_bundle(call: Call) -> Bundle:
-    return await call.app.runs.bundle(call.run)
+    parts = await load_bundle_parts(call.app, call.run)
+    return await call.offload(json_size(parts), make_bundle, parts, call.app.redact)
 
 
 # Steering
@@ -153,20 +166,21 @@ async def get_bundle(call: Call) -> Bundle:
 
 async def cancel_run(call: Call, body: ReasonBody) -> RunView:
     runs = call.app.runs
-    return _tagged(
+    return await _tagged(
         call, await runs.cancel(call.run, body.reason, by=call.by, expected=call.expected)
     )
 
 
 async def pause_run(call: Call, body: ReasonBody) -> RunView:
     runs = call.app.runs
-    return _tagged(
+    return await _tagged(
         call, await runs.pause(call.run, body.reason, by=call.by, expected=call.expected)
     )
 
 
 async def resume_run(call: Call, body: ReasonBody) -> RunView:
-    return _tagged(call, await call.app.runs.resume(call.run, by=call.by, expected=call.expected))
+    after = await call.app.runs.resume(call.run, by=call.by, expected=call.expected)
+    return await _tagged(call, after)
 
 
 async def reschedule_run(call: Call, body: RescheduleBody) -> RunView:
@@ -179,26 +193,26 @@ async def reschedule_run(call: Call, body: RescheduleBody) -> RunView:
         reason=body.reason,
         expected=call.expected,
     )
-    return _tagged(call, after)
+    return await _tagged(call, after)
 
 
 async def wake_run(call: Call, body: ReasonBody) -> RunView:
-    return _tagged(call, await call.app.runs.wake(call.run, by=call.by))
+    return await _tagged(call, await call.app.runs.wake(call.run, by=call.by))
 
 
 async def reset_idempotency_key(call: Call, body: ReasonBody) -> RunView:
     await call.app.storage.free_keys(call.run.id, freed_idempotency_key(call.run))
-    return _tagged(call, call.run)
+    return await _tagged(call, call.run)
 
 
 async def retry_run(call: Call, body: AgainBody) -> Triggered:
-    payload = _arguments(call, body)
+    payload = await call.offload(call.body_size, _arguments, call, body)
     made = await call.app.runs.retry(call.run, body.reason, by=call.by, payload=payload)
     return made_of(call, made)
 
 
 async def rerun_run(call: Call, body: AgainBody) -> Triggered:
-    payload = _arguments(call, body)
+    payload = await call.offload(call.body_size, _arguments, call, body)
     made = await call.app.runs.rerun(call.run, body.reason, by=call.by, payload=payload)
     return made_of(call, made)
 
@@ -221,9 +235,9 @@ def _arguments(call: Call, body: AgainBody) -> dict[str, Any] | None:
     return object_of(body.payload, call.app.defaults.payload_limit)
 
 
-def _tagged(call: Call, run: Run) -> RunView:
+async def _tagged(call: Call, run: Run) -> RunView:
     call.headers["ETag"] = f'"{run.sequence}"'
-    return call.at.view.run(run)
+    return (await call.offload_each(call.at.view.run, [run]))[0]
 
 
 def made_of(call: Call, made: RunHandle[Any]) -> Triggered:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,6 +19,7 @@ from perdure.core.skipping import Evidence, Pause, Touch
 from perdure.engine.reserved import refuse_reserved
 from perdure.engine.schedule_history import Occurrences
 from perdure.errors import ScheduleNotFound
+from perdure.web.offload import MAX_PAGE_BYTES, json_size
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Call
 from perdure.web.runs import Triggered, made_of
@@ -42,6 +45,9 @@ from perdure.web.schedule_bodies import (
 )
 from perdure.web.views import Items, RunSummary, WhyView, shared
 from perdure.web.wishes import ReasonBody, object_of
+
+PORTION = 50
+"""Schedules that are read at once; each may have a payload of a megabyte."""
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,37 +137,59 @@ class BackfillView(msgspec.Struct, frozen=True):
 
 
 async def list_schedules(call: Call, query: ScheduleQuery) -> Items[ScheduleView]:
-    found = await call.app.storage.list_schedules(
-        call.app.environment, limit=query.limit, after=query.cursor or ""
-    )
-    shown = [_view(call, it) for it in found if query.deleted or it.deleted is None]
-    return Items(shown, found[-1].id if len(found) == query.limit else None)
+    found, cursor = await _read_schedules(call, query)
+    wanted = [schedule for schedule in found if query.deleted or schedule.deleted is None]
+    return Items(await call.offload_each(partial(_view, call), wanted), cursor)
+
+
+async def _read_schedules(call: Call, query: ScheduleQuery) -> tuple[list[Schedule], str | None]:
+    """A page and its cursor, read in portions that bound the memory for it."""
+    page: list[Schedule] = []
+    after, size = query.cursor or "", 0
+    while len(page) < query.limit and size < MAX_PAGE_BYTES:
+        portion = min(PORTION, query.limit - len(page))
+        found = await call.app.storage.list_schedules(
+            call.app.environment, limit=portion, after=after
+        )
+        page += found
+        if len(found) < portion:
+            return page, None
+        after, size = found[-1].id, size + sum(map(json_size, found))
+    return page, after
 
 
 async def get_schedule(call: Call, query: OneScheduleQuery) -> ScheduleView:
-    return _view(call, await call.app.schedules.get(_name(call), deleted=query.deleted))
+    return await _show(call, await call.app.schedules.get(_name(call), deleted=query.deleted))
 
 
 async def create_schedule(call: Call, body: NewScheduleBody) -> ScheduleView:
-    cadence, settings = body.cadence.cadence(), _settings(call, body)
+    cadence = body.cadence.cadence()
+    settings = await call.offload(call.body_size, _settings, call, body)
     made = await call.app.schedules.create(body.name, cadence, body.task, by=call.by, **settings)
-    return _view(call, made)
+    return await _show(call, made)
 
 
 async def reconcile_schedules(call: Call, body: ReconcileBody) -> ReconciliationView:
     definitions = [await _definition(call, stated) for stated in body.schedules]
     done = await call.app.schedules.apply(definitions, by=call.by, dry_run=body.dry_run)
+    kept = await _show_each(call, [kept.schedule for kept in done.kept])
+    reasons = [kept.because for kept in done.kept]
     return ReconciliationView(
         added=[stated.definition.id for stated in done.added],
-        changed=[_view(call, before) for before, _ in done.changed],
-        unchanged=[_view(call, schedule) for schedule in done.unchanged],
-        kept=[KeptView(_view(call, kept.schedule), kept.because) for kept in done.kept],
-        orphaned=[_view(call, schedule) for schedule in done.orphaned],
+        changed=await _show_each(call, [before for before, _ in done.changed]),
+        unchanged=await _show_each(call, done.unchanged),
+        kept=[KeptView(view, because) for view, because in zip(kept, reasons, strict=True)],
+        orphaned=await _show_each(call, done.orphaned),
     )
 
 
+async def _show_each(call: Call, schedules: Sequence[Schedule]) -> list[ScheduleView]:
+    return await call.offload_each(partial(_view, call), schedules)
+
+
 async def _definition(call: Call, body: DefinitionBody) -> Definition:
-    cadence, settings = body.cadence.cadence(), _settings(call, body)
+    cadence = body.cadence.cadence()
+    settings = await call.offload(call.body_size, _settings, call, body)
     made = await call.app.schedules.define(body.name, cadence, body.task, **settings)
     if body.policy is not None:
         made = replace(made, policy=body.policy)
@@ -170,7 +198,8 @@ async def _definition(call: Call, body: DefinitionBody) -> Definition:
 
 
 async def put_schedule(call: Call, query: PutQuery, body: ScheduleBody) -> ScheduleView:
-    schedules, cadence, settings = call.app.schedules, body.cadence.cadence(), _settings(call, body)
+    schedules, cadence = call.app.schedules, body.cadence.cadence()
+    settings = await call.offload(call.body_size, _settings, call, body)
     try:
         after = await schedules.replace(
             _name(call), cadence, body.task, by=call.by, reason=body.reason, **settings
@@ -180,7 +209,7 @@ async def put_schedule(call: Call, query: PutQuery, body: ScheduleBody) -> Sched
             raise
         after = await schedules.create(_name(call), cadence, body.task, by=call.by, **settings)
         call.status = 201
-    return _view(call, after)
+    return await _show(call, after)
 
 
 async def patch_schedule(call: Call, body: SchedulePatch) -> ScheduleView:
@@ -190,21 +219,23 @@ async def patch_schedule(call: Call, body: SchedulePatch) -> ScheduleView:
         cadence=body.cadence.cadence() if isinstance(body.cadence, CadenceBody) else None,
         task=body.task if isinstance(body.task, str) else None,
         reason=body.reason,
-        **_settings(call, body),
+        **await call.offload(call.body_size, _settings, call, body),
     )
-    return _view(call, after)
+    return await _show(call, after)
 
 
 async def delete_schedule(call: Call) -> ScheduleView:
-    return _view(call, await call.app.schedules.delete(_name(call), call.because, by=call.by))
+    after = await call.app.schedules.delete(_name(call), call.because, by=call.by)
+    return await _show(call, after)
 
 
 async def pause_schedule(call: Call, body: ReasonBody) -> ScheduleView:
-    return _view(call, await call.app.schedules.pause(_name(call), body.reason, by=call.by))
+    after = await call.app.schedules.pause(_name(call), body.reason, by=call.by)
+    return await _show(call, after)
 
 
 async def resume_schedule(call: Call, body: ReasonBody) -> ScheduleView:
-    return _view(call, await call.app.schedules.resume(_name(call), by=call.by))
+    return await _show(call, await call.app.schedules.resume(_name(call), by=call.by))
 
 
 async def trigger_schedule(call: Call, body: CauseBody) -> Triggered:
@@ -239,16 +270,16 @@ async def list_occurrences(call: Call, query: OccurrenceQuery) -> OccurrencesVie
     found = await call.app.schedules.occurrences(
         _name(call), query.start, query.end, limit=query.limit
     )
-    return _occurrences(call, found)
+    return await _occurrences(call, found)
 
 
 async def list_last_occurrences(call: Call, query: LastQuery) -> OccurrencesView:
-    return _occurrences(call, await call.app.schedules.last(_name(call), limit=query.limit))
+    return await _occurrences(call, await call.app.schedules.last(_name(call), limit=query.limit))
 
 
-def _occurrences(call: Call, found: Occurrences) -> OccurrencesView:
+async def _occurrences(call: Call, found: Occurrences) -> OccurrencesView:
     spans = call.at.view.shown(list(found.spans))
-    return OccurrencesView([call.at.view.summary(run) for run in found.runs], spans)
+    return OccurrencesView(await call.offload_each(call.at.view.summary, found.runs), spans)
 
 
 async def explain_schedule(call: Call, query: MomentQuery) -> ExplanationView:
@@ -261,6 +292,10 @@ async def explain_schedule(call: Call, query: MomentQuery) -> ExplanationView:
 
 def _name(call: Call) -> str:
     return call.path["schedule"]
+
+
+async def _show(call: Call, schedule: Schedule) -> ScheduleView:
+    return (await call.offload_each(partial(_view, call), [schedule]))[0]
 
 
 def _view(call: Call, schedule: Schedule) -> ScheduleView:

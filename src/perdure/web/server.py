@@ -38,6 +38,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
     rate: Rate | str | None = RATE
     maintenance: bool = True
     webhooks: bool = True
+    streams_per_key: int | None = None
 
     @property
     def api(self) -> ApiOptions:
@@ -48,6 +49,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
             requires_keys=self.requires_keys or not is_local,
             hosts=names if is_local or self.hosts else None,
             rate=self.rate,
+            streams_per_key=self.streams_per_key,
         )
 
 

@@ -47,6 +47,7 @@ class EventStream(Response):
         finally:
             watch.close()
             self._feed.leave(self._stream)
+            self._call.api.streams.release(self._call.caller.id, self._call.caller.environment)
             for side in sides:
                 side.cancel()
             await asyncio.gather(*sides, return_exceptions=True)
@@ -81,8 +82,13 @@ class EventStream(Response):
 
 
 async def stream_changes(call: Call, query: StreamQuery) -> EventStream:
-    question = Question(call.app.environment, query)
-    stream = await call.api.feed.open(question, call.last_event_id)
+    question, shares = Question(call.app.environment, query), call.api.streams
+    shares.acquire(call.caller.id, call.caller.environment)
+    try:
+        stream = await call.api.feed.open(question, call.last_event_id)
+    except BaseException:
+        shares.release(call.caller.id, call.caller.environment)
+        raise
     return EventStream(call.api.feed, stream, call)
 
 

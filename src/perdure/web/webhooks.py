@@ -16,7 +16,13 @@ from perdure.web.route import Call
 from perdure.web.views import Items
 from perdure.web.wishes import Asked, Limit, Reason, ReasonBody, Tag
 
-Events = Annotated[tuple[str, ...], Meta(min_length=1, description="Types of events, or `run.*`.")]
+MAX_EVENTS = 100
+MAX_HEADERS = 100
+
+Events = Annotated[
+    tuple[str, ...],
+    Meta(min_length=1, max_length=MAX_EVENTS, description="Types of events, or `run.*`."),
+]
 Secrets = Annotated[
     list[str],
     Meta(
@@ -27,7 +33,10 @@ Secrets = Annotated[
 ]
 Headers = Annotated[
     dict[str, str | Secret],
-    Meta(description='Texts, or secrets by reference: `{"secret": "WEBHOOK_AUTH"}`.'),
+    Meta(
+        max_length=MAX_HEADERS,
+        description='Texts, or secrets by reference: `{"secret": "WEBHOOK_AUTH"}`.',
+    ),
 ]
 
 

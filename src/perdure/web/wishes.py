@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from perdure.core.decide.create import PRIORITIES
+from perdure.core.decide.create import MAX_TAGS, PRIORITIES
 from perdure.core.rates import Rate
 from perdure.core.run import is_run_id
 from perdure.core.values import MAX_LABEL, check_text, decode_value
@@ -35,7 +35,10 @@ Instant = Annotated[datetime, Meta(tz=True)]
 Seconds = Annotated[float, Meta(ge=0, description="Seconds.")]
 LONGEST_REASON = 2000
 Reason = Annotated[str, Meta(max_length=LONGEST_REASON, description="Kept with what happened.")]
-Tag = Annotated[str, Meta(pattern="^[^=]+=.*$", description="`KEY=VALUE`.")]
+MAX_WORD = 1000
+Word = Annotated[str, Meta(max_length=MAX_WORD)]
+"""What to look for."""
+Tag = Annotated[str, Meta(max_length=MAX_WORD, pattern="^[^=]+=.*$", description="`KEY=VALUE`.")]
 Payload = Annotated[
     msgspec.Raw, Meta(description="Its arguments.", extra_json_schema={"type": "object"})
 ]
@@ -46,6 +49,7 @@ RateText = Annotated[
 Most = Annotated[int, Meta(ge=0, lt=2**31)]
 Priority = Annotated[int, Meta(ge=0, le=max(PRIORITIES))]
 Label = Annotated[str, Meta(min_length=1, max_length=MAX_LABEL)]
+Tags = Annotated[dict[str, str], Meta(max_length=MAX_TAGS)]
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,20 +59,20 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class RunWords(Asked, frozen=True, kw_only=True):
     """Which runs; what is not given does not matter."""
 
-    status: Annotated[str, Meta(description="A status, or a seed system's word for it.")] | None = (
-        None
-    )
-    task: str | None = None
-    queue: str | None = None
+    status: (
+        Annotated[Word, Meta(description="A status, or a seed system's word for it.")] | None
+    ) = None
+    task: Word | None = None
+    queue: Word | None = None
     tag: Tag | None = None
-    batch_id: str | None = None
-    schedule_id: str | None = None
-    parent_id: str | None = None
+    batch_id: Word | None = None
+    schedule_id: Word | None = None
+    parent_id: Word | None = None
     created_after: Instant | None = None
     created_before: Instant | None = None
-    failure_kind: str | None = None
-    fingerprint: str | None = None
-    text: Annotated[str, Meta(description="Somewhere in task, id or outcome.")] | None = None
+    failure_kind: Word | None = None
+    fingerprint: Word | None = None
+    text: Annotated[Word, Meta(description="Somewhere in task, id or outcome.")] | None = None
 
     @property
     def words(self) -> dict[str, Any]:
@@ -112,10 +116,10 @@ class RunQuery(RunWords, frozen=True, kw_only=True):
 class LetterWords(Asked, frozen=True, kw_only=True):
     """Which dead letters."""
 
-    task: str | None = None
-    queue: str | None = None
-    failure_kind: str | None = None
-    fingerprint: str | None = None
+    task: Word | None = None
+    queue: Word | None = None
+    failure_kind: Word | None = None
+    fingerprint: Word | None = None
 
     @property
     def words(self) -> dict[str, Any]:
@@ -144,6 +148,12 @@ class LetterQuery(LetterWords, frozen=True, kw_only=True):
 
 class EventQuery(Asked, frozen=True, kw_only=True):
     after: Annotated[int, Meta(ge=0, lt=2**31, description="Only what came after this.")] = 0
+    limit: Limit = MOST_ON_A_PAGE
+
+
+class AttemptQuery(Asked, frozen=True, kw_only=True):
+    after: Annotated[int, Meta(ge=0, lt=2**31, description="Only what came after this.")] = 0
+    limit: Limit = MOST_ON_A_PAGE
 
 
 class RunIdsQuery(Asked, frozen=True, kw_only=True):
@@ -188,7 +198,7 @@ class TriggerBody(Asked, frozen=True, kw_only=True):
     idempotency_ttl: Seconds | None = None
     singleton_key: Label | None = None
     concurrency_key: Label | None = None
-    tags: dict[str, str] | None = None
+    tags: Tags | None = None
     meta: dict[str, Any] | None = None
     debug: bool = False
 
@@ -202,8 +212,10 @@ class TriggerBody(Asked, frozen=True, kw_only=True):
             if name not in ("task", "payload")
         }
         options["idempotency_key"] = self.idempotency_key or idempotency_key
-        payload = {} if self.payload is UNSET else object_of(self.payload, limit)
-        return Wish(self.task, payload, TriggerOptions(**options))
+        if self.payload is UNSET:
+            return Wish(self.task, {}, TriggerOptions(**options))
+        payload = object_of(self.payload, limit)
+        return Wish(self.task, payload, TriggerOptions(**options), len(bytes(self.payload)))
 
 
 class BatchBody(Asked, frozen=True, kw_only=True):
@@ -291,7 +303,7 @@ class LimitBody(SettingsBody, frozen=True, kw_only=True):
 
 class KeyBody(Asked, frozen=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=100)]
-    scopes: Annotated[list[Scope], Meta(min_length=1)]
+    scopes: Annotated[list[Scope], Meta(min_length=1, max_length=len(Scope))]
     expires_in: Seconds | None = None
 
 

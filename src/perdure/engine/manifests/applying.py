@@ -51,6 +51,7 @@ from perdure.engine.schedule_options import (
 )
 from perdure.engine.scheduling import tasks_by_name
 from perdure.engine.showing import Showing
+from perdure.engine.slices import gather_in_slices, map_in_slices, slice_items
 from perdure.errors import InvalidInput, InvalidManifest, ScheduleNotFound
 
 if TYPE_CHECKING:
@@ -122,8 +123,11 @@ class Manifests:
         app, actor = self._app, actor_of(by)
         known = await tasks_by_name(app)
         stored = await self._stored(manifest)
-        checked = _Checked(app, manifest, known, stored, await app.storage.now())
-        definitions = [_spelled(one, stored.get(one.id)) for one in checked.definitions]
+        checked = _Checked(app, known, stored, await app.storage.now())
+        await checked.check(manifest)
+        definitions = await map_in_slices(
+            lambda one: _spelled(one, stored.get(one.id)), checked.definitions
+        )
         if not dry_run:
             await publish_tasks(app.storage, app.environment, checked.tasks, _replaces)
         stated = [Stated(definition) for definition in definitions]
@@ -131,11 +135,10 @@ class Manifests:
         if prune and not dry_run:
             await self._delete(found.orphaned, actor)
         said = _Saying(app, {**known, **{entry.name: entry for entry in checked.tasks}})
-        return Application(
-            dry_run=dry_run,
-            items=(*_tasks(checked.tasks, known, said), *_schedules(found, said, prune)),
-            notes=tuple(_notes(manifest, checked, found, known, prune)),
-        )
+        tasks = await gather_in_slices(_tasks(checked.tasks, known, said))
+        schedules = await gather_in_slices(_schedules(found, said, prune))
+        notes = await gather_in_slices(_notes(manifest, checked, found, known, prune))
+        return Application(dry_run=dry_run, items=(*tasks, *schedules), notes=tuple(notes))
 
     async def export(self, names: Sequence[str] | None = None) -> Said:
         """These schedules, or all, and the targets that manifests gave them, as a manifest.
@@ -167,9 +170,10 @@ class Manifests:
 
     async def _stored(self, manifest: Manifest) -> Mapping[str, Schedule]:
         names = [stated.name for stated in manifest.schedules]
-        if not names:
-            return {}
-        return await self._app.storage.get_schedules(self._app.environment, names)
+        stored: dict[str, Schedule] = {}
+        for some in slice_items(names):
+            stored |= await self._app.storage.get_schedules(self._app.environment, some)
+        return stored
 
     async def _delete(self, schedules: Sequence[Schedule], by: Actor) -> None:
         for schedule in schedules:
@@ -189,15 +193,10 @@ async def all_schedules(app: App) -> AsyncIterator[Schedule]:
 
 
 class _Checked:
-    """A manifest's entries and definitions. Raises InvalidManifest with all that is wrong."""
+    """A manifest's entries and definitions, once `check` has found nothing wrong."""
 
     def __init__(
-        self,
-        app: App,
-        manifest: Manifest,
-        known: Tasks,
-        stored: Mapping[str, Schedule],
-        now: datetime,
+        self, app: App, known: Tasks, stored: Mapping[str, Schedule], now: datetime
     ) -> None:
         self._app = app
         self._known = known
@@ -205,9 +204,17 @@ class _Checked:
         self._now = now
         self._problems: list[str] = []
         self.unknown: list[StatedSchedule] = []
-        self.tasks = [entry for task in manifest.tasks if (entry := self._entry(task))]
+        self.tasks: list[TaskEntry] = []
+        self.definitions: list[Definition] = []
+        self._own: dict[str, TaskEntry] = {}
+
+    async def check(self, manifest: Manifest) -> None:
+        """Raises InvalidManifest with all that is wrong."""
+        entries = await map_in_slices(self._entry, manifest.tasks)
+        self.tasks = [entry for entry in entries if entry is not None]
         self._own = {entry.name: entry for entry in self.tasks}
-        self.definitions = [it for one in manifest.schedules if (it := self._definition(one))]
+        definitions = await map_in_slices(self._definition, manifest.schedules)
+        self.definitions = [definition for definition in definitions if definition is not None]
         if self._problems:
             raise InvalidManifest(self._problems)
 

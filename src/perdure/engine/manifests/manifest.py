@@ -54,9 +54,11 @@ class Manifest(msgspec.Struct, frozen=True):
 class _Reading:
     """What was found so far: stated, or wrong."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_items: int | None) -> None:
         self.stated: list[StatedSchedule | StatedTask] = []
         self.problems: list[str] = []
+        self._max_items = max_items
+        self._items = 0
 
     def file(self, file: str, text: str) -> None:
         try:
@@ -73,7 +75,11 @@ class _Reading:
         self.problems += [where.problem(error) for where, error in told]
 
     def _part(self, kind: str, value: Any, where: Where) -> list[tuple[Where, InvalidInput]]:
-        """What is wrong with it, and where."""
+        """What is wrong with it, and where. Raises InvalidManifest if it is one too many."""
+        self._items += 1
+        if self._max_items is not None and self._items > self._max_items:
+            problem = f"there are more than {self._max_items} schedules and tasks in one request"
+            raise InvalidManifest([f"{where}: {problem}; divide the manifest, and apply each part"])
         try:
             self.stated.append(_read(kind, value, where))
         except InvalidInput as error:
@@ -82,10 +88,12 @@ class _Reading:
         return []
 
 
-def gathered(texts: Iterable[tuple[str, str | InvalidManifest]]) -> Manifest:
+def gathered(
+    texts: Iterable[tuple[str, str | InvalidManifest]], max_items: int | None = None
+) -> Manifest:
     """What these state; each is a file's name and its text, or why it has none. Raises
-    InvalidManifest."""
-    reading, files = _Reading(), list[tuple[str, str]]()
+    InvalidManifest, also for more than `max_items` schedules and tasks."""
+    reading, files = _Reading(max_items), list[tuple[str, str]]()
     for file, text in texts:
         if isinstance(text, InvalidManifest):
             reading.problems += text.problems

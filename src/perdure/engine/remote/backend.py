@@ -20,7 +20,7 @@ from perdure.engine.protocol.fields import (
     MAX_REPORTS,
     MAX_RESULTS,
 )
-from perdure.engine.protocol.parts import in_parts
+from perdure.engine.protocol.parts import MAX_REQUEST_BYTES, in_parts
 from perdure.engine.protocol.values import heartbeat_of, log_message, report_of
 from perdure.engine.remote.facts import RemoteFacts
 from perdure.engine.remote.hints import RemoteHints
@@ -36,6 +36,7 @@ from perdure.engine.worker_backend import (
     WorkClaimed,
 )
 from perdure.errors import StorageRefused, TransactionError, WorkerNotFound
+from perdure.storage import open_server
 from perdure.storage.protocol import ClaimRequest, Clock, Renewal, Renewed
 from perdure.storage.topics import HintTransport
 from perdure.storage.transacting import Transactions
@@ -81,7 +82,8 @@ class RemoteBackend:
 
     async def claim(self, request: ClaimRequest, finished: Sequence[Finished]) -> WorkClaimed:
         parts = in_parts([report_of(item) for item in finished], _size, MAX_REPORTS)
-        last = parts.pop() if parts else []
+        # A report that is too large for any request must not keep the claim from being made.
+        last = parts.pop() if parts and sum(map(_size, parts[-1])) <= MAX_REQUEST_BYTES else []
         settled = [outcome for part in parts for outcome in await self._report(part)]
         asked = attempts.ClaimMessage(
             worker_id=request.worker_id,
@@ -206,6 +208,12 @@ class RemoteBackend:
             answer = await self.server.ask(asked, triggers.ResultsAnswer)
             found |= {run.id: run for run in answer.runs}
         return found
+
+
+def open_remote_backend(app: App) -> RemoteBackend:
+    """A connection for a worker, or for triggers and results, on its own loop."""
+    client = open_server(app.url, app.clock, **app.storage_options)
+    return RemoteBackend(app, Server(client, app.metrics.registry))
 
 
 def _lease_seconds(ttl: timedelta) -> float:

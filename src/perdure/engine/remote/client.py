@@ -13,8 +13,8 @@ import msgspec
 from msgspec import UNSET
 
 from perdure.engine.handle import RunHandle
-from perdure.engine.keys import Scope
 from perdure.errors import AccessRefused, InvalidInput, StorageRefused
+from perdure.storage import open_server
 from perdure.storage.protocol import Clock
 from perdure.storage.rest import RestRequest, RestTransport
 
@@ -31,7 +31,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Whose key a request carries, and the server's time."""
 
     environment: str
-    scopes: tuple[Scope, ...]
+    scopes: tuple[str, ...]
     now: datetime
 
 
@@ -71,9 +71,8 @@ class RestClient:
 
     async def get(self, answer: type[T], *path: str, **query: Any) -> T:
         """Read what is at `path`. Parameters that are None are left out."""
-        given = {name: _query_text(value) for name, value in query.items() if value is not None}
-        place = _encode_path(path) + (f"?{urlencode(given, quote_via=quote)}" if given else "")
-        return _decode(await self._send(RestRequest(method="GET", path=place)), answer)
+        request = RestRequest(method="GET", path=_encode_path(path) + _encode_query(query))
+        return _decode(await self._send(request), answer)
 
     async def send(
         self,
@@ -82,16 +81,15 @@ class RestClient:
         *path: str,
         x_reason: str | None = None,
         expected: int | None = None,
-        must_exist: bool | None = None,
+        query: Mapping[str, Any] | None = None,
         **body: Any,
     ) -> T:
         """Change something. Fields of the body that are None are left out. `x_reason` is for
         routes whose body has no reason."""
         given = {name: _plain(value) for name, value in body.items() if value is not None}
-        query = "" if must_exist is None else f"?must_exist={_query_text(must_exist)}"
         request = RestRequest(
             method=method,
-            path=_encode_path(path) + query,
+            path=_encode_path(path) + _encode_query(query or {}),
             body=_encode_body(given),
             reason=x_reason,
             expected=expected,
@@ -129,7 +127,7 @@ async def open_rest(app: App) -> AsyncIterator[RestClient]:
 
 
 def connect(app: App) -> RestClient:
-    return RestClient(app, app.connect_server())
+    return RestClient(app, open_server(app.url, app.clock, **app.storage_options))
 
 
 def given_fields(**fields: Any) -> dict[str, Any]:
@@ -155,6 +153,11 @@ def _encode_name(name: str) -> str:
     except UnicodeEncodeError:
         problem = f"must not hold lone surrogates, but is {name!r:.80}"
         raise InvalidInput("name", problem) from None
+
+
+def _encode_query(parameters: Mapping[str, Any]) -> str:
+    given = {name: _query_text(value) for name, value in parameters.items() if value is not None}
+    return f"?{urlencode(given, quote_via=quote)}" if given else ""
 
 
 def _query_text(value: Any) -> str:

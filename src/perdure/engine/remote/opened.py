@@ -12,7 +12,7 @@ from perdure.engine.opened import Opened
 from perdure.engine.protocol.values import schedule_message
 from perdure.engine.protocol.workers import DeclareAnswer, DeclareRequest, QueueMessage
 from perdure.engine.remote import limits, runs, schedules, webhooks
-from perdure.engine.remote.backend import RemoteBackend
+from perdure.engine.remote.backend import RemoteBackend, open_remote_backend
 from perdure.engine.remote.client import RestClient, connect
 from perdure.engine.remote.server import Server
 from perdure.engine.remote.triggering import RemoteClient
@@ -58,7 +58,7 @@ class OpenedServer(Opened):
     @classmethod
     async def open(cls, app: App) -> OpenedServer:
         """An app with tasks checks, too, whether both sides speak the same worker protocol."""
-        rest, backend = connect(app), open_backend(app)
+        rest, backend = connect(app), open_remote_backend(app)
         try:
             if app.tasks:
                 await check_server(app, backend.server)
@@ -90,11 +90,6 @@ class OpenedServer(Opened):
         for declined in answer.declined:
             what = f"task {declined.name}" if declined.what == "task" else declined.what
             table.NOT_INTRODUCED.say(what=what, error=declined.why)
-
-
-def open_backend(app: App) -> RemoteBackend:
-    """A connection for a worker, or for triggers and results, on its own loop."""
-    return RemoteBackend(app, Server(app.connect_server(), app.metrics.registry))
 
 
 async def check_server(app: App, server: Server) -> None:

@@ -32,7 +32,9 @@ async def trigger_remotely(
 ) -> RunHandle[Any]:
     """Trigger a task of the server's catalogue. The server checks the payload. Raises
     TaskNotFound and InvalidInput."""
-    given = {name: value for name, value in msgspec.structs.asdict(options).items() if value}
+    given = {
+        name: value for name, value in msgspec.structs.asdict(options).items() if value is not None
+    }
     for name in _CODE_ONLY_OPTIONS:
         if name in given:
             raise InvalidInput(name, "is for code that has the task; leave it out")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, MutableSequence, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import msgspec
 
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 MAX_RUNS_BY_ID = 100
 """Runs that one request may ask for by their ids."""
+
+
+T = TypeVar("T")
 
 
 class ProgressShown(msgspec.Struct, frozen=True):
@@ -105,11 +108,20 @@ class RemoteRuns(Runs):
     async def events(self, run: AnyRun, *, after: int = 0) -> Sequence[RecordedEvent]:
         run_id = _path_id(run)
         since = count(after, "after", least=0)
-        page = await self._rest.get(Items[Shown], "runs", run_id, "events", after=since)
-        return [decode_event(shown, run_id, self._app.environment) for shown in page.items]
+        found = await self._read_all(Shown, "runs", run_id, "events", after=str(since))
+        return [decode_event(shown, run_id, self._app.environment) for shown in found]
 
     async def attempts(self, run: AnyRun) -> Sequence[Attempt]:
-        return (await self._rest.get(Items[Attempt], "runs", _path_id(run), "attempts")).items
+        return await self._read_all(Attempt, "runs", _path_id(run), "attempts")
+
+    async def _read_all(self, kind: type[T], *path: str, after: str | None = "0") -> Sequence[T]:
+        """Read page after page: a server bounds what it sends at once."""
+        items: MutableSequence[T] = []
+        while after is not None:
+            page: Items[T] = await self._rest.get(Items[kind], *path, after=after)  # type: ignore[valid-type]  # known at run time only
+            items += page.items
+            after = page.cursor
+        return items
 
     async def logs(
         self, run: AnyRun, *, after: str | None = None, limit: int = 1000
@@ -217,7 +229,7 @@ class RemoteRuns(Runs):
     ) -> RunHandle[Any]:
         if new_id is not None:
             raise InvalidInput("new_id", "cannot be chosen over HTTP; leave it out")
-        if payload is not None and not isinstance(payload, dict):
+        if payload is not None and not isinstance(payload, Mapping):
             raise InvalidInput("payload", f"must be a dict of arguments, not {payload!r:.80}")
         path = ("runs", _path_id(run), action)
         return await self._rest.create_run(*path, reason=reason_of(reason), payload=payload)

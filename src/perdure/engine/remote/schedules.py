@@ -187,7 +187,7 @@ class RemoteSchedules(Schedules):
         **settings: Unpack[ScheduleKeywords],
     ) -> Schedule:
         body = self._body(task, cadence, settings) | {"reason": reason_of(reason)}
-        return await self._send("PUT", text(name, "name"), must_exist=True, **body)
+        return await self._send("PUT", text(name, "name"), query={"must_exist": True}, **body)
 
     async def pause(self, name: str, reason: str | None = None, *, by: By = OPERATOR) -> Schedule:
         return await self._send("POST", text(name, "name"), "pause", reason=reason_of(reason))

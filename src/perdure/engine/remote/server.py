@@ -11,8 +11,7 @@ import msgspec
 from perdure.engine.protocol.operations import OPERATIONS, Operation
 from perdure.engine.protocol.workers import HelloAnswer, HelloRequest
 from perdure.errors import PerdureError, StorageRefused
-from perdure.storage import ServerClient
-from perdure.storage.server_client import ServerCall
+from perdure.storage.server_client import ServerCall, ServerClient
 from perdure.storage.wire import PROTOCOL
 from perdure.telemetry import metrics
 from perdure.telemetry.registry import Registry

@@ -1085,16 +1085,24 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
    AND runs.finished_at IS NOT NULL;
 
 -- name: find_runs
--- The conditions that apply are added by name, from the queries called `where_…`.
-SELECT runs.id, runs.state, runs.lease_expires_at, history.events
-  FROM perdure_runs AS runs
- CROSS JOIN LATERAL (
-       SELECT events FROM perdure_history AS history
-        WHERE run_id = runs.id AND first_sequence = 1
-        LIMIT 1) AS history
- WHERE runs.environment = :environment AND {conditions}
- ORDER BY runs.id DESC
- LIMIT :limit;
+-- The conditions that apply are added by name, from the queries called `where_…`. The last row is
+-- the one that reaches `max_bytes`; the length of a text is known without reading it.
+SELECT id, state, lease_expires_at, events
+  FROM (SELECT id, state, lease_expires_at, events,
+               sum(octet_length(state) + octet_length(events)) OVER (
+                   ORDER BY id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+               ) AS bytes_before
+          FROM (SELECT runs.id, runs.state, runs.lease_expires_at, history.events
+                  FROM perdure_runs AS runs
+                 CROSS JOIN LATERAL (
+                       SELECT events FROM perdure_history AS history
+                        WHERE run_id = runs.id AND first_sequence = 1
+                        LIMIT 1) AS history
+                 WHERE runs.environment = :environment AND {conditions}
+                 ORDER BY runs.id DESC
+                 LIMIT :limit) AS found) AS measured
+ WHERE bytes_before IS NULL OR bytes_before < :max_bytes
+ ORDER BY id DESC;
 
 -- name: where_cursor
 runs.id < :cursor::uuid;
@@ -1144,8 +1152,9 @@ runs.fingerprint = :fingerprint;
 -- name: read_history
 SELECT first_sequence, events
   FROM perdure_history
- WHERE run_id = :run_id
- ORDER BY first_sequence;
+ WHERE run_id = :run_id AND first_sequence > :after
+ ORDER BY first_sequence
+ LIMIT :limit;
 
 -- name: count_runs
 SELECT queue, status, count(*)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
 from perdure.errors import StorageError, StorageRefused, StorageUnavailable
+from perdure.storage.rows import run_row_bytes
 from perdure.storage.sql import Query, load_queries, repeated, row_parameters
 from perdure.storage.sql_storage import AlreadyStored
 from perdure.storage.sqlite.files import create_private_file
@@ -170,7 +171,10 @@ class Connection:
         if "{conditions}" in text:
             pieces = [QUERIES[name].text for name in step.conditions] or ["TRUE"]
             text = text.replace("{conditions}", " AND ".join(pieces))
-        found = self.raw.execute(text, step.parameters).fetchall()
+        cursor = self.raw.execute(text, step.parameters)
+        if "max_bytes" in step.parameters:
+            return _fetch_within(cursor, step.parameters["max_bytes"])
+        found = cursor.fetchall()
         return _unpacked(found) if step.query in PACKED else found
 
     def _bulk(self, query: Query, rows: Sequence[Row]) -> Rows:
@@ -203,6 +207,19 @@ def _reading(
     read: Callable[[], datetime], instant: Callable[[datetime | None], int | None]
 ) -> Callable[[], int | None]:
     return lambda: instant(read())
+
+
+def _fetch_within(cursor: sqlite3.Cursor, max_bytes: int) -> Rows:
+    """The rows of runs up to the one that reaches so many bytes. The others are not read."""
+    found: Rows = []
+    total = 0
+    with closing(cursor):
+        for row in cursor:
+            found.append(row)
+            total += run_row_bytes(row)
+            if total >= max_bytes:
+                break
+    return found
 
 
 def _unpacked(found: Rows) -> Rows:

@@ -932,11 +932,13 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
  WHERE runs.id IN (SELECT value FROM json_each(:ids)) AND +runs.finished_at IS NOT NULL;
 
 -- name: find_runs
--- The conditions that apply are added by name, from the queries called `where_…`.
+-- The conditions that apply are added by name, from the queries called `where_…`. The connection
+-- stops reading at the row that reaches `max_bytes`: SQLite would have to read a text to know its
+-- length.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM perdure_runs AS runs
   JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
- WHERE runs.environment = :environment AND {conditions}
+ WHERE runs.environment = :environment AND :max_bytes > 0 AND {conditions}
  ORDER BY runs.id DESC
  LIMIT :limit;
 
@@ -987,8 +989,9 @@ runs.fingerprint = :fingerprint;
 -- name: read_history
 SELECT first_sequence, events
   FROM perdure_history
- WHERE run_id = :run_id
- ORDER BY first_sequence;
+ WHERE run_id = :run_id AND first_sequence > :after
+ ORDER BY first_sequence
+ LIMIT :limit;
 
 -- name: count_runs
 SELECT queue, status, count(*)

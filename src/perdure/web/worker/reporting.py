@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -31,6 +32,8 @@ from perdure.telemetry import table
 
 MAX_ROUNDS = 20
 """How often a report is decided anew because another writer was faster."""
+LARGE_RESULT_BYTES = 64 * 1024
+"""After a report with a longer result other requests have their turn."""
 MAX_HISTORY = 200
 """How many of a run's last events are searched for a report that was recorded before."""
 
@@ -117,7 +120,12 @@ class Reporting:
         found = await self._app.storage.get([report.run_id for report in reports])
         now, own = self._app.time(), self._app.environment
         runs = {run_id: run for run_id, run in found.items() if run.environment == own}
-        return [await self._decide_one(report, runs, now) for report in reports]
+        decided: list[Decided] = []
+        for report in reports:
+            decided.append(await self._decide_one(report, runs, now))
+            if _is_large(report):
+                await asyncio.sleep(0)  # checking a result of a megabyte takes a while
+        return decided
 
     async def _decide_one(self, report: Report, runs: Mapping[str, Run], now: datetime) -> Decided:
         run = runs.get(report.run_id)
@@ -172,6 +180,11 @@ class Reporting:
             if event.type in _ENDINGS and event.actor == claim.actor:
                 return _recorded(event) if _is_of(event, report.attempt) else LOST
         return LOST
+
+
+def _is_large(report: Report) -> bool:
+    ending = report.ending
+    return isinstance(ending, ReturnedMessage) and len(bytes(ending.result)) > LARGE_RESULT_BYTES
 
 
 def _is_of(event: Event, attempt: int) -> bool:

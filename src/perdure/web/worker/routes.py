@@ -164,6 +164,7 @@ def _route(handler: Handler[Any, Any], summary: str, *errors: type[e.PerdureErro
         summary,
         errors,
         is_throttled=False,
+        takes_share=operation.name != "hints",  # it waits, and has shares of its own
         speaks_protocol=True,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,7 +31,8 @@ from perdure.web.runs import client
 
 async def trigger(call: Call, body: TriggerRequest) -> TriggerAnswer:
     parents = await _parents(call, body)
-    wishes = [_wish_or_error(call, item, parents) for item in body.items]
+    now = call.app.time()
+    wishes = await call.offload(call.body_size, _make_wishes, call, body.items, parents, now)
     good = [wish for wish in wishes if isinstance(wish, Wish)]
     made = iter(await call.at.asking.ask_all(good, client(call)))
     results = [next(made) if isinstance(wish, Wish) else wish for wish in wishes]
@@ -49,16 +51,24 @@ async def _parents(call: Call, body: TriggerRequest) -> dict[str, Run]:
     return {run_id: run for run_id, run in found.items() if run.environment == own}
 
 
-def _wish_or_error(call: Call, item: TriggerItem, parents: dict[str, Run]) -> Wish | PerdureError:
+def _make_wishes(
+    call: Call, items: Sequence[TriggerItem], parents: dict[str, Run], now: datetime
+) -> list[Wish | PerdureError]:
+    return [_wish_or_error(call, item, parents, now) for item in items]
+
+
+def _wish_or_error(
+    call: Call, item: TriggerItem, parents: dict[str, Run], now: datetime
+) -> Wish | PerdureError:
     try:
-        return _wish(call, item, parents)
+        return _wish(call, item, parents, now)
     except PerdureError as error:
         return error
     except (ArithmeticError, ValueError, TypeError) as error:
         return InvalidInput("item", f"cannot be kept: {error}")
 
 
-def _wish(call: Call, item: TriggerItem, parents: dict[str, Run]) -> Wish:
+def _wish(call: Call, item: TriggerItem, parents: dict[str, Run], now: datetime) -> Wish:
     check_message(item)
     refuse_reserved(item.task)
     limit = call.app.defaults.payload_limit
@@ -69,7 +79,7 @@ def _wish(call: Call, item: TriggerItem, parents: dict[str, Run]) -> Wish:
     parent = _parent(item, parents)
     options = options_of_message(item.options)
     _check_lineage(options, parent)
-    _check_age(item.request_id, call.app.time())
+    _check_age(item.request_id, now)
     digest = _digest(call, "run", item.request_id)
     origin = Origin(
         run_id=_run_id(item.request_id, digest),
@@ -79,7 +89,7 @@ def _wish(call: Call, item: TriggerItem, parents: dict[str, Run]) -> Wish:
         batch_id=_batch_id(call, item.batch),
         carrier=item.trace_carrier,
     )
-    return Wish(item.task, arguments, options, origin)
+    return Wish(item.task, arguments, options, len(payload), origin)
 
 
 def _parent(item: TriggerItem, parents: dict[str, Run]) -> Run | None:

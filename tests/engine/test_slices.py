@@ -1,0 +1,82 @@
+"""Long work in slices: in between, the event loop does something else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import ClassVar
+
+import msgspec
+
+from perdure import App, Manifest
+from perdure.engine.slices import SLICE_ITEMS, map_in_slices, slice_items
+
+
+class WorkPerTurn:
+    """Counts what is done within one turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.largest = 0
+
+    def work(self, item: object = None) -> object:
+        self.count += 1
+        self.largest = max(self.largest, self.count)
+        return item
+
+    @asynccontextmanager
+    async def counting(self) -> AsyncIterator[None]:
+        turns = asyncio.create_task(self._count_turns())
+        try:
+            yield
+        finally:
+            turns.cancel()
+
+    async def _count_turns(self) -> None:
+        while True:
+            self.count = 0
+            await asyncio.sleep(0)
+
+
+class Item(msgspec.Struct):
+    """An argument that counts how often it is checked."""
+
+    turns: ClassVar[WorkPerTurn]
+    name: str
+
+    def __post_init__(self) -> None:
+        self.turns.work()
+
+
+async def test_no_turn_of_the_event_loop_does_more_than_a_slice() -> None:
+    turns = WorkPerTurn()
+    async with turns.counting():
+        results = await map_in_slices(turns.work, range(10 * SLICE_ITEMS))
+
+    assert results == list(range(10 * SLICE_ITEMS))
+    assert turns.largest == SLICE_ITEMS
+
+
+def test_items_are_divided_in_their_order() -> None:
+    assert list(slice_items([1, 2, 3, 4, 5], 2)) == [[1, 2], [3, 4], [5]]
+    assert list(slice_items([])) == []
+
+
+async def test_a_manifest_is_checked_in_slices(storage_url: str) -> None:
+    turns = Item.turns = WorkPerTurn()
+    app = App(storage_url)
+
+    @app.task
+    async def note(item: Item) -> None: ...
+
+    text = "\n---\n".join(
+        f"name: s{number}\ntask: note\nevery: 60\npayload: {{item: {{name: a}}}}"
+        for number in range(8 * SLICE_ITEMS)
+    )
+    manifest = Manifest.parse(text)
+    async with app, turns.counting():
+        done = await app.manifests.apply(manifest)
+
+    assert len(done.items) == 8 * SLICE_ITEMS
+    assert 0 < turns.largest <= 2 * SLICE_ITEMS  # each argument is decoded twice
