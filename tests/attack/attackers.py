@@ -1,4 +1,4 @@
-"""Clients that send any request that their keys open, and check that no answer is a server error."""
+"""Clients that send any request that their keys open. No answer may be a server error."""
 
 from __future__ import annotations
 

@@ -15,12 +15,14 @@ from attack.attackers import TENANT_SCOPES, WORKER_SCOPES
 from attack.campaign import Campaign, Report, attack_a_tenant
 from attack.neighbour import attack_a_neighbour
 from perdure.core.decide import lease
+from perdure.engine.outcome import decide_ending
+from perdure.engine.worker_backend import LOST
+from perdure.engine.worker_record import WorkerRecord
 from perdure.engine.write import load
 from perdure.web import api
 from perdure.web.worker import attempts, declaring, reporting, triggering
 from perdure.web.worker.declaring import Declaring
 from perdure.web.worker.reporting import Reporting
-from perdure.engine.worker_record import WorkerRecord
 from remote_kit import World
 
 Patch = Callable[[Any, str, Any], None]
@@ -71,16 +73,12 @@ def _(patch: Patch) -> None:
 
 @bug("a report needs no lease's token", attack_a_neighbour)
 def _(patch: Patch) -> None:
-    decide = reporting.decide_ending
-
     def decide_for_anyone(run: Any, token: str, *rest: Any) -> Any:
-        return decide(run, run.lease.token, *rest)
+        return decide_ending(run, run.lease.token, *rest)
 
     async def decide_one(self: Any, report: Any, runs: Any, now: Any) -> Any:
         run = runs.get(report.run_id)
-        return (
-            reporting.LOST if run is None or run.lease is None else self._commit(report, run, now)
-        )
+        return LOST if run is None or run.lease is None else self._commit(report, run, now)
 
     patch(reporting, "decide_ending", decide_for_anyone)
     patch(Reporting, "_decide_one", decide_one)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from attack.attackers import AttackFound, Attacker, attacker_at, make_credentials
+from attack.attackers import Attacker, AttackFound, attacker_at, make_credentials
 from attack.honest import MARKER, Honest, honest_at
 from attack.snapshot import State, differences, read_state
 from remote_kit import World

@@ -49,7 +49,7 @@ class Generator:
 
     def _fitting(self, info: inspect.UnionType, depth: int) -> list[inspect.Type]:
         """Deep in a message, the members that end it."""
-        ends = [it for it in info.types if isinstance(it, inspect.NoneType)]
+        ends: list[inspect.Type] = [it for it in info.types if isinstance(it, inspect.NoneType)]
         return ends if ends and depth > MAX_DEPTH else list(info.types)
 
     def _struct(self, info: inspect.StructType, depth: int) -> dict[str, Any]:

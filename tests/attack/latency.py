@@ -42,12 +42,9 @@ class Latencies(msgspec.Struct):
 async def measure(url: str, directory: Path, seed: int, runs: int) -> Latencies:
     """Trigger so many runs, one after another, without and with an attacker."""
     async with App(url, environment=HONEST) as beside:
-        key = (await Keys(beside).create("honest", ["work", "trigger", "read"], by=ADA)).text
-        credentials = [
-            Credential((await Keys(beside).create("evil", each, environment=ATTACKERS, by=ADA)).text,
-                       each)
-            for each in TENANT_SCOPES
-        ]  # fmt: skip
+        key = await _key(beside, "honest", ("work", "trigger", "read"), HONEST)
+        evil = [await _key(beside, "evil", each, ATTACKERS) for each in TENANT_SCOPES]
+        credentials = [Credential(*pair) for pair in zip(evil, TENANT_SCOPES, strict=True)]
         with serving(url, directory) as server:
             async with _honest_worker(server.address, key) as app:
                 alone = await _waits(app, beside, runs)
@@ -56,6 +53,10 @@ async def measure(url: str, directory: Path, seed: int, runs: int) -> Latencies:
                 with hammering(order, directory) as hammer:
                     attacked = await _waits(app, beside, runs)
         return Latencies(alone, attacked, hammer.requests)
+
+
+async def _key(app: App, name: str, scopes: tuple[str, ...], environment: str) -> str:
+    return (await Keys(app).create(name, scopes, environment=environment, by=ADA)).text
 
 
 @asynccontextmanager

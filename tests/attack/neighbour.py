@@ -9,8 +9,8 @@ from typing import Any
 
 from attack.attackers import (
     WORKER_SCOPES,
-    AttackFound,
     Attacker,
+    AttackFound,
     attacker_at,
     make_credentials,
 )

@@ -73,7 +73,7 @@ def only(patterns: str, setting: str) -> Allow:
 
 
 def only_in(patterns: str, setting: str, environment: str, home: str) -> Allow:
-    """As `only`, for one of the environments of a shared server: `"WEBHOOK_*, shop:WEBHOOK_SHOP_*"`.
+    """As `only`, for one environment of a shared server: `"WEBHOOK_*, shop:WEBHOOK_SHOP_*"`.
 
     A pattern with an environment gives the names to that environment alone. Any other pattern holds
     for `home`, the environment of the process.
