@@ -69,7 +69,8 @@ async def rewound(app: App, name: str, by: timedelta) -> Schedule:
     )
     body = encode_schedule(schedule).replace("'", "''")
     places = f"cursor = {_literal(app, past)}, next_at = {_literal(app, schedule.next_at)}"
-    update = f"UPDATE perdure_schedules SET {places}, body = '{body}' WHERE name = '{name}'"
+    own = f"environment = '{app.environment}' AND name = '{name}'"
+    update = f"UPDATE perdure_schedules SET {places}, body = '{body}' WHERE {own}"
     raw.execute(app.url, update)
     return schedule
 

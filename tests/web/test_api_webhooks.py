@@ -122,7 +122,12 @@ async def test_orders_are_in_the_audit_log_without_their_secrets(
 async def test_a_server_sends_for_every_environment(storage_url: str, tmp_path: Path) -> None:
     async with shop(storage_url, "elsewhere") as app, Receiver() as receiver:
         key = await make_key(app, "admin", "read", "trigger")
-        with serving(storage_url, tmp_path, PERDURE_HTTP_ALLOW="loopback") as server:
+        with serving(
+            storage_url,
+            tmp_path,
+            PERDURE_HTTP_ALLOW="loopback",
+            PERDURE_WEBHOOK_SECRETS="elsewhere:WEBHOOK_*",
+        ) as server:
             headers = {"authorization": f"Bearer {key}"}
             async with httpx.AsyncClient(base_url=server.address, headers=headers) as client:
                 await made(client, url=receiver.url, events=["run.created"])

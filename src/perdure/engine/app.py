@@ -80,7 +80,7 @@ class App(Declarations):
         )
         only_known(storage_options, (*_OPTIONS, *options_of(self.url)), "option of an App here")
         named = self.defaults.environment if environment is None else environment
-        self.environment = check_label(named, "environment")
+        self.environment = self.home_environment = check_label(named, "environment")
         self.clock = clock or SystemClock()
         self.ids = ids or Ids()
         self.actor = client_of(actor)
@@ -163,8 +163,8 @@ class App(Declarations):
         return twin
 
     def without_tasks(self, environment: str | None = None) -> App:
-        """An app on the same database that knows nobody's tasks, closed."""
-        return App(
+        """An app on the same database, closed, without tasks. `home_environment` stays ours."""
+        app = App(
             self.url,
             environment=environment or self.environment,
             defaults=self.defaults,
@@ -174,6 +174,8 @@ class App(Declarations):
             tracing=self.tracing,
             **self.storage_options,
         )
+        app.home_environment = self.home_environment
+        return app
 
     def open_storage(self) -> Storage:
         """Another way into the same storage, for another loop."""

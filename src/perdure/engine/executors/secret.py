@@ -72,6 +72,38 @@ def only(patterns: str, setting: str) -> Allow:
     return refusal
 
 
+def only_in(patterns: str, setting: str, environment: str, home: str) -> Allow:
+    """As `only`, for one environment of a shared server: `"WEBHOOK_*, shop:WEBHOOK_SHOP_*"`.
+
+    A pattern with an environment gives the names to that environment alone. Any other pattern holds
+    for `home`, the environment of the process.
+    """
+    entries = [_split_entry(entry, home) for entry in patterns.split(",") if entry.strip()]
+    problem = (
+        f"is not listed in {setting} for the environment {environment}; whoever runs this may add "
+        f"{environment}:NAME there"
+    )
+
+    def refusal(name: str) -> str | None:
+        matching = [entry for entry in entries if fnmatchcase(name, entry.pattern)]
+        scoped = [entry for entry in matching if entry.is_scoped]
+        may_send = any(entry.environment == environment for entry in scoped or matching)
+        return None if may_send else problem
+
+    return refusal
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    environment: str
+    pattern: str
+    is_scoped: bool
+
+
+def _split_entry(entry: str, home: str) -> _Entry:
+    environment, colon, pattern = entry.strip().rpartition(":")
+    return _Entry(environment if colon else home, pattern, bool(colon))
+
+
 class Secrets:
     """What one attempt may look up, and has."""
 

@@ -21,7 +21,7 @@ from perdure.engine.executors.exchange import Request, exchange
 from perdure.engine.executors.failure import TargetFailed
 from perdure.engine.executors.http import Sent, make_request
 from perdure.engine.executors.response import Answer
-from perdure.engine.executors.secret import Secrets, only
+from perdure.engine.executors.secret import Allow, Secrets, only_in
 from perdure.engine.executors.surroundings import Surroundings
 from perdure.engine.redaction import Redactor
 from perdure.engine.webhooks.hook import Delivery, DeliveryOutcome, Hook
@@ -57,14 +57,13 @@ class Poster:
             clock=app.clock,
             result_limit=defaults.result_limit,
             allowed=allowed_networks(defaults.http_allow),
-            allow_secret=only(defaults.webhook_secrets, "webhook_secrets"),
             redact=app.redact,
         )
 
     async def post(self, hook: Hook, message: Message) -> Posted:
         """Whatever happens, it is told and not raised."""
         began, at = self._app.clock.elapsed(), self._app.time()
-        secrets = Secrets(os.environ, self._around.allow_secret)
+        secrets = Secrets(os.environ, self._allow_secrets(hook))
         status, response, trouble = await self._outcome(hook, message, secrets)
         seconds = self._app.clock.elapsed() - began
         outcome = DeliveryOutcome.FAILED if trouble else DeliveryOutcome.DELIVERED
@@ -86,6 +85,12 @@ class Poster:
             ),
             trouble,
         )
+
+    def _allow_secrets(self, hook: Hook) -> Allow:
+        """Those of the webhook's environment: a server sends for tenants that must not have each
+        other's."""
+        patterns, home = self._app.defaults.webhook_secrets, self._app.home_environment
+        return only_in(patterns, "webhook_secrets", hook.environment, home)
 
     async def _outcome(
         self, hook: Hook, message: Message, secrets: Secrets

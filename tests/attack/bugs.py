@@ -1,0 +1,127 @@
+"""Guards of the server, each taken away: the attackers must find what follows.
+
+Patched by name, so that a guard that has moved breaks its test instead of being missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from attack.attackers import TENANT_SCOPES, WORKER_SCOPES
+from attack.campaign import Campaign, Report, attack_a_tenant
+from attack.neighbour import attack_a_neighbour
+from perdure.core.decide import lease
+from perdure.engine.outcome import decide_ending
+from perdure.engine.worker_backend import LOST
+from perdure.engine.worker_record import WorkerRecord
+from perdure.engine.write import load
+from perdure.web import api
+from perdure.web.worker import attempts, declaring, reporting, triggering
+from perdure.web.worker.declaring import Declaring
+from perdure.web.worker.reporting import Reporting
+from remote_kit import World
+
+Patch = Callable[[Any, str, Any], None]
+"""`monkeypatch.setattr`: object, name, new value."""
+Attack = Callable[[World, int, int], Awaitable[Report]]
+"""Takes the world, the seed and the number of requests."""
+
+
+class Bug(msgspec.Struct, frozen=True):
+    name: str
+    attack: Attack
+    apply: Callable[[Patch], None]
+
+
+BANK: list[Bug] = []
+
+
+async def by_a_tenant(world: World, seed: int, requests: int) -> Report:
+    campaign = Campaign(scopes=TENANT_SCOPES, seed=seed, requests=requests, rounds=1)
+    return await attack_a_tenant(world, campaign)
+
+
+async def by_a_worker(world: World, seed: int, requests: int) -> Report:
+    campaign = Campaign(scopes=WORKER_SCOPES, seed=seed, requests=requests, rounds=1)
+    return await attack_a_tenant(world, campaign)
+
+
+def bug(name: str, attack: Attack) -> Callable[[Callable[[Patch], None]], None]:
+    def keep(apply: Callable[[Patch], None]) -> None:
+        BANK.append(Bug(name, attack, apply))
+
+    return keep
+
+
+def _check_nothing(*_: Any, **__: Any) -> None:
+    """Instead of a check."""
+
+
+@bug("any key speaks for any worker", attack_a_neighbour)
+def _(patch: Patch) -> None:
+    patch(WorkerRecord, "check_key", _check_nothing)
+
+
+@bug("logs need no lease's token", attack_a_neighbour)
+def _(patch: Patch) -> None:
+    patch(attempts, "_holds", lambda run, message: run.lease is not None)
+
+
+@bug("a report needs no lease's token", attack_a_neighbour)
+def _(patch: Patch) -> None:
+    def decide_for_anyone(run: Any, token: str, *rest: Any) -> Any:
+        return decide_ending(run, run.lease.token, *rest)
+
+    async def decide_one(self: Any, report: Any, runs: Any, now: Any) -> Any:
+        run = runs.get(report.run_id)
+        return LOST if run is None or run.lease is None else self._commit(report, run, now)
+
+    patch(reporting, "decide_ending", decide_for_anyone)
+    patch(Reporting, "_decide_one", decide_one)
+
+
+@bug("leases and logs of every environment are found", by_a_worker)
+def _(patch: Patch) -> None:
+    async def all_runs(call: Any, run_ids: Any) -> Any:
+        return await call.app.storage.get(list(dict.fromkeys(run_ids)))
+
+    patch(attempts, "_own_runs", all_runs)
+
+
+@bug("operators order about runs of every environment", by_a_tenant)
+def _(patch: Patch) -> None:
+    async def any_run(call: Any) -> Any:
+        return await load(call.app.storage, call.path["run_id"])
+
+    patch(api, "_own_run", any_run)
+
+
+@bug("reserved tasks can be triggered", attack_a_neighbour)
+def _(patch: Patch) -> None:
+    patch(triggering, "refuse_reserved", _check_nothing)
+
+
+@bug("a lease may last for ten years", attack_a_neighbour)
+def _(patch: Patch) -> None:
+    patch(declaring, "lease_length", _check_nothing)
+    patch(lease, "MAX_LEASE_TTL", timedelta(days=3650))
+
+
+@bug("one bad item refuses the whole batch", by_a_worker)
+def _(patch: Patch) -> None:
+    patch(triggering, "_wish_or_error", triggering._wish)
+
+
+@bug("a worker strips targets", attack_a_neighbour)
+def _(patch: Patch) -> None:
+    patch(Declaring, "_check_targets", _check_nothing)
+    patch(Declaring, "_replaces", lambda self, new, known: True)
+
+
+@bug("any run can be named as the parent", attack_a_neighbour)
+def _(patch: Patch) -> None:
+    patch(triggering, "_check_lineage", _check_nothing)

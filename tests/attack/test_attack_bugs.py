@@ -1,0 +1,37 @@
+"""The attackers find a missing guard: they would find it if the server lost one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from attack.attackers import AttackFound
+from attack.bugs import BANK, Bug
+from hook_kit import SECRET
+from remote_kit import Hall, World, world_at
+
+SEEDS = range(14, 24)
+"""Requests run at the same time, so a seed may find a bug today and not tomorrow."""
+REQUESTS = 300
+
+
+@pytest_asyncio.fixture
+async def world(hall: Hall, sqlite_storage_url: str) -> AsyncIterator[World]:
+    async with world_at(hall, sqlite_storage_url) as made:
+        yield made
+
+
+@pytest.mark.parametrize("bug", BANK, ids=lambda bug: bug.name.replace(" ", "-"))
+async def test_the_attackers_find(bug: Bug, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEBHOOK_TEST", SECRET)
+    bug.apply(monkeypatch.setattr)
+
+    for seed in SEEDS:
+        try:
+            await bug.attack(world, seed, REQUESTS)
+        except AttackFound as found:
+            print(f"{bug.name}: seed {seed} finds: {found}")
+            return
+    pytest.fail(f"{len(SEEDS)} attacks of {REQUESTS} requests did not find: {bug.name}")
