@@ -56,7 +56,7 @@ def serve_furnished(url: str, directory: Path) -> Iterator[Target]:
     report = directory / "callbacks"
     command = [sys.executable, loop_cpu.__file__, str(report), "server", *FLAGS, "--url", url]
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")}
-    environ |= {"WEBHOOK_X": "whsec_eA==", "WEBHOOK_Y": "whsec_eQ=="}
+    environ |= {"WEBHOOK_X": "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz", "WEBHOOK_Y": "whsec_MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0"}
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, cwd=directory, env=environ
     )
