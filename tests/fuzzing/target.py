@@ -25,6 +25,7 @@ from web_kit import ADA, ALL, _Log, dead_letter, shop
 
 FLAGS = ("--json", "--port", "0", "--rate", "none", "--require-keys")
 STOP_TIMEOUT_S = 60
+SIGNING_SECRET = f"whsec_{'MDEy' * 10}"
 
 
 class Target(msgspec.Struct):
@@ -56,7 +57,7 @@ def serve_furnished(url: str, directory: Path) -> Iterator[Target]:
     report = directory / "callbacks"
     command = [sys.executable, loop_cpu.__file__, str(report), "server", *FLAGS, "--url", url]
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PERDURE_")}
-    environ |= {"WEBHOOK_X": "whsec_eA==", "WEBHOOK_Y": "whsec_eQ=="}
+    environ |= {"WEBHOOK_X": SIGNING_SECRET, "WEBHOOK_Y": SIGNING_SECRET}
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, cwd=directory, env=environ
     )

@@ -36,6 +36,8 @@ _SUITABLE = {
 }
 """What goes with each kind of cadence."""
 _EXCLUSIVE = (("run_at", "delay"), ("since", "after"), ("delay", "until"))
+GOOD_MANIFESTS = 3
+"""So many of the first ones are valid."""
 _MANIFESTS = (
     "schedules: []",
     "name: m{n}\ntask: double\nevery: 60\npayload: {{number: 1}}",
@@ -45,6 +47,9 @@ _MANIFESTS = (
     ("schedules:\n  - name: m{n}\n    task: shell_{n}\n    every: 60"
     "\ntasks:\n  - name: shell_{n}\n    argv: [true]"),
     "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nd: [*c, *c, *c]",
+    "a: &a {{x: 1}}\n" * 200, "a0: &a0 x\n" + "".join(
+        f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9)
+    ),
     "[" * 300, "? " * 300, "- " * 300 + "x", "!!python/object/apply:os.system [id]", "\0",
     "a: 1\na: 2",
     "name: 0001-01-01\ntask: double\nat: 9999-12-31T23:59:59-14:00", "{{", "# nothing",
@@ -141,6 +146,8 @@ class Values:
         for one, other in _EXCLUSIVE:
             if one in made and other in made:
                 del made[other]
+        if kind.cls.__name__ == "ReplayBody" and not {"since", "after"} & made.keys():
+            made["since"] = self._instant()
 
     def _choose_cadence(self, made: dict[str, Any]) -> None:
         kinds = {"cron": self._cron, "every": self._seconds, "at": self._instant}
@@ -218,8 +225,7 @@ class Values:
             "failure_kind": lambda: choice(FAILURE_KINDS),
             "batch_id": pick("batch_id"),
             "fingerprint": pick("fingerprint"), "schedule_id": pick("schedule"),
-            "text": lambda: choice(_MANIFESTS).format(n=self._random.randrange(9))
-            if self._random.random() < 0.9 else choice(TASKS),
+            "text": self._manifest if self._route == "apply_manifest" else lambda: choice(TASKS),
             "signing_secret": lambda: choice(("WEBHOOK_X", "WEBHOOK_Y", "HOME", "")),
         }  # fmt: skip
 
@@ -228,6 +234,11 @@ class Values:
 
     def _cron(self) -> str:
         return self._random.choice(CRONS)
+
+    def _manifest(self) -> str:
+        """Mostly one that can be applied."""
+        chosen = _MANIFESTS[: GOOD_MANIFESTS if self._random.random() < 0.6 else None]
+        return self._random.choice(chosen).format(n=self._random.randrange(9))
 
     def _seconds(self) -> float:
         return self._random.choice(TIMES_S)

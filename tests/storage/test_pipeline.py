@@ -10,6 +10,7 @@ import pytest
 
 from perdure.storage.postgres import pipeline
 from perdure.storage.postgres.pipeline import Asked, Pipeline
+from perdure.storage.postgres.pooling import PooledConnection
 
 MUCH = "x" * 3_000_000
 PREPARED = Asked("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'perdure%'", {})
@@ -145,6 +146,21 @@ async def test_what_the_server_has_forgotten_is_prepared_again(
         await trips.run([good])
 
     assert await trips.run([good]) == [[(1,)]]
+
+
+async def test_a_rollback_after_other_questions_leaves_what_is_prepared(postgres_url: str) -> None:
+    good = Asked("SELECT 1", {})
+    async with await PooledConnection.connect(
+        postgres_url, autocommit=True, prepare_threshold=1
+    ) as pooled:
+        for _ in range(3):
+            await pooled.execute("SELECT 2")
+            await pooled.trips.run([good])
+        await pooled.execute("BEGIN")
+        await pooled.rollback()
+        await pooled.execute("SELECT 2")
+
+        assert await pooled.trips.run([good]) == [[(1,)]]
 
 
 async def test_what_answers_with_another_type_is_prepared_again(

@@ -46,7 +46,13 @@ def _is_ours(value: object) -> bool:
 
 
 class PooledConnection(LimitedConnection):
-    """One of a pool of ours."""
+    """One of a pool of ours.
+
+    Only `trips` prepares statements. Those that psycopg prepares for `execute` it removes after a
+    rollback with DEALLOCATE ALL, and with them those of `trips`."""
+
+    async def execute(self, *arguments: Any, **options: Any) -> Any:
+        return await super().execute(*arguments, **{"prepare": False, **options})
 
     @cached_property
     def trips(self) -> Pipeline:
