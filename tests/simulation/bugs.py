@@ -182,6 +182,22 @@ def _(patch: Patch) -> None:
     patch(Patience, "may_take", lambda self, run, now, server_started: True)
 
 
+@bug("reads count as writes for the grace of recovery")
+def _(patch: Patch) -> None:
+    text = connection.QUERIES["prove_writable"].text
+    _in_query(patch, "prove_writable", text, "SELECT 1")
+
+
+@bug("what the database has interrupted counts as a failure")
+def _(patch: Patch) -> None:
+    patch(outcome, "decide_interruption", lease.decide_failure)
+
+
+@bug("an interrupted transaction is taken for the handler's failure")
+def _(patch: Patch) -> None:
+    patch(HandlerTransaction, "_interrupted", lambda self, error: outcome.ending_of(error))
+
+
 # Claiming
 
 
