@@ -35,11 +35,13 @@ from perdure.engine.results import Results
 from perdure.engine.transaction import HandlerTransaction
 from perdure.engine.worker import Worker
 from perdure.errors import LeaseLost, StorageUnavailable
-from perdure.storage import claiming, committing, gating, turns
+from perdure.storage import claiming, committing, gating, turns, upkeep
 from perdure.storage.protocol import Committed
+from perdure.storage.reading import runs_of
+from perdure.storage.rows import Dialect
 from perdure.storage.sql_storage import SqlStorage
 from perdure.storage.sqlite import connection
-from perdure.storage.steps import Many
+from perdure.storage.steps import Many, Operation, Step, last_trip
 
 Patch = Callable[[Any, str, Any], None]
 """`monkeypatch.setattr`: object, name, new value."""
@@ -184,8 +186,11 @@ def _(patch: Patch) -> None:
 
 @bug("reads count as writes for the grace of recovery")
 def _(patch: Patch) -> None:
-    text = connection.QUERIES["prove_writable"].text
-    _in_query(patch, "prove_writable", text, "SELECT 1")
+    def look_only(limit: int, dialect: Dialect) -> Operation[list[Run]]:
+        [found] = yield last_trip(Step("due_for_attention", {"limit": limit}))
+        return runs_of(found, dialect)
+
+    patch(upkeep, "due_for_attention", look_only)
 
 
 @bug("what the database has interrupted counts as a failure")

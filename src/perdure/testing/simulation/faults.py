@@ -26,8 +26,8 @@ from perdure.errors import (
 )
 from perdure.storage.protocol import Claimed, ClaimRequest, Committed, Outcome
 from perdure.storage.schedule_protocol import StepOutcome, Stepped
+from perdure.storage.sql import load_queries
 from perdure.storage.sql_storage import Make, SqlStorage
-from perdure.storage.sqlite import connection
 from perdure.storage.steps import Operation
 from perdure.storage.topics import HintTransport
 from perdure.testing.simulation.database import Database, finish
@@ -129,12 +129,11 @@ class Faults:
         return [chance.random() * plan.hint_delay for _ in range(times)]
 
 
+_QUERIES = load_queries("perdure.storage.sqlite")
+
+
 def is_write(query: str) -> bool:
-    return (
-        connection.QUERIES[query]
-        .text.lstrip()
-        .startswith(("INSERT", "UPDATE", "DELETE", "REPLACE"))
-    )
+    return _QUERIES[query].text.lstrip().startswith(("INSERT", "UPDATE", "DELETE", "REPLACE"))
 
 
 class Server:
