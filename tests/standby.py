@@ -109,7 +109,7 @@ def url_of_both(primary: PrivatePostgres, standby: Standby, attributes: str) -> 
 
 @dataclass(frozen=True)
 class Plan:
-    """`seconds` of load, with the failover in the middle; `outage`: time without writes."""
+    """`seconds` of load, a failover in the middle; `outage`: how long nothing can be written."""
 
     seconds: float = 3.0
     outage: float = 1.0

@@ -35,11 +35,13 @@ from perdure.engine.results import Results
 from perdure.engine.transaction import HandlerTransaction
 from perdure.engine.worker import Worker
 from perdure.errors import LeaseLost, StorageUnavailable
-from perdure.storage import claiming, committing, gating, turns
+from perdure.storage import claiming, committing, gating, turns, upkeep
 from perdure.storage.protocol import Committed
+from perdure.storage.reading import runs_of
+from perdure.storage.rows import Dialect
 from perdure.storage.sql_storage import SqlStorage
 from perdure.storage.sqlite import connection
-from perdure.storage.steps import Many
+from perdure.storage.steps import Many, Operation, Step, last_trip
 
 Patch = Callable[[Any, str, Any], None]
 """`monkeypatch.setattr`: object, name, new value."""
@@ -180,6 +182,25 @@ def _(patch: Patch) -> None:
 @bug("recovery does not wait after an outage")
 def _(patch: Patch) -> None:
     patch(Patience, "may_take", lambda self, run, now, server_started: True)
+
+
+@bug("reads count as writes for the grace of recovery")
+def _(patch: Patch) -> None:
+    def look_only(limit: int, dialect: Dialect) -> Operation[list[Run]]:
+        [found] = yield last_trip(Step("due_for_attention", {"limit": limit}))
+        return runs_of(found, dialect)
+
+    patch(upkeep, "due_for_attention", look_only)
+
+
+@bug("what the database has interrupted counts as a failure")
+def _(patch: Patch) -> None:
+    patch(outcome, "decide_interruption", lease.decide_failure)
+
+
+@bug("an interrupted transaction is taken for the handler's failure")
+def _(patch: Patch) -> None:
+    patch(HandlerTransaction, "_interrupted", lambda self, error: outcome.ending_of(error))
 
 
 # Claiming

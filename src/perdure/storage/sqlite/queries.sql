@@ -865,9 +865,13 @@ UPDATE perdure_runs
  WHERE id = :id;
 
 -- name: prove_writable
--- Writes a row as it is: fails where the file is read-only or the disk is full.
-UPDATE perdure_runs SET attention_at = attention_at
- WHERE id = (SELECT id FROM perdure_runs WHERE lease_token IS NOT NULL LIMIT 1);
+-- Fails where the file is read-only or the disk is full. Something must change: SQLite does not
+-- write a row that stays as it is.
+INSERT INTO perdure_records AS records (environment, kind, name, version, seen_at, body)
+SELECT '', 'write_check', '', 1, now(), ''
+ WHERE EXISTS (SELECT 1 FROM perdure_runs WHERE lease_token IS NOT NULL)
+    ON CONFLICT (environment, kind, name)
+    DO UPDATE SET version = records.version + 1, seen_at = excluded.seen_at;
 
 -- name: due_for_attention
 -- Leases are few beside runs: all of them are looked through, so that no index follows their expiry.

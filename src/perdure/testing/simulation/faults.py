@@ -15,16 +15,20 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.commit import Commit
+from perdure.core.run import Run
 from perdure.core.schedule import ScheduleStep
 from perdure.errors import (
     PerdureError,
     ScheduleConflict,
     SequenceConflict,
+    StorageError,
     StorageUnavailable,
 )
 from perdure.storage.protocol import Claimed, ClaimRequest, Committed, Outcome
 from perdure.storage.schedule_protocol import StepOutcome, Stepped
+from perdure.storage.sql import load_queries
 from perdure.storage.sql_storage import Make, SqlStorage
+from perdure.storage.steps import Operation
 from perdure.storage.topics import HintTransport
 from perdure.testing.simulation.database import Database, finish
 from perdure.testing.simulation.loop import Process, SimulationLoop
@@ -125,6 +129,13 @@ class Faults:
         return [chance.random() * plan.hint_delay for _ in range(times)]
 
 
+_QUERIES = load_queries("perdure.storage.sqlite")
+
+
+def is_write(query: str) -> bool:
+    return _QUERIES[query].text.lstrip().startswith(("INSERT", "UPDATE", "DELETE", "REPLACE"))
+
+
 class Server:
     """The database server: does what reaches it, unless it is down."""
 
@@ -136,22 +147,52 @@ class Server:
         self.notes = notes
         self.loop = loop
         self.oracle: Oracle
+        self.interrupted: set[str] = set()
         self.kill: Callable[[Process], None]
         self.on_served: Callable[[str], None] = lambda name: None
         self.is_down = False
+        self.is_read_only = False
+        """Whether it answers questions, and refuses to write: a standby, or a full disk."""
         self.last_outage = -1.0
         self._kept: list[tuple[Process, str, Callable[[], Any], Fate, asyncio.Future[Any]]] = []
         self._context = contextvars.copy_context()
 
     def recover(self) -> None:
         """The outage is over."""
-        if self.is_down:
+        if self.is_down or self.is_read_only:
             self.notes.say("server", "is back")
             self.last_outage = self.loop.time()
-        self.is_down = False
+        self.is_down = self.is_read_only = False
         kept, self._kept = self._kept, []
         for call in kept:
             self._serve(*call)
+
+    def check_writable(self) -> None:
+        if self.is_read_only:
+            self.notes.sometimes("write refused while read-only")
+            raise StorageUnavailable("simulated, read-only")
+
+    def refuse_writes(self, operation: Operation[T]) -> Operation[T]:
+        """The operation, as a server runs it that may be read-only: reads succeed."""
+        try:
+            request = next(operation)
+            while True:
+                if any(is_write(step.query) for step in request.steps):
+                    self.check_writable()
+                try:
+                    results = yield request
+                except StorageError as error:
+                    request = operation.throw(error)
+                else:
+                    request = operation.send(results)
+        except StopIteration as stop:
+            value: T = stop.value
+            return value
+
+    def interrupt(self, run: Run) -> None:
+        """The transaction of this run's attempt is lost."""
+        assert run.lease is not None
+        self.interrupted.add(run.lease.token)
 
     async def call(self, process: Process, name: str, operation: Callable[[], Any]) -> Any:
         """Send it there, wait for what comes back."""
@@ -268,13 +309,16 @@ class FaultyStorage(SqlStorage):
         return self._hints
 
     async def _write(self, make: Make[T]) -> T:
-        return await self._call(make, lambda: self._inner._write(make))
+        return await self._call(make, lambda: self._inner._write(self._guarded(make)))
 
     async def _write_once(self, make: Make[T]) -> T:
-        return await self._call(make, lambda: self._inner._write_once(make))
+        return await self._call(make, lambda: self._inner._write_once(self._guarded(make)))
 
     async def _read(self, make: Make[T]) -> T:
         return await self._call(make, lambda: self._inner._read(make))
+
+    def _guarded(self, make: Make[T]) -> Make[T]:
+        return lambda: self._server.refuse_writes(make())
 
     async def _call(self, make: Make[T], operation: Callable[[], Any]) -> T:
         name = make.__qualname__.split(".")[1]
@@ -320,45 +364,3 @@ class FaultyStorage(SqlStorage):
                 self._server.oracle.settled(item)
             elif isinstance(outcome, SequenceConflict):
                 self._server.oracle.refused(item, outcome)
-
-
-class Network:
-    """Carries hints between processes, badly."""
-
-    def __init__(self, loop: SimulationLoop, faults: Faults, notes: Notes) -> None:
-        self._loop = loop
-        self._faults = faults
-        self._notes = notes
-        self._listeners: list[tuple[Process, Callable[[frozenset[str] | None], None]]] = []
-
-    def transport(self, process: Process) -> HintTransport | None:
-        return _Transport(self, process) if self._faults.plan.hints else None
-
-    def send(self, sender: Process, topics: frozenset[str]) -> None:
-        for process, tell in self._listeners:
-            if process is sender or process.is_dead:
-                continue
-            delays = self._faults.hint_delays()
-            if len(delays) > 1:
-                self._notes.sometimes("duplicate hint")
-            for delay in delays:
-                self._loop.call_later(delay, tell, topics, context=process.context)
-
-    async def listen(self, process: Process, tell: Callable[[frozenset[str] | None], None]) -> None:
-        self._listeners.append((process, tell))
-        tell(None)
-        await self._loop.create_future()
-
-
-class _Transport:
-    rides = False
-
-    def __init__(self, network: Network, process: Process) -> None:
-        self._network = network
-        self._process = process
-
-    async def notify(self, topics: frozenset[str]) -> None:
-        self._network.send(self._process, topics)
-
-    async def listen(self, on_topics: Callable[[frozenset[str] | None], None]) -> None:
-        await self._network.listen(self._process, on_topics)

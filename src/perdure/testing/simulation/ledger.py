@@ -9,6 +9,7 @@ from datetime import timedelta
 import msgspec
 
 from perdure.core import events as e
+from perdure.core.decide.lease import MAX_INTERRUPTIONS
 from perdure.core.failure import FailureKind
 from perdure.core.invariants import CommittedStep
 from perdure.core.lifecycle import Status
@@ -57,6 +58,8 @@ class Ledger:
         self.places: dict[Process, int] = {}
         self.asked: dict[str, float] = {}
         self.unanswered: set[str] = set()
+        self.interrupted: set[str] = set()
+        """Tokens of attempts whose transaction could not begin, or not commit."""
         self.last_outage: Callable[[], float] = lambda: -1.0
 
     def started(self, run_id: str, attempt: int, lease: Lease) -> None:
@@ -118,19 +121,39 @@ class Ledger:
                 if ending != RETURNED or token != lease.token:
                     yield f"succeeded, but its handler {ending or 'has not ended'} ({token})"
             case e.RunRetryScheduled() | e.RunFailed() | e.RunDeadLettered():
-                timed_out = event.failure.kind is FailureKind.TIMEOUT
-                if ending == RETURNED and event.failure.type in _NOT_COMMITTED:
-                    self._notes.sometimes("transaction rolled back")
-                elif ending != RAISED and not timed_out:
-                    yield f"{event.type}, but its handler {ending or 'has not ended'}"
+                yield from self._failure(step, event, lease, ending)
+            case e.RunReleased(reason=e.INTERRUPTED):
+                yield from self._interruption(lease)
             case e.RunReleased(reason="shutdown"):
                 yield from self._handed_over(step, performance, holder)
             case e.RunReleased() if ending != RELEASED:
                 yield f"released, but its handler {ending or 'has not ended'}"
-            case e.RunCancelled() if self._ended_by_itself(performance) and ending != RELEASED:
-                yield f"cancelled, but its handler {ending}"
+            case e.RunCancelled() if lease.token not in self.interrupted:
+                if self._ended_by_itself(performance) and ending != RELEASED:
+                    yield f"cancelled, but its handler {ending}"
             case _:
                 pass
+
+    def _interruption(self, lease: Lease) -> Iterator[str]:
+        self._notes.sometimes("transaction rolled back")
+        if lease.token not in self.interrupted:
+            yield "interrupted, but nothing had happened to its transaction"
+
+    def _failure(
+        self,
+        step: CommittedStep,
+        event: e.RunRetryScheduled | e.RunFailed | e.RunDeadLettered,
+        lease: Lease,
+        ending: str | None,
+    ) -> Iterator[str]:
+        """What the database has interrupted is no failure, unless again and again."""
+        if event.failure.kind is FailureKind.TIMEOUT:
+            return
+        if lease.token not in self.interrupted:
+            if ending != RAISED:
+                yield f"{event.type}, but its handler {ending or 'has not ended'}"
+        elif step.before.interruptions < MAX_INTERRUPTIONS:
+            yield f"{event.type}, but the database had interrupted the attempt"
 
     def _handed_over(
         self, step: CommittedStep, performance: Performance | None, holder: Process | None
@@ -187,10 +210,6 @@ class Ledger:
 
     def _fail(self, run: Run, problem: str) -> None:
         self._notes.fail(f"run {run.id}: {problem}")
-
-
-_NOT_COMMITTED = {"AnswerLost", "StorageUnavailable"}
-"""Why a transaction, and with it an attempt whose handler returned, failed."""
 
 
 def _result_token(run: Run) -> object:

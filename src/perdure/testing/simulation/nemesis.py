@@ -37,6 +37,8 @@ class Nemesis:
         self._world.server.on_served = self._on_served
         if "outage" in troubles:
             self._world.loop.call_later(chance.uniform(0.0, span / 2), self._outage)
+        if "read only" in troubles:
+            self._world.loop.call_later(chance.uniform(0.0, span / 2), self._read_only)
         if "crash" in troubles:
             # At a step, not at a time: between any two awaits.
             most, within = self._world.scenario.crashes
@@ -127,9 +129,22 @@ class Nemesis:
             return
         notes.say("server", "goes down")
         server.is_down = True
+        self._recover_later()
 
+    def _read_only(self) -> None:
+        """Reads succeed all the time, and nobody can renew a lease."""
+        if self._world.is_healed:
+            return
+        if not self._world.oracle.any_leased:
+            self._world.later(0.2, self._read_only)
+            return
+        self._world.notes.say("server", "becomes read-only")
+        self._world.server.is_read_only = True
+        self._recover_later()
+
+    def _recover_later(self) -> None:
         def recover() -> None:
             self._world.oracle.remember_expired()
-            server.recover()
+            self._world.server.recover()
 
         self._world.loop.call_later(self._chance.uniform(0.5, 2.5) * TTL, recover)

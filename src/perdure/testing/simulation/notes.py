@@ -55,6 +55,7 @@ POINTS = (
     "transaction rolled back",
     "trigger answered late",
     "waited and woken",
+    "write refused while read-only",
     "zombie outcome refused",
 )
 """Rare states that a campaign must reach, or it has proven little."""

@@ -94,7 +94,7 @@ def make_scenario(seed: int) -> Scenario:
         **_scheduling(seed, span),
         seed=seed,
         mode="safety" if chance.random() < 0.25 else "liveness",
-        troubles=frozenset(troubles),
+        troubles=frozenset(troubles | _later_troubles(seed)),
         features=frozenset(features),
         faults=_plan(chance, troubles),
         span=span,
@@ -111,6 +111,11 @@ def make_scenario(seed: int) -> Scenario:
         haste=chance.choice((0.0, 0.01, 0.1)),
         calm=chance.choice((0.0, 0.0, 0.0, 4.0)),
     )
+
+
+def _later_troubles(seed: int) -> set[str]:
+    """Troubles that came later, by a chance of their own: the other scenarios stay as they were."""
+    return {"read only"} if Random(f"{seed} read only").random() < 0.12 else set()
 
 
 def _scheduling(seed: int, span: float) -> dict[str, Any]:

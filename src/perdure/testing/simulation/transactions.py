@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from perdure.engine.context import current
 from perdure.errors import LeaseLost, StorageUnavailable, TransactionError
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Operation
@@ -32,7 +32,12 @@ class SimulatedTransactions:
 
     async def begin(self, limit: timedelta) -> SimulatedTransaction:
         storage = self._server.database.storage
-        await self._server.call(self._process, "begin", storage.now)
+        try:
+            await self._server.call(self._process, "begin", storage.now)
+            self._server.check_writable()
+        except StorageUnavailable:
+            self._server.interrupt(current().run)
+            raise
         return SimulatedTransaction(self._server, self._process)
 
     def begin_sync(self, limit: timedelta) -> SimulatedTransaction:
@@ -66,7 +71,11 @@ class SimulatedTransaction:
 
     async def conclude(self, operation: Operation[T]) -> T:
         storage = self._server.database.storage
-        make: Callable[[], Operation[T]] = lambda: self._all(operation)  # noqa: E731
+        run = current().run
+
+        def make() -> Operation[T]:
+            return self._server.refuse_writes(self._all(operation))
+
         try:
             value: T = await self._server.call(
                 self._process, "transaction", lambda: storage._write(make)
@@ -75,6 +84,7 @@ class SimulatedTransaction:
             self._server.notes.sometimes("transaction's lease lost")
             raise
         except StorageUnavailable as error:
+            self._server.interrupt(run)
             if not self._has_arrived:
                 raise
             self._server.notes.sometimes("transaction's answer lost")

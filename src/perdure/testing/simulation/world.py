@@ -20,10 +20,11 @@ from perdure.engine.ids import Ids
 from perdure.errors import PerdureError, StorageUnavailable
 from perdure.storage import Storage
 from perdure.testing.simulation.database import Database
-from perdure.testing.simulation.faults import Faults, FaultyStorage, Network, Server
+from perdure.testing.simulation.faults import Faults, FaultyStorage, Server
 from perdure.testing.simulation.ledger import Ledger
 from perdure.testing.simulation.loop import Process, SimulationLoop, VirtualClock, current_process
 from perdure.testing.simulation.nemesis import Nemesis
+from perdure.testing.simulation.network import Network
 from perdure.testing.simulation.notes import Notes
 from perdure.testing.simulation.oracle import Oracle
 from perdure.testing.simulation.scenario import Scenario
@@ -97,6 +98,7 @@ class World:
         self.server.oracle = self.oracle
         self.server.kill = self._kill
         self.ledger.last_outage = lambda: self.server.last_outage
+        self.ledger.interrupted = self.server.interrupted
         self.network = Network(self.loop, self.faults, self.notes)
         self._chance = Random(f"{scenario.seed} world")
         self._triggered: dict[str, Item] = {}
