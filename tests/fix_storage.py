@@ -51,6 +51,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def sqlite_storage_url(sqlite_template: Path, tmp_path: Path) -> str:
     copied = shutil.copyfile(sqlite_template, tmp_path / "runs.db")
+    copied.chmod(0o600)  # as a new database
     return f"sqlite:///{copied}"
 
 

@@ -41,7 +41,8 @@ def sqlite_plan(path: str, name: str) -> list[str]:
     """One line for each step of the plan."""
     text = _text(SQLITE[name].text, SQLITE["where_cursor"].text)
     with closing(sqlite3.connect(path)) as connection:
-        connection.create_function("now", 0, lambda: 0, deterministic=True)
+        for clock in ("now", "schedule_now"):
+            connection.create_function(clock, 0, lambda: 0, deterministic=True)
         unset = dict.fromkeys(_PARAMETER.findall(text))
         return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {text}", unset)]
 

@@ -25,7 +25,10 @@ from storage_kit import claim, failure, stored, success, wait_until
 
 FAR = at(datetime(2100, 1, 1, tzinfo=UTC))
 PATIENT = replace(
-    QUICK, poll=timedelta(minutes=5), maintenance_tick=timedelta(minutes=5), lease_ttl=timedelta(60)
+    QUICK,
+    poll=timedelta(minutes=5),
+    maintenance_tick=timedelta(minutes=5),
+    lease_ttl=timedelta(hours=1),
 )
 """Whatever happens soon has not waited for a poll."""
 SOON = 20

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
 import pytest
 import pytest_asyncio
 
@@ -184,27 +183,3 @@ async def test_a_beginning_before_1970_counts_as_1970(app: App, receiver: Receiv
     await app.webhook_sender().run_once()
 
     assert {asked.json["data"]["run"]["id"] for asked in receiver.taken} == {run_id}
-
-
-@pytest.mark.parametrize("damaged", BODIES.values(), ids=BODIES.keys())
-async def test_a_webhook_that_no_sender_could_process_is_refused_by_the_storage_route(
-    app: App, receiver: Receiver, damaged: Any
-) -> None:
-    await subscribe(app, receiver, "mine")
-    [row] = await app.storage.webhooks("default")
-    body: Any = damaged
-    if not isinstance(damaged, str):
-        body = json.loads(row.body)
-        for field, value in damaged.items():
-            body[field] = body[field] | value if isinstance(value, dict) else value
-        body = json.dumps(body)
-    key = await make_key(app, *Scope)
-    webhook = {"id": row.id, "environment": "default", "name": "mine", "version": 2, "body": body}
-
-    async with Api(App(app.url), LOCAL) as api, client_of(api, key) as client:
-        answer: httpx.Response = await client.post(
-            "/v1/storage/put_webhook", json={"arguments": {"webhook": webhook}}
-        )
-
-    assert answer.status_code == 422, answer.text
-    assert await app.storage.webhooks("default") == [row]

@@ -12,12 +12,15 @@ import pytest
 
 from perdure import App
 from perdure.engine.keys import Keys, Scope
+from perdure.engine.protocol.fields import MAX_HINT_WAIT_S
+from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
 from perdure.web import ears
 from perdure.web.api import Api
 from perdure.web.problems import Refusal, RequestRefused
 from web_kit import ADA, client_of
 
 TIMEOUT_S = 30
+HINTS = "/v1/worker/hints"
 UNKNOWN = "the key is unknown, revoked or expired"
 End = Callable[[Keys, str], Awaitable[object]]
 
@@ -213,11 +216,12 @@ async def test_a_long_poll_for_hints_ends_with_its_key(
 async def _poll_until_end(app: App, api: Api, end: End) -> dict[str, Any]:
     """End a key while it polls. Return what it was refused with."""
     made = await Keys(app).create("k", ["work"], by=ADA)
-    body = {"arguments": {"session": "s", "wait": 3600}}
+    body = {"session": "0" * 32, "wait": MAX_HINT_WAIT_S}
+    headers = {PROTOCOL_HEADER: str(PROTOCOL)}
 
     async def poll() -> dict[str, Any]:
         async with client_of(api, made.text) as client:
-            while (answer := await client.post("/v1/storage/hear", json=body)).status_code == 200:
+            while (answer := await client.post(HINTS, json=body, headers=headers)).is_success:
                 pass
         problem: dict[str, Any] = answer.json()
         return problem

@@ -20,6 +20,8 @@ from perdure.errors import InvalidInput
 
 YEARS = range(1970, 3000)
 MAX_INT = 2**31 - 1
+MAX_ITEMS = 10_000
+"""Items of one list, where its type names no smaller maximum."""
 MAX_JSON = 4 * 1024 * 1024
 """Bytes of one JSON value in a request."""
 
@@ -43,6 +45,8 @@ def _parts(path: str, value: Any, limit: int) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, dict):
         yield from _of_dict(path, value, limit)
     elif isinstance(value, list | tuple | frozenset):
+        if len(value) > MAX_ITEMS:
+            raise InvalidInput(path, f"must have {MAX_ITEMS} items at most, not {len(value)}")
         for index, each in enumerate(value):
             yield f"{path}[{index}]", each
     else:

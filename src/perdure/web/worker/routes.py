@@ -147,7 +147,7 @@ def _checked(name: str, handler: Handler[Any, Any]) -> Handler[Any, Any]:
     @functools.wraps(handler)
     async def checked(call: Call, body: Any) -> Any:
         items = {_ITEMS[name]: ()} if name in _ITEMS else {}
-        check_message(replace(body, **items))
+        await call.offload(call.body_size, check_message, replace(body, **items))
         return await handler(call, body)
 
     checked.__name__ = f"worker_{name}"
