@@ -37,7 +37,10 @@ TENANT_SCOPES: tuple[tuple[str, ...], ...] = (
 WORKER_SCOPES: tuple[tuple[str, ...], ...] = (("work", "trigger"),)
 
 
-OFTEN = {f"worker_{name}" for name in ("claim", "declare", "heartbeat", "log", "report", "trigger")}
+OFTEN = {
+    f"worker_{name}"
+    for name in ("claim", "declare", "heartbeat", "log", "report", "return_claims", "trigger")
+}
 """Routes that are attacked three times as often as others."""
 BATCHES = {name: OPERATIONS[name].request for name in ("trigger", "report")}
 """Operations whose items are refused one by one."""

@@ -15,8 +15,9 @@ from attack.attackers import TENANT_SCOPES, WORKER_SCOPES
 from attack.campaign import Campaign, Report, attack_a_tenant
 from attack.neighbour import attack_a_neighbour
 from perdure.core.decide import lease
+from perdure.engine.database_backend import DatabaseBackend
 from perdure.engine.outcome import decide_ending
-from perdure.engine.worker_backend import LOST
+from perdure.engine.worker_backend import LOST, ReturnedClaims
 from perdure.engine.worker_record import WorkerRecord
 from perdure.engine.write import load
 from perdure.web import api
@@ -90,6 +91,19 @@ def _(patch: Patch) -> None:
         return await call.app.storage.get(list(dict.fromkeys(run_ids)))
 
     patch(attempts, "_own_runs", all_runs)
+
+
+@bug("claims of every environment are given back", by_a_worker)
+def _(patch: Patch) -> None:
+    return_claims = DatabaseBackend.return_claims
+
+    async def return_any(self: Any, worker_id: str, tokens: Any, now: Any) -> Any:
+        for run in await self._storage.leases(worker_id):
+            other = DatabaseBackend(self._app.without_tasks(run.environment), self._storage)
+            await return_claims(other, worker_id, tokens, now)
+        return ReturnedClaims()
+
+    patch(DatabaseBackend, "return_claims", return_any)
 
 
 @bug("operators order about runs of every environment", by_a_tenant)

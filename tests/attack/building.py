@@ -52,12 +52,14 @@ class Builder:
         self._generator = Generator(rng, knowledge)
 
     def registration(self) -> list[AttackRequest]:
-        """Requests that make a later claim possible: a worker, tasks, and runs to claim."""
-        worker = {"id": self._knowledge.worker_id, "tasks": list(TASKS)}
+        """Requests that make a later claim possible: a worker, tasks, and runs to claim. Workers
+        of the victim's ids are registered, too."""
+        ids = (self._knowledge.worker_id, *self._knowledge.victim.worker_ids)
+        workers = [REQUESTS["heartbeat"] | {"id": it, "tasks": list(TASKS)} for it in ids]
         tasks = [msgspec.to_builtins(a_task(name)) for name in TASKS]
         items = [self._item() for _ in range(10)]
         bodies: list[tuple[str, Any]] = [
-            ("heartbeat", REQUESTS["heartbeat"] | worker),
+            *(("heartbeat", worker) for worker in workers),
             ("declare", {"tasks": tasks}),
             ("trigger", {"items": items}),
         ]
@@ -92,6 +94,7 @@ class Builder:
         bodies: dict[str, Any] = {
             "trigger": {"items": [self._item()]},
             "claim": self._claim(),
+            "return_claims": self._return_claims(),
             "declare": {"tasks": [self._entry()]},
             "trigger_run": {"task": task, "payload": {"n": 1}},
             "trigger_batch": {"items": [{"task": task, "payload": {"n": 1}}] * 20},
@@ -132,6 +135,11 @@ class Builder:
             "tasks": [*TASKS, *self._knowledge.victim.tasks],
             "lease_ttl": self._knowledge.value("lease_ttl"),
         }
+
+    def _return_claims(self) -> dict[str, Any]:
+        victim = self._knowledge.victim
+        worker_id = self._rng.choice([self._knowledge.worker_id, *victim.worker_ids])
+        return {"worker_id": worker_id, "tokens": [token for _, token, _ in victim.leases]}
 
     def _worker_request(self, name: str, body: Any, protocol: str) -> AttackRequest:
         headers = {PROTOCOL_HEADER: protocol, "content-type": "application/json"}

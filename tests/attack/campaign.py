@@ -45,6 +45,7 @@ async def attack_a_tenant(world: World, campaign: Campaign) -> Report:
             victim, elsewhere = honest.victim(with_leases=True), f"{ATTACKERS}-{seed}"
             keys = await make_credentials(world, elsewhere, campaign.scopes)
             async with attacker_at(world.address, seed, victim, elsewhere, keys) as it:
+                it.secrets = {calm.environment.encode()}  # no attacker knows that it exists
                 await _play(honest, campaign.rounds, _attack(it, honest, campaign))
                 _compare("the attacked tenant", alone, await read_state(honest), it)
                 _compare("a tenant that rested", alone, await read_state(calm), it)

@@ -208,13 +208,14 @@ class Honest:
                 self.trigger_over_the_protocol,
                 self.begin_remotely,
                 self.fire_the_schedule,
+                self.look,
                 self.end_remotely,
                 self.lose_a_worker,
                 self.begin_beside_the_database,
                 self.give_orders,
+                self.look,
                 self.end_beside_the_database,
                 self.deliver,
-                self.look,
             ):
                 yield f"{step.__name__} {number}", _bind(step, f"{MARKER}-{number}")
 

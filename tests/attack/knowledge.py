@@ -72,7 +72,7 @@ class Knowledge:
             "continuation_of": self._runs(),
             "request_id": [make_run_id(now())],
             "token": [token for _, token, _ in self.leases] + [self._token()],
-            "tokens": [self._token()],
+            "tokens": [self._token()] * 6 + [token for _, token, _ in self.victim.leases],
             "worker_id": [self.worker_id] * 8 + self.victim.worker_ids,
             "worker": [self.worker_id, *self.victim.worker_ids],
             "task": [*TASKS] * 4 + [*self.victim.tasks, *RESERVED],

@@ -232,6 +232,23 @@ async def test_another_environments_runs_do_not_exist(world: World) -> None:
     assert (await reload(world.beside, run)).status is Status.RUNNING
 
 
+async def test_a_worker_of_the_same_id_in_another_environment_gives_no_claim_back(
+    world: World,
+) -> None:
+    """Worker ids are unique in an environment only, and a token may have been stolen."""
+    owner = await worker(world)
+    other = await world.server("work", environment="elsewhere")
+    await other.ask(heartbeat_of(an_entry(WORKER_ID)), HeartbeatAnswer)
+    await create(world.beside)
+    run = await claimed(owner)
+    stolen = REQUESTS["return_claims"] | {"tokens": [token_of(run)]}
+
+    answer = await ask(other, "return_claims", stolen)
+
+    assert answer == {}
+    assert await reload(world.beside, run) == run
+
+
 async def test_a_reader_sees_results_without_secrets_and_a_worker_all_of_it(
     world: World,
 ) -> None:

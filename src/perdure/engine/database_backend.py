@@ -128,7 +128,8 @@ class DatabaseBackend:
     async def return_claims(
         self, worker_id: str, tokens: frozenset[str], now: datetime
     ) -> ReturnedClaims:
-        leased = await self._storage.leases(worker_id)
+        own = self._app.environment
+        leased = [run for run in await self._storage.leases(worker_id) if run.environment == own]
         found = {run.lease.token: run for run in leased if run.lease and run.lease.token in tokens}
         commits = [
             prepare_commit(run, decide_shutdown(run, token, now), self._app.ids.commit_id())
