@@ -86,7 +86,7 @@ async def test_a_read_only_period_costs_no_lease(postgres_storage_url: str) -> N
         set_read_only(postgres_storage_url, True)
         end_sessions(postgres_storage_url)
         await wait_until(app.storage, await app.storage.now() + 2 * QUICK.renewal_interval)
-        with pytest.raises(StorageUnavailable, match="read-only"):
+        with pytest.raises(StorageUnavailable):
             await maintenance.run_once()
         set_read_only(postgres_storage_url, False)
 

@@ -235,7 +235,7 @@ async def test_read_only_sessions_leave_the_pool(postgres_storage_url: str) -> N
     ) as storage:
         set_read_only(postgres_storage_url, True)
         await fill_pool(storage)
-        with pytest.raises(StorageUnavailable, match="read-only"):
+        with pytest.raises(StorageUnavailable):
             await storage.commit([new_run()])
         set_read_only(postgres_storage_url, False)
         await create(storage)

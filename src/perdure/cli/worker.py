@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -44,11 +44,8 @@ def worker(
     targets: str | None,
     processes: int,
     drain: float | None,
-    maintenance: bool | None,
-    scheduler: bool | None,
-    fail_fast: bool,
-    supervised: bool,
     as_json: bool,
+    **switches: Any,
 ) -> None:
     """Execute runs of APP (module:attribute) until stopped.
 
@@ -73,10 +70,7 @@ def worker(
         queues=_names(queues, "queue", "--queues"),
         targets=_names(targets, "kind of target", "--targets") or (),
         drain=_length(drain),
-        maintenance=maintenance,
-        scheduler=scheduler,
-        supervised=supervised,
-        fail_fast=fail_fast,
+        **switches,
     )
     _work(_app(app_spec, url, environment, options), options)
 

@@ -54,7 +54,7 @@ FIRST_DELAY = timedelta(milliseconds=20)
 MAX_DELAY = timedelta(seconds=2)
 SOON = timedelta(milliseconds=250)
 """The longest delay before another try of a renewal."""
-SHORTEST_WAIT = timedelta(milliseconds=100)
+SHORTEST_WAIT = timedelta(seconds=1)
 """For a connection, however little time is left."""
 RECONNECT = timedelta(milliseconds=100)
 """The pool's own tries to connect back off without end: after an outage of a minute they would
@@ -104,20 +104,25 @@ class PostgresStorage(SqlStorage):
         self._on_statement = on_statement
         self._hints = PostgresHints(self._connection, url, listen_url) if hints else None
         self._refused: list[psycopg.Error] = []
-        self._pool: AsyncConnectionPool[PooledConnection] = AsyncConnectionPool(
-            connection_info(url, connect_timeout=connect_timeout_s(connect_timeout)),
+        self._pool = self._make_pool(url, max_connections, prepare)
+        self._check = PoolCheck(self._pool)
+        self._prepare = prepare
+
+    def _make_pool(
+        self, url: str, size: int, prepare: bool | None
+    ) -> AsyncConnectionPool[PooledConnection]:
+        return AsyncConnectionPool(
+            connection_info(url, connect_timeout=connect_timeout_s(self._connect_timeout)),
             connection_class=remembering(self._refused),
             name=NAME,
             min_size=0,
-            max_size=max_connections,
+            max_size=size,
             open=False,
-            timeout=connect_timeout.total_seconds(),
+            timeout=self._connect_timeout.total_seconds(),
             reconnect_timeout=RECONNECT.total_seconds(),
             configure=self._configure,
             kwargs={"autocommit": True, "prepare_threshold": threshold(prepare)},
         )
-        self._check = PoolCheck(self._pool)
-        self._prepare = prepare
 
     async def _configure(self, connection: PooledConnection) -> None:
         register(connection)
