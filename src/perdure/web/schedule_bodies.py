@@ -161,8 +161,14 @@ class RangeQuery(Asked, frozen=True, kw_only=True):
     end: datetime
 
 
+MAX_OCCURRENCES = 100
+"""Runs of one request: each is read whole, and may have a payload of a megabyte."""
+
+OccurrenceLimit = Annotated[int, Meta(ge=1, le=MAX_OCCURRENCES, description="How many at most.")]
+
+
 class LastQuery(Asked, frozen=True, kw_only=True):
-    limit: Limit = 10
+    limit: OccurrenceLimit = 10
 
 
 class ScheduleQuery(Asked, frozen=True, kw_only=True):
@@ -179,7 +185,7 @@ class PreviewQuery(Asked, frozen=True, kw_only=True):
 class OccurrenceQuery(Asked, frozen=True, kw_only=True):
     start: datetime
     end: datetime
-    limit: Limit = 100
+    limit: OccurrenceLimit = MAX_OCCURRENCES
 
 
 class MomentQuery(Asked, frozen=True, kw_only=True):
