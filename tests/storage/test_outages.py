@@ -141,10 +141,11 @@ async def test_a_lock_that_takes_too_long_is_waited_for_again(postgres_storage_u
 
 
 async def test_the_victim_of_a_deadlock_tries_again(postgres_storage_url: str) -> None:
-    set_for_database(postgres_storage_url, "deadlock_timeout", "100ms")
+    set_for_database(postgres_storage_url, "deadlock_timeout", "1s")
     async with opened(postgres_storage_url) as storage:
         low, high = await stored(storage, new_run(), new_run())
         async with Blocker.of(postgres_storage_url, high.id) as blocker:
+            await blocker.execute("SET deadlock_timeout = '1h'")  # it is never the victim itself
             commit = asyncio.create_task(storage.commit([noted(low), noted(high)]))
             await blocker.victim()
 

@@ -1008,11 +1008,13 @@ UPDATE perdure_runs AS runs
 
 -- name: prove_writable
 -- A row lock is a write: it is refused where the session is read-only, and its commit waits for the
--- disk and for synchronous standbys, as a renewal does. It excludes nobody.
+-- disk and for synchronous standbys, as a renewal does. Other writers do not wait for it, nor it for
+-- them. Of a leased run, because every role that looks after leases may update those.
 SELECT 1
-  FROM perdure_schema
- WHERE EXISTS (SELECT 1 FROM perdure_runs WHERE lease_token IS NOT NULL)
-   FOR KEY SHARE;
+  FROM perdure_runs
+ WHERE lease_token IS NOT NULL
+ LIMIT 1
+   FOR KEY SHARE SKIP LOCKED;
 
 -- name: due_for_attention
 -- Leases are few beside runs: all of them are looked through, so that no index follows their expiry.
