@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fuzzing.drive import fuzz as send_calls
-from fuzzing.target import Target, serve_furnished
+from fuzzing.target import Target, fill, serve_furnished
 from loop_cpu import MAX_CALLBACK_CPU_S
 from prove import Outcome, Slice, campaign, require
 
@@ -46,6 +46,7 @@ def _serve(part: Slice) -> Iterator[Target]:
     directory = Path(tempfile.mkdtemp(prefix="perdure-fuzz-server-"))
     url = f"sqlite:///{directory / 'runs.db'}" if part.database == "sqlite" else part.url
     with serve_furnished(url, directory) as target:
+        fill(target)
         yield target
     shutil.rmtree(directory)
 
