@@ -18,7 +18,7 @@ from perdure import App, Context
 from perdure.core.lifecycle import Status
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.defaults import Defaults
-from perdure.errors import AccessRefused, InvalidInput, RunCancelled, RunFailed
+from perdure.errors import AccessRefused, InvalidInput, RunCancelled, RunFailed, StorageRefused
 from remote_kit import Hall, served
 from web_kit import make_key
 
@@ -224,8 +224,11 @@ async def test_without_the_scope_it_does_not_start(world: World) -> None:
 async def test_maintenance_is_the_servers(world: World) -> None:
     app = with_tasks(await world.app("work", "trigger"))
 
+    for ask in (app.maintenance, app.scheduler, app.webhook_sender, app.pruning):
+        with pytest.raises(InvalidInput, match="looks after its database by itself"):
+            ask()
     with pytest.raises(InvalidInput, match="looks after its database by itself"):
-        app.maintenance()
+        await app.tick()
     async with app.run_all():
         assert await (await app.tasks["double"].trigger(2)).result(20) == 4
 
@@ -254,6 +257,43 @@ async def test_what_is_no_key_is_refused_and_not_shown() -> None:
         async with App("http://localhost:1", api_key="secret\r\nx: y"):
             raise AssertionError("it is open")
     assert "secret" not in str(refused.value)
+
+
+async def test_an_app_at_a_server_has_no_storage(world: World) -> None:
+    async with await world.app("work") as app:
+        with pytest.raises(StorageRefused, match="has no database of its own"):
+            app.storage  # noqa: B018  # that it raises is the point
+
+
+async def test_a_task_can_be_run_here_and_now(world: World) -> None:
+    app = with_tasks(await world.app("work", "trigger"))
+
+    async with app:
+        assert await app.tasks["double"].run(4) == 8
+
+
+async def test_items_asked_for_together_are_claimed_in_their_order(world: World) -> None:
+    app = with_tasks(await world.app("work", "trigger"))
+
+    async with app:
+        made = await app.tasks["double"].trigger_many([{"number": n} for n in range(700)])
+        ids = [run.id for run in made if not isinstance(run, Exception)]
+
+    assert len(ids) == 700
+    assert ids == sorted(ids)
+    batches = {run.batch_id for run in (await world.beside.storage.get(ids[::100])).values()}
+    assert len(batches) == 1
+
+
+async def test_a_handler_that_triggers_is_its_runs_parent(world: World) -> None:
+    app = with_tasks(await world.app("work", "trigger"))
+
+    async with app, app.worker():
+        outer = await app.tasks["doubled_twice"].trigger(3)
+        assert await outer.result(20) == 12
+
+    [child] = (await world.beside.runs.list(parent_id=outer.id)).runs
+    assert child.root_id == outer.id
 
 
 async def test_a_worker_without_a_database_is_drained_at_once(world: World) -> None:

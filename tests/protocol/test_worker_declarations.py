@@ -60,13 +60,15 @@ async def test_a_record_with_another_name_than_its_entry_is_no_task(world: World
         kind="task",
         name="innocent",
         version=1,
-        body=msgspec.json.encode(bulk).decode(),
+        body=msgspec.json.encode(replace(bulk, aliases=("alias",))).decode(),
     )
     await world.beside.put([record])
     server = await world.server("work", "trigger", "read")
-    order = b'{"order": {"action": "cancel", "words": {}, "before": "2026-01-01T00:00:00Z"}}'
+    by = {"type": "operator", "id": "ada"}
+    order = {"action": "cancel", "words": {}, "before": "2026-01-01T00:00:00Z", "by": by}
+    payload = msgspec.Raw(msgspec.json.encode({"order": order}))
 
-    [refused] = await triggered(server, an_item(task="innocent", payload=msgspec.Raw(order)))
+    [refused] = await triggered(server, an_item(task="alias", payload=payload))
 
     assert type(refused).__name__ == "TaskNotFound"
     assert (await world.beside.find(RunFilter(task="perdure.bulk"), limit=5)).runs == ()

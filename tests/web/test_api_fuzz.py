@@ -36,7 +36,8 @@ from situations import a_worker
 from web_kit import ADA, ALL, Server, dead_letter, make_key, serving, shop
 
 EXAMPLES = int(os.environ.get("PERDURE_FUZZ_EXAMPLES", "8"))
-ENDLESS = "/v1/stream"
+ENDLESS = ["/v1/stream", "/v1/worker/hints"]
+"""They wait; `tests/protocol` asks for hints in every way."""
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     allow_header_conformance,

@@ -214,3 +214,22 @@ async def test_an_order_about_nothing_ends_well_at_once(
 
     assert await ended(shop_app, order["run_id"]) == {"seen": 0, "done": 0, "refused": {}}
     assert (await shop_app.runs.get(order["run_id"])).counters.attempts == 1
+
+
+async def test_an_order_is_by_whoever_created_its_run_whatever_its_payload_says(
+    shop_app: App,
+) -> None:
+    define_bulk(shop_app)
+    run = await shop_app.tasks["double"].trigger(1)
+    forged = Order(
+        action=Action.CANCEL,
+        words={"task": "double"},
+        before=shop_app.time(),
+        by=Actor(ActorType.OPERATOR, "mallory"),
+    )
+
+    async with shop_app.worker(concurrency=1, queues=["perdure"]):
+        await (await shop_app.tasks["perdure.bulk"].trigger(forged)).result(20)
+
+    last = (await shop_app.runs.events(run.id))[-1]
+    assert (last.actor.type, last.actor.id) == (ActorType.OPERATOR, shop_app.actor.id)

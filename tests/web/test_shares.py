@@ -32,6 +32,24 @@ async def app(storage_url: str) -> AsyncIterator[App]:
         yield opened
 
 
+JSON = {"content-type": "application/json"}
+
+
+class SlowBody:
+    """A body whose second half waits until it may go on."""
+
+    def __init__(self, first: bytes, rest: bytes) -> None:
+        self._halves = first, rest
+        self.received = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self._halves[0]
+        self.received.set()
+        await self.go_on.wait()
+        yield self._halves[1]
+
+
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
@@ -182,22 +200,15 @@ async def test_a_key_whose_requests_are_all_under_way_is_refused_and_others_are_
     monkeypatch.setattr(api_module, "MAX_REQUESTS", 4)
     greedy = await make_key(shop_app, "read", "trigger")
     other = await make_key(shop_app, "read")
-    received, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow_body() -> AsyncIterator[bytes]:
-        yield b'{"task": "double", '
-        received.set()
-        await go_on.wait()
-        yield b'"payload": {"number": 1}}'
+    body = SlowBody(b'{"task": "double", ', b'"payload": {"number": 1}}')
 
     async with Api(App(shop_app.url), LOCAL) as api, client_of(api, greedy) as client:
-        json = {"content-type": "application/json"}
-        slow = asyncio.create_task(client.post("/v1/runs", content=slow_body(), headers=json))
-        await received.wait()
+        slow = asyncio.create_task(client.post("/v1/runs", content=body, headers=JSON))
+        await body.received.wait()
         refused = await client.get("/v1/runs")
         served = await client.get("/v1/runs", headers=bearer(other))
         alive = await client.get("/healthz")
-        go_on.set()
+        body.go_on.set()
         triggered = await slow
         after = await client.get("/v1/runs")
 
@@ -213,25 +224,18 @@ async def test_a_key_that_orders_and_reads_much_at_once_waits_for_itself_only(
     monkeypatch.setattr(api_module, "MAX_GATED_PER_KEY", 1)
     greedy = await make_key(shop_app, "read", "operate", "trigger")
     other = await make_key(shop_app, "read")
-    received, go_on = asyncio.Event(), asyncio.Event()
-
-    async def slow_body() -> AsyncIterator[bytes]:
-        yield b"{"
-        received.set()
-        await go_on.wait()
-        yield b"}"
+    body = SlowBody(b"{", b"}")
 
     async with Api(App(shop_app.url), LOCAL) as api, client_of(api, greedy) as client:
-        json = {"content-type": "application/json"}
-        pause = client.post("/v1/queues/numbers/pause", content=slow_body(), headers=json)
+        pause = client.post("/v1/queues/numbers/pause", content=body, headers=JSON)
         ordering = asyncio.create_task(pause)
-        await received.wait()
+        await body.received.wait()
         reading = asyncio.create_task(client.get("/v1/runs"))
         served = await client.get("/v1/runs", headers=bearer(other))
         run = {"task": "double", "payload": {"number": 1}}
         triggered = await client.post("/v1/runs", json=run)
         has_waited = not reading.done()
-        go_on.set()
+        body.go_on.set()
         answers = [await ordering, await reading]
 
     assert has_waited

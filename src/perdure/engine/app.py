@@ -27,7 +27,7 @@ from perdure.engine.redaction import Redact, Redaction, Redactor
 from perdure.engine.threshold import Door, to_the_end
 from perdure.engine.tracing import tracing_of
 from perdure.errors import AppNotOpen, InvalidInput
-from perdure.storage import Storage, check_url, is_remote, open_storage, options_of
+from perdure.storage import Storage, check_url, is_remote, open_storage, options_of, refuse_server
 from perdure.storage.protocol import Clock
 
 if TYPE_CHECKING:
@@ -296,21 +296,21 @@ class App(Declarations):
     def maintenance(self) -> Maintenance:
         """Recovery and clean-up inside this process: `async with app.maintenance():`. Raises
         InvalidInput over HTTP, where the server does it."""
-        if is_remote(self.url):
-            problem = f"{self.url!r:.80} is a server's, which looks after its database by itself"
-            raise InvalidInput("url", problem)
+        refuse_server(self.url)
         from perdure.engine.maintenance import Maintenance
 
         return Maintenance(self)
 
     def scheduler(self) -> Scheduler:
         """Makes what is scheduled inside this process: `async with app.scheduler():`."""
+        refuse_server(self.url)
         from perdure.engine.scheduler import Scheduler
 
         return Scheduler(self)
 
     def webhook_sender(self) -> WebhookSender:
         """Posts to webhooks inside this process: `async with app.webhook_sender():`."""
+        refuse_server(self.url)
         from perdure.engine.webhooks.sender import WebhookSender
 
         return WebhookSender(self, self.environment)
@@ -361,6 +361,7 @@ class App(Declarations):
     ) -> Pruning:
         """What is old enough to be forgotten, to be counted or pruned now: by retention, or what
         ended before `older_than`; with `statuses`, only what ended so."""
+        refuse_server(self.url)
         from perdure.engine.pruning import Pruning
 
         return Pruning(self, older_than=older_than, statuses=statuses)
@@ -369,6 +370,7 @@ class App(Declarations):
         """One pass of scheduler and maintenance. If it finds expired leases it stays until it may
         take them: for `grace`, by default the renewal interval, during which the storage must have
         answered, so that an outage costs nobody's lease. `grace=0` takes them at once."""
+        refuse_server(self.url)
         from perdure.engine.maintenance import Maintenance
         from perdure.engine.scheduler import Scheduler
 

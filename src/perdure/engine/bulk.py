@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from perdure.core.alias import StatusFilter
 from perdure.core.lifecycle import ACTIVE, FAILURES, LEASED, TERMINAL, Status
-from perdure.core.run import Actor
+from perdure.core.run import Actor, ActorType
 from perdure.core.values import Instant
 from perdure.engine.context import Context
 from perdure.engine.door import reason_of
@@ -141,7 +141,9 @@ def define_bulk(app: App) -> None:
         def tell(seen: int, total: int) -> None:
             ctx.progress(min(seen / total, 1.0), f"{seen} of {total}")
 
-        return await BulkOrder(app, order, ctx.run.id, tell).carry_out()
+        # The actor is whoever created the run, which no payload can say.
+        by = Actor(ActorType.OPERATOR, ctx.run.created_by.id)
+        return await BulkOrder(app, replace(order, by=by), ctx.run.id, tell).carry_out()
 
 
 @asynccontextmanager
@@ -156,6 +158,7 @@ async def carrier(app: App) -> AsyncIterator[App]:
 async def place_order(app: App, order: Order) -> RunHandle[Report]:
     """From a `carrier`: durable when it returns."""
     order = replace(order, reason=reason_of(order.reason))
+    app.actor = Actor(ActorType.CLIENT, order.by.id)
     asked = app.tasks[TASK].options(tags=tags_of(order.action))
     made: RunHandle[Report] = await asked.trigger(order)
     return made

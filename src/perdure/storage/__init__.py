@@ -16,6 +16,7 @@ __all__ = [
     "open_server",
     "open_storage",
     "options_of",
+    "refuse_server",
     "shown_url",
 ]
 
@@ -81,6 +82,13 @@ def _missing_h11(error: ImportError) -> InvalidInput:
 def is_remote(url: str) -> bool:
     """Whether a server stands between us and the database."""
     return url.startswith(("http://", "https://"))
+
+
+def refuse_server(url: str) -> None:
+    """Raises InvalidInput for a server's address, where something needs the database."""
+    if is_remote(url):
+        problem = f"{shown_url(url)!r:.80} is a server's, which looks after its database by itself"
+        raise InvalidInput("url", f"{problem}; do this beside the database, with its own URL")
 
 
 def check_url(url: str | os.PathLike[str]) -> str:

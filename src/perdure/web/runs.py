@@ -106,16 +106,17 @@ async def get_run_details(call: Call, query: RunIdsQuery) -> Items[RunView]:
     the last id that was looked for."""
     run_ids = query.run_ids
     found = await call.app.storage.get(run_ids)
-    views: list[RunView] = []
-    size = 0
+    runs: list[Run] = []
+    size, cursor = 0, None
     for run_id in run_ids:
         run = found.get(run_id)
         if run is not None and run.environment == call.app.environment:
-            views.append(call.at.view.run(run))
+            runs.append(run)
             size += _size_of(run)
         if size > MAX_DETAILS_BYTES and run_id != run_ids[-1]:
-            return Items(views, run_id)
-    return Items(views)
+            cursor = run_id
+            break
+    return Items(await call.offload_each(call.at.view.run, runs), cursor)
 
 
 def _size_of(run: Run) -> int:
