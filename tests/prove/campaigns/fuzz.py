@@ -22,6 +22,11 @@ MAX_GROWTH_PERCENT = 10.0
 """Of a server's memory, in the second half of its calls."""
 
 
+SETTLED_SAMPLES = 20
+"""The lowest of the last samples of a slice is what a server keeps; the others include the largest
+requests that were under way, or not yet collected."""
+
+
 class _Server:
     """The server of the current database. It is kept from slice to slice, because the memory of
     one process is compared."""
@@ -87,14 +92,13 @@ def fuzz(part: Slice) -> Outcome:
     require(not verdict.problems, f"{len(verdict.problems)} problems: {verdict.problems[:1]}")
     slow = target.slow_callbacks(MAX_CALLBACK_CPU_S)
     require(not slow, f"a callback used more than {MAX_CALLBACK_CPU_S} s of CPU: {slow[:1]}")
-    memory = target.memory_bytes
     statuses = {f"status_{name}": count for name, count in sorted(verdict.statuses.items())}
     return Outcome(
         {
             "calls": verdict.statuses.total(),
             **statuses,
             "max_callback_s": target.longest_callback_s,
-            "max_memory_bytes": memory,
+            "max_memory_bytes": max(verdict.memory_bytes),
         },
-        {f"{target.pid}:{target.calls}": memory},
+        {f"{target.pid}:{target.calls}": min(verdict.memory_bytes[-SETTLED_SAMPLES:])},
     )
