@@ -52,8 +52,8 @@ HEADERS: dict[str, tuple[str, ...]] = {
     "cookie": ("a=b; " * 500,),
     PROTOCOL_HEADER: ("1", "3", "x", "2" * 5000, "", "2.0"),
 }  # fmt: skip
-LARGE_PERCENT = 1.2
-"""Of all calls: those with a body of a megabyte and more. Each one costs as much as a hundred."""
+MOODS = {"valid": 50.0, "almost": 33.0, "hostile": 15.8, "large": 1.2}
+"""Percent of the calls. Large ones have a body of up to megabytes and cost as much as a hundred."""
 
 
 class Call(msgspec.Struct, kw_only=True):
@@ -86,9 +86,7 @@ class Generator:
         """The call with this number."""
         random = Random(f"{self._seed}:{number}")
         route, key = random.choice(WEIGHTED), self._key(random)
-        mood = random.choices(("valid", "almost", "hostile", "large"), (50, 33, 17, LARGE_PERCENT))[
-            0
-        ]
+        [mood] = random.choices(list(MOODS), list(MOODS.values()))
         making = _Making(random, route, key, mood, Values(random, self._known, key, route.name))
         call = making.call()
         authorization = self._authorization(random, key)
@@ -109,11 +107,9 @@ class Generator:
         if key == "malformed":
             text = self._keys["all"]
             return random.choice(
-                ("Bearer", "Bearer ", f"Basic {text}", text, f"Bearer {text}x",
-                f"Bearer {text[:-1]}",
-                 f"bearer  {text}", f"Bearer pk_{'0' * 12}_{'A' * 43}", "Bearer " + "x" * 9000,
-                 "Bearer é",
-                 f"Bearer {text}, Bearer {text}")
+                ("Bearer", "Bearer ", f"Basic {text}", text, f"Bearer {text}x", "Bearer é",
+                 f"Bearer {text[:-1]}", f"bearer  {text}", f"Bearer pk_{'0' * 12}_{'A' * 43}",
+                 "Bearer " + "x" * 9000, f"Bearer {text}, Bearer {text}")
             )  # fmt: skip
         learnt = self._known.pick(random, "key") if key == "learnt" else None
         return f"Bearer {learnt or self._keys.get(key, self._keys['all'])}"

@@ -15,6 +15,7 @@ from fuzzing.target import Target
 
 CLIENTS = 4
 MAX_PROBLEMS = 20
+SAMPLE_EVERY = 100
 MAX_SHOWN_BYTES = 2000
 SHARES = tuple(
     f"urn:perdure:problem:too-many-{what}" for what in ("streams", "requests", "connections")
@@ -30,6 +31,8 @@ class Verdict(msgspec.Struct):
     reached: Counter[str] = msgspec.field(default_factory=Counter)
     """Routes by how often a call of them succeeded."""
     problems: list[str] = msgspec.field(default_factory=list)
+    memory_bytes: list[int] = msgspec.field(default_factory=list)
+    """Of the server, sampled between the calls."""
 
 
 def fuzz(
@@ -41,7 +44,7 @@ def fuzz(
 
 async def _fuzz(target: Target, seed: int, calls: int, report: Callable[[int], None]) -> Verdict:
     verdict = Verdict()
-    numbers = _until_problems(verdict, calls, report)
+    numbers = _until_problems(target, verdict, calls, report)
     generator = Generator(seed, target.known, target.keys)
     async with asyncio.TaskGroup() as group:
         for _ in range(CLIENTS):
@@ -50,13 +53,18 @@ async def _fuzz(target: Target, seed: int, calls: int, report: Callable[[int], N
     return verdict
 
 
-def _until_problems(verdict: Verdict, calls: int, report: Callable[[int], None]) -> Iterator[int]:
+def _until_problems(
+    target: Target, verdict: Verdict, calls: int, report: Callable[[int], None]
+) -> Iterator[int]:
+    """The numbers of the calls. Memory is sampled on the way."""
     for number in range(calls):
         if len(verdict.problems) >= MAX_PROBLEMS:
             return
-        if number % 100 == 0:
+        if number % SAMPLE_EVERY == 0:
             report(number)
+            verdict.memory_bytes.append(target.memory_bytes)
         yield number
+    verdict.memory_bytes.append(target.memory_bytes)
 
 
 async def _send_calls(

@@ -24,6 +24,7 @@ from perdure.telemetry import table
 from perdure.web.api import RATE, Api, ApiOptions
 from perdure.web.connections import ENOUGH, Room, make_room, taking
 from perdure.web.door import LOOPBACK_NAMES, is_loopback
+from perdure.web.memory import return_freed_memory
 
 FAREWELL = 10
 """Seconds for answers that are under way when the server is asked to stop."""
@@ -57,6 +58,7 @@ class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
 async def serve(app: App, options: ServerOptions, *, fail_fast: bool = False) -> None:
     """Until SIGTERM or Ctrl-C. Raises InvalidInput for a place where it must not or cannot be.
     `fail_fast`: raise StorageUnavailable rather than wait for a storage that is away."""
+    return_freed_memory()
     loop, wanted = asyncio.get_running_loop(), asyncio.Event()
     on_stop_signal(partial(_call_on, loop, wanted.set))
     if not await open_unless_stopped(app, wanted, fail_fast=fail_fast):

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fuzzing.drive import fuzz as send_calls
-from fuzzing.target import Target, serve_furnished
+from fuzzing.target import Target, fill, serve_furnished
 from loop_cpu import MAX_CALLBACK_CPU_S
 from prove import Outcome, Slice, campaign, require
 
@@ -20,6 +20,11 @@ MIN_CALLS_FOR_MEMORY = 50_000
 """A server that was sent fewer is still filling its caches."""
 MAX_GROWTH_PERCENT = 10.0
 """Of a server's memory, in the second half of its calls."""
+
+
+SETTLED_SAMPLES = 20
+"""The lowest of the last samples of a slice is what a server keeps; the others include the largest
+requests that were under way, or not yet collected."""
 
 
 class _Server:
@@ -46,6 +51,7 @@ def _serve(part: Slice) -> Iterator[Target]:
     directory = Path(tempfile.mkdtemp(prefix="perdure-fuzz-server-"))
     url = f"sqlite:///{directory / 'runs.db'}" if part.database == "sqlite" else part.url
     with serve_furnished(url, directory) as target:
+        fill(target)
         yield target
     shutil.rmtree(directory)
 
@@ -86,14 +92,13 @@ def fuzz(part: Slice) -> Outcome:
     require(not verdict.problems, f"{len(verdict.problems)} problems: {verdict.problems[:1]}")
     slow = target.slow_callbacks(MAX_CALLBACK_CPU_S)
     require(not slow, f"a callback used more than {MAX_CALLBACK_CPU_S} s of CPU: {slow[:1]}")
-    memory = target.memory_bytes
     statuses = {f"status_{name}": count for name, count in sorted(verdict.statuses.items())}
     return Outcome(
         {
             "calls": verdict.statuses.total(),
             **statuses,
             "max_callback_s": target.longest_callback_s,
-            "max_memory_bytes": memory,
+            "max_memory_bytes": max(verdict.memory_bytes),
         },
-        {f"{target.pid}:{target.calls}": memory},
+        {f"{target.pid}:{target.calls}": min(verdict.memory_bytes[-SETTLED_SAMPLES:])},
     )
