@@ -35,11 +35,16 @@ def test_an_event_that_is_nested_too_deeply_to_be_written_is_refused() -> None:
         as_it_will_be_read(created(meta=value), "meta")
 
 
-def test_an_instant_that_no_zone_can_be_applied_to_is_refused() -> None:
-    first = datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))
-
+@pytest.mark.parametrize(
+    "instant",
+    [
+        datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))),
+        datetime(9999, 12, 31, tzinfo=UTC),
+    ],
+)
+def test_an_instant_at_the_ends_of_the_calendar_is_refused(instant: datetime) -> None:
     with pytest.raises(InvalidInput, match="beyond the calendar"):
-        in_utc(first, "at")
+        in_utc(instant, "at")
 
 
 def test_tags_that_are_no_mapping_are_refused() -> None:
