@@ -20,7 +20,7 @@ from web_kit import make_key
 
 pytestmark = pytest.mark.system
 
-TTL = 3.0
+TTL = 8.0
 
 
 @pytest_asyncio.fixture
