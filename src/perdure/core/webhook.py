@@ -168,8 +168,8 @@ def check_instant(instant: datetime, field: str) -> datetime:
 
 
 class WebhookState(StrEnum):
-    """How a webhook is. Failing ones are tried again; disabled ones wait for somebody; quarantined
-    ones cannot be read and are skipped."""
+    """The state of a webhook. Failing ones are tried again; disabled ones wait for an operator;
+    quarantined ones cannot be read and are skipped."""
 
     ACTIVE = "active"
     FAILING = "failing"

@@ -141,7 +141,7 @@ def define_bulk(app: App) -> None:
         def tell(seen: int, total: int) -> None:
             ctx.progress(min(seen / total, 1.0), f"{seen} of {total}")
 
-        # The actor is whoever created the run, which no payload can say.
+        # The actor is the creator of the run, which no payload can name.
         by = Actor(ActorType.OPERATOR, ctx.run.created_by.id)
         return await BulkOrder(app, replace(order, by=by), ctx.run.id, tell).carry_out()
 

@@ -56,7 +56,7 @@ class Recorder:
         ]
 
     def put_back(self, finished: Sequence[Finished]) -> None:
-        """Keep items of which nobody knows whether they were stored: sending them again tells."""
+        """Keep items that may or may not be stored. Sending them again tells."""
         self.finished[:0] = finished
 
     async def settle(self, finished: Sequence[Finished], outcomes: Iterable[ReportOutcome]) -> None:

@@ -80,8 +80,8 @@ def only_in(patterns: str, setting: str, environment: str, home: str) -> Allow:
     """
     entries = [_split_entry(entry, home) for entry in patterns.split(",") if entry.strip()]
     problem = (
-        f"is not listed in {setting} for the environment {environment}; whoever runs this may add "
-        f"{environment}:NAME there"
+        f"is not listed in {setting} for the environment {environment}; the operator of this "
+        f"process may add {environment}:NAME there"
     )
 
     def refusal(name: str) -> str | None:
