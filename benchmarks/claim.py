@@ -29,7 +29,7 @@ from perdure.core.rates import Rate
 from perdure.core.settings import Values
 
 FINISHED, BACKLOG, ROUNDS, WARM_UP = 1_000_000, 100_000, 100, 10
-QUICK = 50
+QUICK = 2000
 FULL_KEY = "full"
 HOURLY = Rate(1, per=3600)
 EMPTY, IDLE = "empty", "idle"

@@ -14,9 +14,11 @@ from scripts import (  # noqa: E402  # the path must be set first
     http_page,
     lifecycle_svg,
     manifest_page,
+    operations_page,
     reference_pages,
     roles_page,
     schedule_page,
+    settings_page,
     telemetry_page,
 )
 
@@ -26,10 +28,12 @@ PAGES = {
     "docs/reference/seed-conformance.md": reference_pages.seed_conformance,
     "docs/reference/errors.md": reference_pages.error_page,
     "docs/reference/http-routes.md": http_page.http_routes,
+    "docs/reference/operations.md": operations_page.operations,
     "docs/reference/telemetry.md": telemetry_page.telemetry,
     "docs/reference/schedules.md": schedule_page.schedules,
     "docs/reference/manifests.md": manifest_page.manifests,
     "docs/reference/postgres-roles.md": roles_page.roles,
+    "docs/reference/settings.md": settings_page.settings,
 }
 
 

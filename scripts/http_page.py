@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from perdure.web.openapi import statuses
-from perdure.web.problems import REFUSALS, STATUSES, URN, slug_of
+from perdure.web.openapi import problem_types
+from perdure.web.problems import PROBLEM_STATUSES, URN
 from perdure.web.route import Route
 from perdure.web.table import ROUTES
 from scripts.reference_pages import page, table
@@ -21,13 +21,12 @@ def http_routes() -> str:
     for group, routes in groupby(sorted(ROUTES, key=lambda it: it.group), lambda it: it.group):
         columns = ("route", "scope", "", "problems")
         parts += [f"## {group}", table(columns, map(_row, routes))]
-    slugs = {slug_of(error): status for error, status in STATUSES.items()} | REFUSALS
-    rows = [(f"`{URN}{slug}`", str(slugs[slug])) for slug in sorted(slugs)]
+    rows = [(f"`{URN}{slug}`", str(status)) for slug, status in sorted(PROBLEM_STATUSES.items())]
     parts += ["## Problems", table(("type", "status"), rows)]
     return page("HTTP routes", *parts)
 
 
 def _row(route: Route) -> tuple[str, ...]:
-    problems = ", ".join(str(status) for status in statuses(route))
+    problems = ", ".join(str(status) for status in problem_types(route))
     scope = "everybody" if route.scope is None else route.wanted
     return f"`{route.method} {route.path}`", scope, route.summary, problems

@@ -67,7 +67,59 @@ def seed_conformance() -> str:
         "the test fails for a declaration that never occurs."
     )
     sections = [part for seed in Seed for part in _seed(seed, SEEDS[seed])]
-    return page("Seed conformance", intro, *sections)
+    return page("Seed conformance", intro, *sections, *_other_differences())
+
+
+OTHER_DIFFERENCES = (
+    (
+        "a lease is renewed after half of its length",
+        "after a third",
+        "if one renewal fails, the next one still comes before the lease expires",
+    ),
+    (
+        "each event has an id of its own",
+        "an event is identified by its run and sequence",
+        (
+            "the pair is unique and ordered, and costs no column and no index. A commit returns "
+            "the records that it has appended: `Committed.events`"
+        ),
+    ),
+    (
+        "each `run.delivery_requested` writes an outbox row",
+        "only a dispatch reservation writes one",
+        (
+            "workers claim from the runs themselves; the outbox is for push transports alone, and "
+            "a push needs a reservation"
+        ),
+    ),
+    (
+        "a running run whose lease has expired can be claimed",
+        "maintenance recovers it first, then it can be claimed",
+        (
+            "recovery counts the crash and may end the run; a claim that did both would decide in "
+            "storage"
+        ),
+    ),
+    (
+        "`queued` runs need no delivery recovery, but `scheduled`, `retrying` and `released` do",
+        "only `claimed` and `running` do",
+        "a run that is due can be claimed without another delivery request",
+    ),
+)
+"""What a seed does, what Perdure does instead, and the reason. Not about steps between statuses."""
+
+
+def _other_differences() -> tuple[str, ...]:
+    return (
+        "## Other differences",
+        (
+            "They concern Runlane's storage contract. Its status groups and predicates are in "
+            "`perdure.core.eligibility`: which statuses a scan looks for (runnable, delivery "
+            "recovery, cancellation finalisation), from when a run of a group is due, and "
+            "whether a dispatch reservation is active or expired."
+        ),
+        table(("there", "here", "because"), OTHER_DIFFERENCES),
+    )
 
 
 def error_page() -> str:

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from waiting import MAX_WAIT_S
+
 
 def ring(path: str, word: str = "") -> None:
     """Say one word."""
@@ -70,7 +72,7 @@ class Bell:
 
     async def heard(self) -> Caller:
         """The next one who rings."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(MAX_WAIT_S):
             return await self._callers.get()
 
     async def word(self) -> str:

@@ -23,6 +23,7 @@ from perdure.core.values import encode_value
 from perdure.engine.ids import make_token
 from perdure.engine.task import Task
 from perdure.storage.protocol import ClaimRequest
+from waiting import MAX_WAIT_S
 
 PADDING = "x" * 100
 NO_RESULT = encode_value(None)
@@ -107,7 +108,7 @@ class Bench:
         self.expected = self.executed + count
         self.all_executed.clear()
         async with self.app.worker(concurrency=2 * CLAIM):
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(MAX_WAIT_S):
                 await self.all_executed.wait()
 
 

@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
-PATIENCE = 20
-"""Seconds a test waits for what must come."""
+from waiting import MAX_WAIT_S
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class Endpoint:
 
     async def abandoned(self) -> None:
         """Until the other side has gone."""
-        await asyncio.wait_for(self.left.wait(), PATIENCE)
+        await asyncio.wait_for(self.left.wait(), MAX_WAIT_S)
 
 
 async def _read(reader: asyncio.StreamReader) -> Asked:

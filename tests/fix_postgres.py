@@ -10,9 +10,9 @@ from perdure.testing.postgres import PostgresServer
 
 
 @pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    with postgres.postgres_server() as server:
-        yield server
+def postgres_server() -> PostgresServer:
+    """The one on which kits have their databases, too."""
+    return postgres.shared_server()
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from endpoints import PATIENCE, Asked, Behave, Endpoint, answering
+from endpoints import Asked, Behave, Endpoint, answering
 from fix_app import QUICK
 from perdure import App, Retry, secret
 from perdure.engine.defaults import Defaults
+from waiting import MAX_WAIT_S
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER = "whsec_" + "b3RoZXItc2VjcmV0LW90aGVyLXNlY3JldC1vdGhlcg=="
@@ -48,7 +49,7 @@ async def settle(app: App, count: int = 1, task: str = "double", **options: Any)
     """So many runs that have ended; their ids."""
     async with app.worker(concurrency=5):
         asked = [await app.tasks[task].options(**options).trigger() for _ in range(count)]
-        await asyncio.gather(*(run.result(20) for run in asked), return_exceptions=True)
+        await asyncio.gather(*(run.result(MAX_WAIT_S) for run in asked), return_exceptions=True)
     return [run.id for run in asked]
 
 
@@ -79,7 +80,7 @@ class Receiver(Endpoint):
         return [asked.json["type"] for asked in self.taken]
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             while not condition():
                 self.news.clear()
                 await self.news.wait()
@@ -105,7 +106,7 @@ async def send_until_killed(url: str, statement: str, turn: int) -> None:
     """In a process of its own: a sender that does not live long."""
     app = telling(url, on_statement=Killed(statement, turn))
     async with app.webhook_sender():
-        await asyncio.wait_for(asyncio.Event().wait(), PATIENCE)
+        await asyncio.wait_for(asyncio.Event().wait(), MAX_WAIT_S)
     raise AssertionError("it was to be killed")
 
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from perdure import App, RunHandle
-from perdure.core.events import RunLeaseClaimed
+from perdure.core.events import RecordedEvent, RunLeaseClaimed
 from perdure.core.lifecycle import TERMINAL, EventType
 from perdure.core.reducer import replay
 from perdure.core.run import ActorType
@@ -22,7 +22,7 @@ from perdure.errors import (
     RunUnsuccessful,
     StorageUnavailable,
 )
-from perdure.storage.protocol import RecordedEvent, Storage
+from perdure.storage.protocol import Storage
 
 ENDED = {EventType(f"run.{status.value}") for status in TERMINAL}
 

@@ -27,6 +27,7 @@ from gates import Watch, busiest
 from ledger import mismatches
 from perdure.core.commit import Commit
 from perdure.core.decide import decide_attention
+from perdure.core.events import RecordedEvent
 from perdure.core.lifecycle import Status
 from perdure.core.limits import LimitScope
 from perdure.core.retry import Backoff
@@ -34,7 +35,6 @@ from perdure.core.run import Policy
 from perdure.engine.clock import SystemClock
 from perdure.errors import StorageUnavailable
 from perdure.storage import Storage, open_storage
-from perdure.storage.protocol import RecordedEvent
 from storage_kit import a_limit, new_run, request, step, success
 
 SIZES = {"one": 1, "two": 2, "seven": 7}

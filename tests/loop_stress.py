@@ -22,6 +22,7 @@ import httpx
 import loop_cpu
 from loop_cpu import LIMIT_VARIABLE, MAX_CALLBACK_CPU_S, read_report, resident_bytes
 from perdure import App
+from waiting import MAX_WAIT_S
 from web_kit import _Log
 
 MEGABYTE = ("the quick brown fox: jumps over lazy=dogs; " * 25_000)[:1_000_000]
@@ -71,7 +72,7 @@ def serve_measured(url: str, directory: Path) -> Iterator[MeasuredServer]:
         yield MeasuredServer(log.address(), report, process.pid)
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=MAX_WAIT_S)
         log.join()
 
 

@@ -23,9 +23,8 @@ from perdure.web.api import LOCAL, Api, ApiOptions
 from perdure.web.connections import ENOUGH, Room
 from perdure.web.server import _bind, _configuration
 from storage_kit import CLOCK
+from waiting import MAX_WAIT_S
 from web_kit import make_key
-
-PATIENCE = 20
 
 
 class Quiet(uvicorn.Server):
@@ -74,7 +73,7 @@ class Hall:
 
     def end(self) -> None:
         self._loop.call_soon_threadsafe(setattr, self._server, "should_exit", True)
-        self._thread.join(PATIENCE)
+        self._thread.join(MAX_WAIT_S)
         self._loop.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,7 +84,7 @@ class Hall:
         await self._apis[name]({**scope, "path": path, "raw_path": raw}, receive, send)
 
     def _call(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(MAX_WAIT_S)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -144,7 +143,9 @@ class World:
         headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
         headers |= {} if protocol is None else {"x-perdure-protocol": protocol}
         if self._client is None:
-            self._client = await self._stack.enter_async_context(httpx.AsyncClient(timeout=60))
+            self._client = await self._stack.enter_async_context(
+                httpx.AsyncClient(timeout=MAX_WAIT_S)
+            )
         url = f"{self.address}{path}/{operation}"
         return await self._client.post(url, content=content, headers=headers)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import raw
 from perdure import App, Context, Fail, Retry
-from perdure.core.decide import decide_release, decide_skip
-from perdure.core.failure import CRASH
+from perdure.core.decide import decide_release, decide_skip, decide_unserved
+from perdure.core.failure import CRASH, FailureKind, make_failure
 from perdure.core.lifecycle import Status
 from perdure.core.limits import LimitScope
 from perdure.core.run import Actor, ActorType, Awaiting, AwaitingKind, Run, Source, SourceType
@@ -355,6 +355,30 @@ async def no_worker_serves_its_queue(app: App) -> tuple[str, Expected]:
     await a_worker(app, queues=("reports",))
     nobody = {"queue": QUEUE, "workers": ("worker-1",)}
     return await a_run(app), {Code.NO_WORKER_FOR_QUEUE: nobody}
+
+
+@situation
+async def every_worker_has_an_older_version_of_its_task(app: App) -> tuple[str, Expected]:
+    await a_worker(app)
+    run = await create(app.storage, task=SEND, queue=QUEUE, task_version=2)
+    return run.id, {Code.NO_WORKER_FOR_VERSION: {"task": SEND, "workers": ("worker-1",)}}
+
+
+@situation
+async def no_worker_can_import_its_handler(app: App) -> tuple[str, Expected]:
+    await a_worker(app, not_importable={SEND: "No module named 'mail'"})
+    return await a_run(app), {Code.NOT_IMPORTABLE: {"task": SEND, "workers": ("worker-1",)}}
+
+
+@situation
+async def the_code_of_a_worker_could_not_execute_it(app: App) -> tuple[str, Expected]:
+    await a_worker(app)
+    run_id = await a_run(app)
+    [run] = await leased(app)
+    failure = make_failure(FailureKind.REJECTED, type="InvalidPayload", message="no x")
+    events = decide_unserved(run, token_of(run), now(), failure, misfit="digest")
+    [returned] = await stored(app.storage, step(run, events))
+    return run_id, {Code.NOT_SERVED: {"opens_at": returned.run_at, "failure": failure}}
 
 
 @situation

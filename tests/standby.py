@@ -29,6 +29,7 @@ from perdure.core.lifecycle import EventType, Status
 from perdure.engine.defaults import Defaults
 from perdure.errors import StorageUnavailable
 from perdure.testing.postgres import PostgresUnavailable, PrivatePostgres
+from waiting import MAX_WAIT_S
 
 LEASE_TTL = timedelta(seconds=6)
 DEFAULTS = Defaults(
@@ -72,7 +73,7 @@ class Standby(PrivatePostgres):
         source = f"{self._primary.url}?application_name=standby"
         options = ["--checkpoint=fast", "--wal-method=stream", "--write-recovery-conf", "--no-sync"]
         copying = self._spawn("pg_basebackup", "-d", source, "-D", str(self._data), *options)
-        if copying.wait(60) != 0:
+        if copying.wait(MAX_WAIT_S) != 0:
             raise PostgresUnavailable(f"pg_basebackup failed:\n{self._end_of_log()}")
 
     def _ready(self) -> bool:
@@ -190,7 +191,7 @@ async def _judge(app: App, load: Load) -> Verdict:
     verdict = Verdict(len(load.acknowledged), load.refused)
     for handle in load.acknowledged:
         with suppress(Exception):
-            await handle.result(60)
+            await handle.result(MAX_WAIT_S)
     found = await app.storage.get([handle.id for handle in load.acknowledged])
     for handle in load.acknowledged:
         run = found.get(handle.id)

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-PATIENCE = 30.0
+from waiting import MAX_WAIT_S
+
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]")
 
 
@@ -69,17 +70,17 @@ class Terminal:
 
     def wait_for(self, words: str) -> str:
         """Until these words were shown."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + MAX_WAIT_S
         while words not in self.text:
             assert self._read(deadline), f"{words!r} is not in:\n{self.text}"
         return self.text
 
     def end(self) -> int:
         """Its exit code, once it has ended and all is read."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + MAX_WAIT_S
         while self._read(deadline):
             pass
-        return self.process.wait(timeout=PATIENCE)
+        return self.process.wait(timeout=MAX_WAIT_S)
 
     def _read(self, deadline: float) -> bool:
         """Whether there was more."""

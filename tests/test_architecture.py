@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import MAX_WAIT_S
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 CORE = [path for path in SOURCES if "core" in path.parts]
@@ -97,7 +99,7 @@ def _told(example: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=100,
+        timeout=MAX_WAIT_S,
     )
     return done.stdout
 

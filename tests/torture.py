@@ -14,12 +14,14 @@ import importlib.util
 import os
 import random
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fleet import HERE, Fleet, WorkerProcess
 from ledger import Findings, Ledger, Recovery, insist
+from perdure import App
 from perdure.core.run import Run
 from perdure.errors import NotAllowed, RunCancelled, RunFailed, StorageUnavailable
 
@@ -101,6 +103,15 @@ def load_app(url: str, **settings: object) -> Any:
     return module
 
 
+async def _open(stack: AsyncExitStack, app: App) -> App:
+    """Open the app. Try again while the server of the database is too busy to answer."""
+    while True:
+        try:
+            return await stack.enter_async_context(app)
+        except StorageUnavailable:
+            continue
+
+
 class Load:
     """A client that keeps the queue filled with a mix of tasks."""
 
@@ -177,7 +188,8 @@ class Campaign:
         self._workers: list[WorkerProcess] = []
 
     async def run(self) -> Verdict:
-        async with self._module.app as app:
+        async with AsyncExitStack() as stack:
+            app = await _open(stack, self._module.app)
             ledger = Ledger(app)
             load = Load(self._module, ledger, self._plan.ttl, self._plan.seed)
             await self._launch()

@@ -32,6 +32,7 @@ from perdure.engine.defaults import Defaults
 from perdure.storage import Storage, open_storage
 from perdure.storage.steps import Operation
 from perdure.storage.transacting import Transaction, Transactions
+from waiting import MAX_WAIT_S
 
 T = TypeVar("T")
 
@@ -265,7 +266,7 @@ class Campaign:
 
     async def _finish(self) -> None:
         app = make_app(self._url, Blade(None))
-        async with app.run_all(queues=["default"]), asyncio.timeout(120):
+        async with app.run_all(queues=["default"]), asyncio.timeout(MAX_WAIT_S):
             while await self._unfinished(app):  # noqa: ASYNC110  # of another process
                 await asyncio.sleep(0.1)
 

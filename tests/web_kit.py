@@ -20,6 +20,7 @@ from perdure.core.run import Actor, ActorType
 from perdure.engine.keys import Keys, Scope
 from perdure.errors import RunFailed
 from perdure.web.api import LOCAL, Api, ApiOptions
+from waiting import MAX_WAIT_S
 
 ADA = Actor(ActorType.OPERATOR, "ada")
 ALL = tuple(Scope)
@@ -46,7 +47,7 @@ async def dead_letter(app: App, **arguments: str) -> str:
     async with app.worker(concurrency=1):
         run = await app.tasks["fragile"].trigger(**arguments)
         try:
-            await run.result(10)
+            await run.result(MAX_WAIT_S)
         except RunFailed:
             return run.id
     raise AssertionError("it was to fail")
@@ -110,7 +111,7 @@ def serving(
     finally:
         process.terminate()
         try:
-            process.wait(timeout=20)
+            process.wait(timeout=MAX_WAIT_S)
         finally:
             process.kill()
             log.join()
@@ -127,7 +128,7 @@ class _Log(threading.Thread):
         self.start()
 
     def address(self) -> str:
-        found = self._address.get(timeout=30)
+        found = self._address.get(timeout=MAX_WAIT_S)
         assert found, self._path.read_text()
         return found
 

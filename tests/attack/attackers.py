@@ -20,6 +20,7 @@ from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.route import Route
 from perdure.web.table import ROUTES
 from remote_kit import World
+from waiting import MAX_WAIT_S
 
 REPEATED = 0.08
 """The share of requests that are sent again as they were."""
@@ -156,7 +157,7 @@ async def attacker_at(
         for it in credentials
     ]
     limits = httpx.Limits(max_connections=2 * BURST)
-    async with httpx.AsyncClient(timeout=60, limits=limits) as client:
+    async with httpx.AsyncClient(timeout=MAX_WAIT_S, limits=limits) as client:
         made = Attacker(rng, address, client, keys, Knowledge(rng, victim, environment))
         await made.register()
         yield made

@@ -21,6 +21,8 @@ MUTATED_ONCE = 0.85
 """Up to this share of requests one value is mutated; beyond it several, or the body is no JSON."""
 MAX_WAIT_S = 0.05
 """The longest wait for hints: an attack counts requests, and does not rest."""
+MAX_VERSION = 1000
+"""No task that an attacker declares has a higher version."""
 CANCEL_ALL = {
     "action": "cancel", "words": {}, "before": "2100-01-01T00:00:00Z",
     "by": {"type": "operator", "id": "ada"},
@@ -115,7 +117,7 @@ class Builder:
         alias = self._knowledge.value("aliases")
         policy = self._rng.choice([{"lease_ttl": "P3650D"}, {"record_heartbeats": True}])
         entry: dict[str, Any] = {"name": name, "queue": "default", "executor": "async"}
-        entry |= {"policy": policy, "version": self._rng.randrange(1000)}
+        entry |= {"policy": policy, "version": self._rng.randrange(MAX_VERSION)}
         return entry | ({"aliases": [alias]} if self._rng.random() < 0.3 else {})
 
     def _item(self) -> dict[str, Any]:
@@ -129,10 +131,12 @@ class Builder:
         return item | {"payload": {"n": 1}, "options": options}
 
     def _claim(self) -> dict[str, Any]:
+        tasks = [*TASKS, *self._knowledge.victim.tasks]
         return {
             "worker_id": self._knowledge.worker_id,
             "tokens": [self._knowledge.value("tokens") for _ in range(self._rng.randint(1, 10))],
-            "tasks": [*TASKS, *self._knowledge.victim.tasks],
+            "tasks": tasks,
+            "versions": dict.fromkeys(tasks, MAX_VERSION),
             "lease_ttl": self._knowledge.value("lease_ttl"),
         }
 

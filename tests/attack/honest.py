@@ -32,6 +32,7 @@ from perdure.storage.run_log import LogBatch, LogLine, Progress
 from remote_kit import World
 from schedule_kit import rewound
 from storage_kit import now, request, token_of, wait_until
+from waiting import MAX_WAIT_S
 from web_kit import ADA
 from worker_kit import an_entry, an_item, triggered
 
@@ -143,7 +144,9 @@ class Honest:
         operator = await self._key("operator", "read", "trigger", "operate", "admin")
         worker = await self._key("worker", "work", "trigger")
         headers = {"authorization": f"Bearer {operator}"}
-        client = httpx.AsyncClient(base_url=self._world.address, headers=headers, timeout=60)
+        client = httpx.AsyncClient(
+            base_url=self._world.address, headers=headers, timeout=MAX_WAIT_S
+        )
         self._client = await stack.enter_async_context(client)
         self._server = self._world.with_key(worker)
         at_server = App(self._world.address, api_key=worker, environment=self.environment)

@@ -1,4 +1,8 @@
-"""The attackers find a missing guard: they would find it if the server lost one."""
+"""The attackers find a missing guard: they would find it if the server lost one.
+
+Each bug takes about a minute and requests run at the same time, so `make prove CAMPAIGN=bounds`
+runs this file, not `make test`. The tests that `docs/security.md` names check each guard by itself.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,7 @@ async def world(hall: Hall, sqlite_storage_url: str) -> AsyncIterator[World]:
         yield made
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("bug", BANK, ids=lambda bug: bug.name.replace(" ", "-"))
 async def test_the_attackers_find(bug: Bug, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEBHOOK_TEST", SECRET)

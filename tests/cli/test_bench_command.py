@@ -12,6 +12,7 @@ from command import PERDURE, Shell
 from perdure import App
 from raw import dump, execute
 from terminal import Terminal
+from waiting import MAX_WAIT_S
 
 
 @pytest.fixture
@@ -54,13 +55,13 @@ async def test_interrupted_it_leaves_nothing_either(shell: Shell) -> None:
     await used(shell.url)
     before = everything(shell.url)
     process = shell.start("bench", "--runs", "200000", log="bench.log")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(MAX_WAIT_S):
         while len(dump(shell.url)["runs"]) < 1000:  # noqa: ASYNC110  # another process has no event
             await asyncio.sleep(0.05)
 
     process.send_signal(signal.SIGINT)
 
-    assert await asyncio.to_thread(process.wait, 60) == 1
+    assert await asyncio.to_thread(process.wait, MAX_WAIT_S) == 1
     assert everything(shell.url) == before
 
 

@@ -12,6 +12,7 @@ from perdure.engine.audit_log import AuditLog
 from perdure.errors import RunFailed
 from perdure.web.table import ROUTES
 from terminal import Terminal
+from waiting import MAX_WAIT_S
 
 
 @pytest_asyncio.fixture
@@ -42,7 +43,7 @@ async def dead_letters(app: App, count: int) -> list[str]:
         runs = [await app.tasks["fragile"].trigger() for _ in range(count)]
         for run in runs:
             with pytest.raises(RunFailed):
-                await run.result(20)
+                await run.result(MAX_WAIT_S)
     return [run.id for run in runs]
 
 
@@ -149,7 +150,7 @@ async def test_dead_letters_are_replayed_and_discarded_by_filter(app: App, shell
     async with app.run_all():
         for run in (await app.runs.list(task="fragile", status="queued")).runs:
             with pytest.raises(RunFailed):
-                await app.runs.handle(run).result(20)
+                await app.runs.handle(run).result(MAX_WAIT_S)
     discarded = shell.perdure("dead-letters", "discard", "--all", "--yes", "--json").json
 
     assert (replayed["done"], discarded["done"]) == (3, 3)
@@ -164,8 +165,8 @@ async def test_dead_letters_are_replayed_and_discarded_by_filter(app: App, shell
         (("run_1", "--dry-run"), "Name one RUN, or say which by options; not both."),
         (("--all", "--task", "double"), "--all is everything"),
         (("--task", "double", "--payload", "{}"), "--payload is for one RUN."),
-        (("--created-after", "soon"), "--created-after must be like"),
-        (("--status", "quued", "--dry-run"), "'quued' is not a status or alias"),
+        (("--created-after", "soon"), "created_after: must be like"),
+        (("--status", "quued", "--dry-run"), "'quued' is not a status; there are: scheduled,"),
     ],
 )
 async def test_an_order_that_makes_no_sense_is_explained(

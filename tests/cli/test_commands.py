@@ -17,6 +17,7 @@ from command import PERDURE, Shell
 from perdure import App
 from perdure.core.lifecycle import Status
 from storage_kit import claim_one, new_run, stored
+from waiting import MAX_WAIT_S
 
 
 def cpu_seconds(command: list[str]) -> float:
@@ -137,7 +138,7 @@ async def some_runs(url: str) -> list[str]:
     async with app, app.worker(concurrency=2):
         runs = [await double.trigger(number) for number in range(3)]
         for run in runs:
-            await run.result(timeout=10)
+            await run.result(timeout=MAX_WAIT_S)
     return [run.id for run in runs]
 
 

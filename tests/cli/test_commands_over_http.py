@@ -17,6 +17,7 @@ from command import Answer, Shell
 from perdure import App, Context, every, secret
 from perdure.engine.keys import Keys, Scope
 from perdure.errors import RunFailed
+from waiting import MAX_WAIT_S
 from web_kit import ADA, serving, shop
 
 SECRET = "hunter2-over-http"
@@ -68,10 +69,10 @@ async def furnish(url: str) -> dict[str, str]:
     async with app, app.worker(concurrency=1):
         double, fragile = app.tasks["double"], app.tasks["fragile"]
         done = await double.trigger(1, password=SECRET)
-        await done.result(20)
+        await done.result(MAX_WAIT_S)
         dead = await fragile.trigger(f"password={SECRET}")
         with pytest.raises(RunFailed):
-            await dead.result(20)
+            await dead.result(MAX_WAIT_S)
         waiting = await double.options(delay=3600, tags={"a": "b"}).trigger(2)
         await app.schedules.create("nightly", every(86400), "double", payload={"number": 1})
         await app.queues.pause("numbers", "flooded")
@@ -80,7 +81,7 @@ async def furnish(url: str) -> dict[str, str]:
         )
         await app.webhooks.pause("told")
         said = await talk.trigger()
-        await said.result(20)
+        await said.result(MAX_WAIT_S)
         return {"SAID": said.id, "DONE": done.id, "DEAD": dead.id, "WAITING": waiting.id}
 
 
@@ -95,7 +96,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
 
 # Looking
 
-VOLATILE = {"at", "bytes", "log_bytes", "free_bytes", "seen_at"}
+VOLATILE = {"at", "bytes", "log_bytes", "free_bytes", "seen_at", "ticked_at", "server_started_at"}
 """What is different a moment later."""
 
 LOOKS = [
@@ -108,6 +109,7 @@ LOOKS = [
     "runs attempts DEAD",
     "runs watch DONE",
     "runs logs SAID",
+    "runs progress SAID",
     "runs bundle DEAD",
     "why DEAD",
     "why WAITING",
@@ -119,12 +121,19 @@ LOOKS = [
     "queues list",
     "queues show numbers",
     "dead-letters list",
+    "dead-letters list --task fragile --failure-kind error",
+    "dead-letters show DEAD",
+    "tasks list",
+    "tasks show double",
+    "limits list",
+    "limits show double",
     "workers list",
     "webhooks list",
     "webhooks show told",
     "doctor",
     "audit",
     "top",
+    "status",
 ]
 
 
@@ -200,6 +209,17 @@ def test_the_audit_log_is_verified_from_afar_by_who_may_read_it(office: Office) 
     assert "needs the scope admin" in refused.err
 
 
+def test_the_entries_of_the_audit_log_are_the_same_from_afar(office: Office) -> None:
+    made = office.beside("keys", "create", "two", "--scope", "read", "--by", "ann")
+    words = ("audit", "--entries", "--actor", "ann", "--json")
+
+    afar, beside = office.afar(*words, scopes=("admin",)), office.beside(*words)
+
+    assert made.code == 0
+    assert afar.json["actor"]["id"] == "ann"
+    assert (afar.code, afar.out) == (0, beside.out)
+
+
 # Ordering
 
 OPERATOR = ("read", "operate")
@@ -259,10 +279,10 @@ def test_a_dead_letter_is_decided_from_afar(office: Office) -> None:
 @pytest.mark.parametrize(
     ("words", "beside"),
     [
-        ("queues set mail --concurrency 3 --rate 10/1m", "queues show mail"),
-        ("queues pause mail --reason why", "queues show mail"),
-        ("queues resume mail", "queues show mail"),
-        ("queues reset mail", "queues show mail"),
+        ("queues set mail --create --concurrency 3 --rate 10/1m", "queues show mail"),
+        ("queues pause mail --create --reason why", "queues show mail"),
+        ("queues resume default", "queues show default"),
+        ("queues reset default", "queues show default"),
     ],
 )
 def test_queues_are_ruled_from_afar(office: Office, words: str, beside: str) -> None:
@@ -350,6 +370,7 @@ NEEDED = {
     ("trigger", "double", "--payload", '{"number": 1}'): {"trigger"},
     ("keys", "list"): {"admin"},
     ("audit", "--log"): {"admin"},
+    ("audit", "--entries"): {"admin"},
     ("queues", "list"): {"read"},
     ("audit",): {"read"},
     ("top", "--once", "--json"): {"read"},

@@ -13,6 +13,7 @@ from command import PERDURE, Shell
 from perdure import App, every, secret
 from situations import a_worker
 from terminal import Terminal
+from waiting import MAX_WAIT_S
 
 SCRIPT = """
 source <(perdure completion bash)
@@ -35,7 +36,7 @@ async def shell(tmp_path: Path) -> Shell:
     async def digest() -> None: ...
 
     async with app:
-        await app.queues.pause("nights", "they are dark")
+        await app.queues.pause("nights", "they are dark", create=True)
         await app.schedules.create("nightly", every(60), "digest")
         await app.webhooks.create("billing", "https://example.com/", signing_secret=secret("X"))
         await a_worker(app, "worker_1")
@@ -45,7 +46,7 @@ async def shell(tmp_path: Path) -> Shell:
 
 def environ(shell: Shell) -> dict[str, str]:
     path = f"{Path(PERDURE[0]).parent}:{os.environ['PATH']}"
-    return shell.environ(PATH=path)
+    return shell.environ(PATH=path, PERDURE_COMPLETION_TIMEOUT="60")
 
 
 def finished(shell: Shell, *words: str, **variables: str) -> list[str]:
@@ -57,7 +58,7 @@ def finished(shell: Shell, *words: str, **variables: str) -> list[str]:
         env={**environ(shell), **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=MAX_WAIT_S,
         check=True,
     )
     assert done.stderr == ""
@@ -68,7 +69,7 @@ def finished(shell: Shell, *words: str, **variables: str) -> list[str]:
     ("words", "offered"),
     [
         (("que",), ["queues"]),
-        (("runs", "re"), ["rerun", "reschedule", "resume", "retry"]),
+        (("runs", "res"), ["reschedule", "reset-idempotency-key", "resume"]),
         (("runs", "cancel", "--dry"), ["--dry-run"]),
         (("completion", "z"), ["zsh"]),
         (("trigger", ""), ["digest", "double"]),

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from command import Shell
+from waiting import MAX_WAIT_S
 
 pytestmark = pytest.mark.system
-PATIENCE = 30
 
 
 class Demo:
@@ -29,7 +29,7 @@ class Demo:
     async def start(self, *arguments: str) -> dict[str, str]:
         self._process = self._shell.start("demo", "--json", "--port", "0", *arguments, log="demo")
         log = self._shell.directory / "demo"
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             while not log.read_text().endswith("}\n"):  # noqa: ASYNC110  # another process
                 await asyncio.sleep(0.05)
         told: dict[str, str] = json.loads(log.read_text())
@@ -37,7 +37,7 @@ class Demo:
 
     async def code(self) -> int:
         assert self._process is not None
-        return await asyncio.to_thread(self._process.wait, PATIENCE)
+        return await asyncio.to_thread(self._process.wait, MAX_WAIT_S)
 
     def interrupt(self) -> None:
         assert self._process is not None
@@ -58,7 +58,7 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
 
 async def answered(address: str, path: str, holds: Callable[[Any], Any]) -> Any:
     """What is there, once it is as it should be."""
-    async with httpx.AsyncClient(base_url=address) as client, asyncio.timeout(PATIENCE):
+    async with httpx.AsyncClient(base_url=address) as client, asyncio.timeout(MAX_WAIT_S):
         while not holds(found := (await client.get(path)).json()):  # noqa: ASYNC110  # no event
             await asyncio.sleep(0.05)
         return found

@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from command import Shell
+from waiting import MAX_WAIT_S
 
 pytestmark = pytest.mark.system
 
@@ -43,7 +44,6 @@ def times_elsewhere(number: int) -> int:
 @app.task
 async def tick() -> None: ...
 """
-PATIENCE = 30
 
 
 class Development:
@@ -93,7 +93,7 @@ class Development:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(MAX_WAIT_S):
                 while not holds():  # noqa: ASYNC110  # another process has no event to wait for
                     await asyncio.sleep(0.05)
         except TimeoutError:
@@ -114,7 +114,7 @@ def development(tmp_path: Path) -> Iterator[Development]:
 
 async def result_of(address: str, task: str, **payload: Any) -> Any:
     """What a run returns, all over HTTP."""
-    async with httpx.AsyncClient(base_url=address, timeout=PATIENCE) as client:
+    async with httpx.AsyncClient(base_url=address, timeout=MAX_WAIT_S) as client:
         body = {"task": task, "payload": payload}
         run_id = (await client.post("/v1/runs", json=body)).json()["id"]
     return (await run_in(address, run_id, "succeeded"))["result"]
@@ -127,14 +127,14 @@ async def run_in(address: str, run_id: str, status: str) -> Any:
 
 async def answered(address: str, path: str, holds: Callable[[Any], Any]) -> Any:
     """What is there, once it is as it should be."""
-    async with httpx.AsyncClient(base_url=address) as client, asyncio.timeout(PATIENCE):
+    async with httpx.AsyncClient(base_url=address) as client, asyncio.timeout(MAX_WAIT_S):
         while not holds(found := (await client.get(path)).json()):  # noqa: ASYNC110  # no event
             await asyncio.sleep(0.05)
         return found
 
 
 async def ended(process: subprocess.Popen[bytes]) -> int:
-    return await asyncio.to_thread(process.wait, PATIENCE)
+    return await asyncio.to_thread(process.wait, MAX_WAIT_S)
 
 
 async def test_a_change_of_the_source_holds_a_moment_later(development: Development) -> None:
@@ -266,7 +266,7 @@ def test_without_watchfiles_it_says_what_to_install(development: Development) ->
         cwd=shell.directory,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=MAX_WAIT_S,
     )
 
     assert done.returncode == 2

@@ -13,7 +13,9 @@ import pytest_asyncio
 from command import Answer, Shell
 from perdure import App
 from perdure.core.lifecycle import Status
+from perdure.core.run import ActorType
 from perdure.engine.audit_log import AuditLog
+from waiting import MAX_WAIT_S
 
 pytestmark = pytest.mark.system
 
@@ -41,7 +43,7 @@ class Plant:
 
     async def code(self) -> int:
         assert self.process is not None
-        return await asyncio.to_thread(self.process.wait, 20)
+        return await asyncio.to_thread(self.process.wait, MAX_WAIT_S)
 
     def said(self, message: str) -> list[dict[str, Any]]:
         return [line for line in self.shell.log_lines() if line["message"].startswith(message)]
@@ -65,7 +67,7 @@ async def plant(shell: Shell) -> AsyncIterator[Plant]:
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(MAX_WAIT_S):
         while not await holds():  # noqa: ASYNC110  # another process has no event to wait for
             await asyncio.sleep(0.02)
 
@@ -115,8 +117,9 @@ async def test_of_several_processes_one_is_drained_and_not_replaced(plant: Plant
 
     await plant.drain(first, "--wait")
     run = await plant.app.tasks["wait"].trigger(0)
-    result = await run.result(20)
-    owners = {e.actor.id for e in await plant.app.runs.events(run.id) if e.actor.id}
+    result = await run.result(MAX_WAIT_S)
+    events = await plant.app.runs.events(run.id)
+    owners = {e.actor.id for e in events if e.actor.type is ActorType.WORKER}
     await plant.drain(second, "--wait")
 
     assert (result, owners) == ("waited", {second})

@@ -9,9 +9,13 @@ import pytest
 import pytest_asyncio
 
 from command import Shell
+from fix_app import QUICK
 from perdure import App, Retry
 from perdure.core.lifecycle import Status
+from perdure.engine.worker_record import Registration
 from perdure.errors import RunFailed
+from storage_kit import claim_one, new_run, stored, wait_until
+from waiting import MAX_WAIT_S
 
 
 @pytest_asyncio.fixture
@@ -35,7 +39,7 @@ async def dead_letter(app: App) -> str:
     async with app.run_all():
         run = await app.tasks["fragile"].trigger()
         with pytest.raises(RunFailed):
-            await run.result(10)
+            await run.result(MAX_WAIT_S)
     return run.id
 
 
@@ -46,7 +50,7 @@ async def test_a_known_task_is_triggered_without_its_code(app: App, shell: Shell
     again = shell.perdure("trigger", "double", "--payload", '{"number": 4}', *words)
     async with app.run_all():
         handle = app.runs.handle(asked.json["id"])
-        assert await handle.result(10) == 8
+        assert await handle.result(MAX_WAIT_S) == 8
         run = await handle.get()
 
     assert (asked.code, asked.json["outcome"]) == (0, "created")
@@ -57,7 +61,10 @@ async def test_a_known_task_is_triggered_without_its_code(app: App, shell: Shell
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        (("doubl",), "no task 'doubl' is known; start an app or a worker that defines it"),
+        (
+            ("doubl",),
+            "no task 'doubl' is known; did you mean double? If not, start an app",
+        ),
         (("double", "--payload", '{"nmber": 1}'), "argument nmber: there is no such argument; did"),
         (("double",), "argument number: is missing"),
         (("double", "--payload", '{"number": "1"}'), "must be of type integer, not '1'"),
@@ -95,7 +102,7 @@ async def test_a_run_is_listed_shown_steered_and_made_again(app: App, shell: She
     assert resumed.json["status"] == "scheduled"
     assert cancelled.out == f"{run.id} is cancelled.\n"
     assert "status" in shown.out
-    assert "{'number': 1}" in shown.out
+    assert '{"number": 1}' in shown.out
     assert "operator alice" in told.out
     assert f"operator {getpass.getuser()}" in told.out
     assert "look first" in told.out
@@ -144,6 +151,36 @@ async def test_workers_are_listed(app: App, shell: Shell) -> None:
 
     assert "0/7" in listed
     assert worker.id in {entry["id"] for entry in data}
+
+
+async def test_a_misspelt_queue_is_refused_and_not_created(app: App, shell: Shell) -> None:
+    refused = shell.perdure("queues", "pause", "number", "--reason", "moving")
+    listed = shell.perdure("queues", "list", "--json").json
+    created = shell.perdure("queues", "pause", "number", "--reason", "moving", "--create")
+
+    assert (refused.code, created.code) == (1, 0)
+    assert "there is no queue 'number'; did you mean numbers?" in refused.err
+    assert [queue["name"] for queue in listed] == ["default", "numbers"]
+
+
+async def test_lists_and_top_agree_about_a_dead_worker(app: App, shell: Shell) -> None:
+    """Its last heartbeat was sent before it claimed a run, and longer ago than a lease."""
+    app = App(shell.url, defaults=QUICK)
+    async with app:
+        line = Registration(app, app.backend, "worker_dead")
+        await line.beat(concurrency=4, running=0, queues=None, stopping=False)
+        await stored(app.storage, new_run())
+        await claim_one(app.storage, worker_id="worker_dead")
+        await wait_until(app.storage, await app.storage.now() + QUICK.lease_ttl)
+
+        [listed] = await app.workers.list()
+        [viewed] = (await app.overview()).workers
+    [told] = shell.perdure("workers", "list", "--json").json
+    [topped] = shell.perdure("top", "--json").json["workers"]
+
+    assert (listed.state, listed.running) == (viewed.state, viewed.running) == ("silent", 1)
+    assert (told["state"], told["running"]) == (topped["state"], topped["running"])
+    assert told["running"] == 1
 
 
 async def test_maintenance_needs_nobodys_code(app: App, shell: Shell) -> None:

@@ -10,6 +10,7 @@ from perdure import App, Fail, Retry
 from perdure.engine.audit_log import AuditLog
 from perdure.errors import RunFailed
 from terminal import Terminal
+from waiting import MAX_WAIT_S
 
 
 @pytest_asyncio.fixture
@@ -26,9 +27,9 @@ async def app(shell: Shell) -> App:
 
     async with made.run_all():
         for _ in range(3):
-            await (await work.trigger()).result(20)
+            await (await work.trigger()).result(MAX_WAIT_S)
         with pytest.raises(RunFailed):
-            await (await fail.trigger()).result(20)
+            await (await fail.trigger()).result(MAX_WAIT_S)
         await work.options(delay=3600).trigger()
     return made
 

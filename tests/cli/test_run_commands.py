@@ -11,6 +11,7 @@ import pytest_asyncio
 from command import Shell
 from perdure import App, Context, Retry
 from perdure.core.lifecycle import Status
+from waiting import MAX_WAIT_S
 
 SECRET = "hunter2-in-the-clear"
 
@@ -35,7 +36,7 @@ async def app(shell: Shell) -> App:
 async def talked(app: App, words: int, fails: int = 0) -> str:
     async with app.run_all():
         run = await app.tasks["talk"].trigger(words, password=SECRET, fails=fails)
-        await run.result(20)
+        await run.result(MAX_WAIT_S)
     return run.id
 
 
@@ -69,9 +70,9 @@ async def test_following_a_log_ends_with_its_run(app: App, shell: Shell) -> None
     process = shell.start("runs", "logs", run.id, "--follow", log="follow.log")
 
     async with app.run_all():
-        await run.result(20)
+        await run.result(MAX_WAIT_S)
 
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=MAX_WAIT_S) == 0
     assert (shell.directory / "follow.log").read_text().count(" word ") == 2
 
 

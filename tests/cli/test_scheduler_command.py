@@ -15,6 +15,7 @@ from command import Shell
 from perdure import App, every
 from perdure.core.schedule import Schedule
 from schedule_kit import rewound, runs_of
+from waiting import MAX_WAIT_S
 
 pytestmark = pytest.mark.system
 SOON = 40
@@ -36,7 +37,7 @@ def started(shell: Shell) -> Iterator[list[subprocess.Popen[bytes]]]:
     yield processes
     for process in processes:
         process.kill()
-        process.wait(20)
+        process.wait(MAX_WAIT_S)
 
 
 async def _some_runs(shell: Shell, status: str) -> None:
@@ -55,7 +56,7 @@ async def test_a_scheduler_process_makes_occurrences_until_it_is_stopped(
     await _some_runs(shell, "queued")
     process.send_signal(signal.SIGTERM)
 
-    assert await asyncio.to_thread(process.wait, 20) == 0
+    assert await asyncio.to_thread(process.wait, MAX_WAIT_S) == 0
     said = [line["message"] for line in shell.log_lines()]
     assert said == [
         "schedule elsewhere added, as code has it",

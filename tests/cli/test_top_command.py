@@ -22,6 +22,7 @@ from perdure.engine.overview import FailureView, Overview, QueueView, WorkerView
 from perdure.errors import RunFailed
 from perdure.storage.oversight import Ended
 from terminal import Terminal
+from waiting import MAX_WAIT_S
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 ADA = Actor(ActorType.OPERATOR, "ada")
@@ -48,7 +49,7 @@ async def app(shell: Shell) -> App:
         await wait.trigger()
         await double.run(1)
         with pytest.raises(RunFailed):
-            await (await fragile.trigger()).result(20)
+            await (await fragile.trigger()).result(MAX_WAIT_S)
     return made
 
 
@@ -63,7 +64,7 @@ def queue(name: str, **fields: Any) -> QueueView:
 def worker(name: str, **fields: Any) -> WorkerView:
     known = {
         **{"host": "here", "process_id": 7, "state": "working", "running": 1, "concurrency": 4},
-        **{"queues": None, "seen_at": NOON},
+        **{"queues": None, "seen_at": NOON, "started_at": NOON},
     }
     return WorkerView(id=name, **{**known, **fields})
 
@@ -151,7 +152,7 @@ def test_without_rich_it_says_what_to_install(app: App, shell: Shell) -> None:
         env=shell.environ(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=MAX_WAIT_S,
     )
 
     assert done.returncode == 2

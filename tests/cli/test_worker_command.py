@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
+import socket
 import subprocess
+import urllib.request
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,9 @@ import pytest_asyncio
 
 from command import Shell
 from perdure import App, Task
+from perdure.core.run import ActorType
+from perdure.telemetry.prometheus import CONTENT_TYPE
+from waiting import MAX_WAIT_S
 
 pytestmark = pytest.mark.system
 
@@ -80,13 +86,13 @@ async def workers(shell: Shell) -> AsyncIterator[Workers]:
 
 
 async def eventually(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(MAX_WAIT_S):
         while not holds():  # noqa: ASYNC110  # another process has no event to wait for
             await asyncio.sleep(0.02)
 
 
 async def code_of(process: subprocess.Popen[bytes]) -> int:
-    return await asyncio.to_thread(process.wait, 20)
+    return await asyncio.to_thread(process.wait, MAX_WAIT_S)
 
 
 def is_alive(pid: int) -> bool:
@@ -101,7 +107,7 @@ async def test_a_worker_executes_runs_and_exits_with_0(client: Client, workers: 
     process = await workers.start()
     run = await client.double.trigger(21)
 
-    assert await run.result(timeout=10) == 42
+    assert await run.result(timeout=MAX_WAIT_S) == 42
     process.terminate()
     assert await code_of(process) == 0
     assert workers.pids("worker stopped") == [process.pid]
@@ -119,7 +125,7 @@ async def test_a_worker_serves_only_its_queues(client: Client, workers: Workers)
     await workers.start("--queues", "other, more")
     left, served = await client.double.trigger(1), await client.elsewhere.trigger()
 
-    assert await served.result(timeout=10) == "done"
+    assert await served.result(timeout=MAX_WAIT_S) == "done"
     assert (await left.get()).counters.claims == 0
 
 
@@ -142,11 +148,12 @@ async def test_several_processes_share_the_work_and_end_together(
     parent = await workers.start("--processes", "2", "--concurrency", "1", count=2)
     children = workers.pids("worker ready")
 
-    runs = [await client.wait.trigger(0.3) for _ in range(2)]
+    runs = [await client.wait.trigger(2) for _ in range(2)]
     owners = set()
     for run in runs:
-        assert await run.result(timeout=10) == "waited"
-        owners |= {e.actor.id for e in await client.app.runs.events(run.id) if e.actor.id}
+        assert await run.result(timeout=MAX_WAIT_S) == "waited"
+        events = await client.app.runs.events(run.id)
+        owners |= {event.actor.id for event in events if event.actor.type is ActorType.WORKER}
     parent.terminate()
 
     assert await code_of(parent) == 0
@@ -201,3 +208,38 @@ def test_what_no_restart_would_mend_is_not_restarted(shell: Shell) -> None:
 
 def test_queues_must_be_named(shell: Shell) -> None:
     assert shell.perdure("worker", "shop:app", "--queues", ",").code == 2
+
+
+def scrape(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=20) as response:
+        assert response.headers["content-type"] == CONTENT_TYPE
+        return str(response.read().decode())
+
+
+async def test_every_process_serves_its_own_metrics(workers: Workers) -> None:
+    parent = await workers.start("--processes", "2", "--metrics", "0", count=2)
+    lines = [it for it in workers.shell.log_lines() if it["message"].startswith("metrics at ")]
+    addresses = [line["address"] for line in lines]
+
+    pages = [await asyncio.to_thread(scrape, address) for address in addresses]
+
+    assert len(set(addresses)) == 2
+    for page in pages:
+        assert re.search(r"^perdure_worker_slots [1-9]", page, re.MULTILINE)
+        assert 'perdure_queue_due{queue="other"} 0\n' in page
+        assert 'perdure_last_tick_timestamp_seconds{service="maintenance"} ' in page
+    parent.terminate()
+    assert await code_of(parent) == 0
+
+
+def test_a_metrics_port_that_is_taken_ends_the_start(shell: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        answers = [
+            shell.perdure("worker", "shop:app", "--metrics", port),
+            shell.perdure("scheduler", "shop:app", "--metrics", port),
+        ]
+
+    for answer in answers:
+        assert answer.code == 2
+        assert f"cannot listen at 127.0.0.1:{port}" in answer.err

@@ -13,6 +13,7 @@ from bell import Bell
 from command import Shell
 from commands import command
 from perdure import App
+from waiting import MAX_WAIT_S
 
 pytestmark = pytest.mark.system
 
@@ -28,11 +29,11 @@ async def test_a_worker_of_the_catalogue_needs_no_app_and_its_death_ends_its_com
             pass
         process = shell.start("worker", "--targets", "http,shell", "--json")
         try:
-            assert await (await greet.trigger()).result(20) == "hello"
+            assert await (await greet.trigger()).result(MAX_WAIT_S) == "hello"
             await family.trigger()
             callers = [await bell.heard() for _ in range(3)]
             os.kill(process.pid, signal.SIGKILL)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(MAX_WAIT_S):
                 for caller in callers:
                     await caller.gone()
         finally:

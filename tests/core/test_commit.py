@@ -52,6 +52,17 @@ def test_a_new_run_starts_at_nothing_and_holds_nothing() -> None:
     )
 
 
+def test_the_records_of_a_commit_stand_after_the_stored_history() -> None:
+    event = succeeded()
+    commit = prepare_commit(a_run(Status.RUNNING), [event], "commit-1")
+
+    [record] = commit.records
+
+    assert (record.sequence, record.event) == (4, event)
+    assert (record.type, record.actor) == (event.type, event.actor)
+    assert record.occurred_at == event.occurred_at
+
+
 def test_a_step_of_the_holder_names_the_token() -> None:
     commit = prepare_commit(a_run(Status.RUNNING), [succeeded()], "commit-1")
 

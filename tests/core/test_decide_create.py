@@ -35,7 +35,7 @@ from perdure.core.decide.create import MAX_LINEAGE, MAX_META, MAX_TAGS
 from perdure.core.lifecycle import TERMINAL, Status
 from perdure.core.reducer import replay
 from perdure.core.run import Policy, Run, Source, SourceType
-from perdure.errors import InvalidInput, NotAllowed
+from perdure.errors import InvalidInput, NotAllowed, RunNotFound
 
 AGAIN = run_id(2)
 HOUR = timedelta(hours=1)
@@ -239,11 +239,12 @@ def rerun(run: Run, **more: Any) -> Run:
     return replay(decide_rerun(run, AGAIN, OPERATOR, after(9999), **more))
 
 
-def test_a_rerun_copies_everything_but_the_idempotency_key() -> None:
+def test_a_rerun_copies_everything_but_what_belongs_to_the_original_alone() -> None:
     run = ended(
         environment="prod",
         parent_id=run_id(11),
         root_id=run_id(12),
+        continuation_of=run_id(13),
         batch_id="b",
         lineage_depth=2,
         concurrency_key="c",
@@ -261,10 +262,11 @@ def test_a_rerun_copies_everything_but_the_idempotency_key() -> None:
 
     changed = {name for name in run.__struct_fields__ if getattr(run, name) != getattr(new, name)}
     assert changed == {
-        "id", "source", "idempotency_key", "created_by", "created_at", "status", "sequence",
+        "id", "source", "idempotency_key", "batch_id", "continuation_of", "lineage_depth",
+        "created_by", "created_at", "status", "sequence",
         "updated_at", "counters", "started_at", "finished_at", "failure", "streak",
     }  # fmt: skip
-    assert new.idempotency_key is None
+    assert (new.idempotency_key, new.batch_id, new.continuation_of) == (None, None, None)
     assert (new.id, new.created_by, new.created_at) == (AGAIN, OPERATOR, after(9999))
 
 
@@ -371,6 +373,13 @@ def test_a_continuation_is_one_deeper_and_keeps_the_root() -> None:
     run = replay(events)
     assert (run.continuation_of, run.lineage_depth, run.root_id) == (first.id, 1, run_id(7))
     assert (run.source.type, run.source.run_id) == (SourceType.CONTINUATION, first.id)
+
+
+def test_a_run_continues_none_of_another_environment() -> None:
+    first = create(environment="prod")
+
+    with pytest.raises(RunNotFound):
+        continuing(NewRun(task=TASK, environment="test"), first)
 
 
 def test_a_lineage_ends_somewhere() -> None:

@@ -18,6 +18,7 @@ from perdure.core.doctor import (
     MANY_CHECKPOINTS,
     MANY_DEAD,
     PRUNING_LATE,
+    VACUUM_LATE,
     WEBHOOK_LATE,
     Code,
     Facts,
@@ -30,7 +31,7 @@ from perdure.core.doctor import (
     unusable,
 )
 from perdure.core.webhook import WebhookState
-from perdure.errors import StorageUnavailable
+from perdure.errors import SchemaMismatch, StorageUnavailable
 
 SECOND = timedelta(seconds=1)
 DISABLED = WebhookState.DISABLED
@@ -55,6 +56,8 @@ HEALTHY = Facts(
 )
 KEPT_TOO_LONG = replace(HEALTHY, neglect=Neglect(0, None, T0 - MONTH - PRUNING_LATE - SECOND))
 
+DEAD = Table("t", 1, MANY_DEAD + 1, vacuumed_ago=VACUUM_LATE)
+LATE_VACUUM = replace(DEAD, vacuumed_ago=VACUUM_LATE + SECOND)
 LATE = Neglect(attention_at=T0 - timedelta(minutes=2))
 QUEUES = tuple(f"queue{n}" for n in range(7))
 
@@ -82,6 +85,28 @@ def test_nothing_is_found_where_all_is_well() -> None:
     assert examine(hooks(behind=WEBHOOK_LATE)) == []
     assert examine(Facts(now=T0, vitals=Vitals(database="SQLite 3.51.3", bytes=0))) == []
     assert examine(seen(log_bytes=10 * LONG_LOG, log_held_bytes=0)) == []
+    assert examine(tables(DEAD)) == []
+    assert examine(tables(replace(DEAD, dead=20 * MANY_DEAD, vacuumed_ago=None))) == []
+
+
+def test_dead_rows_that_a_transaction_keeps_name_it() -> None:
+    reader = Session("process 7", 61 * SECOND, keeps_rows=True)
+
+    [finding] = examine(seen(tables=(DEAD,), sessions=(Session("process 6", LONG_IDLE), reader)))
+
+    assert finding.code is Code.DEAD_ROWS
+    assert "while a transaction of process 7 is open: end it" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("table", "last"),
+    [(LATE_VACUUM, "0:10:01 ago"), (Table("t", 1, 20 * MANY_DEAD + 1), "never")],
+)
+def test_dead_rows_that_nothing_keeps_blame_no_transaction(table: Table, last: str) -> None:
+    [finding] = examine(seen(tables=(table,)))
+
+    assert finding.advice.startswith("No transaction prevents it")
+    assert f"it last ended {last}" in finding.advice
 
 
 @pytest.mark.parametrize(
@@ -92,7 +117,8 @@ def test_nothing_is_found_where_all_is_well() -> None:
         (seen(free_bytes=3 * 2**30, bytes=2**35), Code.LITTLE_SPACE, "3072 MiB are free"),
         (seen(is_vacuumed=False), Code.AUTOVACUUM_OFF, "off on this server"),
         (tables(Table("t", 1, 1, False)), Code.AUTOVACUUM_OFF, "off for t"),
-        (tables(Table("t", 1, MANY_DEAD + 1)), Code.DEAD_ROWS, "t has 50001 dead rows beside 1"),
+        (tables(LATE_VACUUM), Code.DEAD_ROWS, "t has 50001 dead rows beside 1"),
+        (tables(Table("t", 1, 20 * MANY_DEAD + 1)), Code.DEAD_ROWS, "t has 1000001 dead rows"),
         (seen(broken_indexes=("i", "j")), Code.BROKEN_INDEXES, "not used: i, j"),
         (seen(is_durable=False), Code.NOT_DURABLE, "synchronous_commit is off"),
         (KEPT_TOO_LONG, Code.PRUNING_LATE, "kept longer than"),
@@ -104,6 +130,8 @@ def test_nothing_is_found_where_all_is_well() -> None:
         (replace(HEALTHY, neglect=Neglect(3)), Code.UNREADABLE_RUNS, "3 runs were put aside"),
         (replace(HEALTHY, stuck=("queue:mail",)), Code.STUCK_GATES, "queue:mail"),
         (replace(HEALTHY, unserved=QUEUES), Code.UNSERVED_QUEUES, "queue4 and 2 more"),
+        (replace(HEALTHY, not_importable=("a on b (c)",)), Code.NOT_IMPORTABLE, "a on b (c)"),
+        (replace(HEALTHY, blocked_loops=("a at b",)), Code.BLOCKED_LOOPS, "worker: a at b"),
         (hooks(state=DISABLED, why="gone"), Code.WEBHOOKS_DISABLED, "billing is disabled: gone"),
         (hooks(state=QUARANTINED, why="no JSON"), Code.WEBHOOKS_QUARANTINED, "skipped: no JSON"),
         (hooks(behind=301 * SECOND), Code.WEBHOOKS_BEHIND, "billing (0:05:01)"),
@@ -154,6 +182,13 @@ def test_a_database_that_cannot_be_used_is_a_problem() -> None:
 
     assert finding.is_problem
     assert finding.sentence == "PostgreSQL: no answer."
+
+
+@pytest.mark.parametrize(("found", "advice"), [(9, "Upgrade Perdure"), (1, "`perdure migrate`")])
+def test_another_schema_is_mended_on_the_older_side(found: int, advice: str) -> None:
+    finding = unusable(SchemaMismatch(found, 5), Code.SCHEMA)
+
+    assert advice in finding.advice
 
 
 def test_every_finding_is_in_the_manual() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from builders import (
     OPERATOR,
@@ -110,6 +111,16 @@ def test_a_run_that_ends_in_its_first_commit_takes_and_frees() -> None:
 
     assert effects.keys_taken == (ONCE, ALONE, NIGHTLY)
     assert [item.key for item in effects.keys_freed] == [ONCE, ALONE]
+
+
+def test_a_dead_letter_shows_the_payload_if_it_was_read() -> None:
+    run = then(a_run(Status.RUNNING), dead_lettered(at=after(5), reason="poison"))
+    letter = consequences(run, [dead_lettered(at=after(5), reason="poison")]).dead_letter
+    assert letter is not None
+
+    read = replace(letter, payload_json=run.payload_json)
+
+    assert (letter.payload, read.payload) == (None, run.payload)
 
 
 def test_a_dead_lettered_run_opens_a_dead_letter() -> None:

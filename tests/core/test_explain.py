@@ -18,6 +18,7 @@ from builders import (
     T0,
     TASK,
     WORKER_ID,
+    a_failure,
     a_policy,
     a_run,
     after,
@@ -273,6 +274,13 @@ CASES: list[tuple[str, Facts, dict[Code, str]]] = [
         facts_of([*history(Status.RUNNING), released(resume_at=after(99))]),
         {Code.RELEASED: "Its handler gave it back until 2026-03-01 12:01:39 UTC."},
     ),
+    (
+        "not served",
+        facts_of(
+            [*history(Status.RUNNING), released(resume_at=after(99), failure=a_failure("no x"))]
+        ),
+        {Code.NOT_SERVED: "other workers may take it at 2026-03-01 12:01:39 UTC: ValueError: no x"},
+    ),
     ("waiting", in_status(Status.WAITING), {Code.WAITING: "It waits for signal 'paid'."}),
     (
         "waiting until",
@@ -398,6 +406,37 @@ CASES: list[tuple[str, Facts, dict[Code, str]]] = [
         "nobody who serves it",
         queued(workers=(a_worker(queues=("reports",)),)),
         {Code.NO_WORKER_FOR_QUEUE: "No live worker that knows task send_email serves queue"},
+    ),
+    (
+        "has a retry",
+        in_status(Status.FAILED, successor="run_2"),
+        {Code.FAILED: "run_2 is its retry or rerun."},
+    ),
+    (
+        "only older versions",
+        queued(
+            of={"task_version": 3},
+            workers=(a_worker(versions={"send_email": 2}), a_worker("2")),
+        ),
+        {
+            Code.NO_WORKER_FOR_VERSION: "It waits for a worker with version 3 or newer of task "
+            "send_email; live workers know versions 0, 2 of it."
+        },
+    ),
+    (
+        "one older version",
+        queued(of={"task_version": 3}, workers=(a_worker(versions={"send_email": 2}),)),
+        {Code.NO_WORKER_FOR_VERSION: "live workers know version 2 of it."},
+    ),
+    (
+        "no version at all",
+        queued(of={"task_version": 1}, workers=(a_worker(),)),
+        {Code.NO_WORKER_FOR_VERSION: "live workers know no version of it."},
+    ),
+    (
+        "its handler cannot be imported",
+        queued(workers=(a_worker(not_importable={"send_email": "No module named 'mail'."}),)),
+        {Code.NOT_IMPORTABLE: "can import its handler: No module named 'mail'."},
     ),
     (
         "all are stopping",

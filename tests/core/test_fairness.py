@@ -8,7 +8,7 @@ NOTHING = Walk(())
 
 
 def lane(key: str | None, *, due: bool = True, priority: int = 0) -> Lane:
-    return Lane(key, "task", priority, due)
+    return Lane(key, "task", 0, priority, due)
 
 
 def walk(keys: str, *, cut: bool = False) -> Walk:

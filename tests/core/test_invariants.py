@@ -130,7 +130,7 @@ def test_attempts_that_do_not_fit_the_counters_are_reported() -> None:
 def test_an_attempt_left_open_by_a_free_run_is_reported() -> None:
     run = replace(a_run(Status.RUNNING), status=Status.QUEUED, lease=None)
 
-    assert "an attempt was never completed" in check_history(run, history(Status.RUNNING))
+    assert "an attempt has not ended" in check_history(run, history(Status.RUNNING))
 
 
 RUNNING = a_run(Status.RUNNING)

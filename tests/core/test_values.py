@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -212,3 +213,36 @@ def test_a_label_may_have_another_limit() -> None:
     assert check_label("x" * 512, "occurrence_key", limit=512)
     with pytest.raises(InvalidValue, match="1 to 512"):
         check_label("x" * 513, "occurrence_key", limit=512)
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (b'"\\u0041\\u0042\\u0043"', b'"ABC"'),
+        (b"[ 1 ,\n\t 2 ]", b"[1,2]"),
+        (b'"\\/\\/\\/"', b'"///"'),
+        (b'"\\ud83d\\ude00"', '"\U0001f600"'.encode()),
+    ],
+)
+def test_the_limit_of_a_text_counts_the_bytes_of_its_value(text: bytes, kept: bytes) -> None:
+    assert len(text) > len(kept)
+    assert check_text(text, limit=len(text)) == msgspec.Raw(text)
+    assert check_text(text, limit=len(kept)) == msgspec.Raw(kept)
+    with pytest.raises(PayloadTooLarge) as caught:
+        check_text(text, limit=len(kept) - 1)
+    assert caught.value.size <= len(kept)
+
+
+def test_a_long_text_of_white_space_within_a_string_is_too_large() -> None:
+    with pytest.raises(PayloadTooLarge) as caught:
+        check_text(b'"' + b" " * 100 + b'"', limit=50)
+
+    assert caught.value.size == 102
+
+
+@given(json_values)
+def test_escapes_and_white_space_never_make_a_value_too_large(value: Any) -> None:
+    compact = encode_value(value)
+    padded = json.dumps(value, indent=4, ensure_ascii=True).encode()
+
+    assert decode_value(check_text(padded, limit=len(bytes(compact)))) == value

@@ -4,7 +4,6 @@ in a directory of their own. Top-level `await` is allowed, as in `python -m asyn
 import ast
 import asyncio
 import inspect
-import re
 import subprocess
 import sys
 import types
@@ -13,19 +12,8 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def pages() -> list[Path]:
-    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    return [page for page in found if page.exists() and blocks(page)]
-
-
-def blocks(page: Path) -> list[tuple[int, str]]:
-    """Each block's first line number in the page, and its code."""
-    text = page.read_text(encoding="utf-8")
-    return [(text.count("\n", 0, m.start(1)), m.group(1)) for m in BLOCK.finditer(text)]
+from doc_pages import ROOT, blocks, pages
+from waiting import MAX_WAIT_S
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -48,7 +36,7 @@ def test_what_a_newcomer_copies_runs_as_a_script(page: str, tmp_path: Path) -> N
     code = "\n".join(code for _, code in blocks(ROOT / page))
     script.write_text(code, encoding="utf-8")
 
-    subprocess.run([sys.executable, script], cwd=tmp_path, check=True, timeout=60)
+    subprocess.run([sys.executable, script], cwd=tmp_path, check=True, timeout=MAX_WAIT_S)
 
 
 def _execute(

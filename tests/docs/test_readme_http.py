@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from waiting import MAX_WAIT_S
 from web_kit import serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +34,7 @@ def test_what_the_readme_shows_is_what_happens(tmp_path: Path) -> None:
     first, *steps = walk()
     hello = README.split("```python\n")[1].split("```")[0]
     (tmp_path / "hello.py").write_text(hello)
-    subprocess.run([sys.executable, "hello.py"], cwd=tmp_path, check=True, timeout=60)
+    subprocess.run([sys.executable, "hello.py"], cwd=tmp_path, check=True, timeout=MAX_WAIT_S)
 
     with serving(f"sqlite:///{tmp_path / 'runs.db'}", tmp_path) as server:
         answers = _carried_out([command for command, _ in steps], server.address, tmp_path)
@@ -55,7 +56,7 @@ def _carried_out(commands: list[str], address: str, directory: Path) -> list[str
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=MAX_WAIT_S,
     )
     assert done.returncode == 0, done.stderr
     return [answer.strip() for answer in done.stdout.split(MARK)[1:]]

@@ -13,6 +13,7 @@ from perdure.engine.catalogue import find_task, known_tasks, trigger_known
 from perdure.engine.options import TriggerOptions
 from perdure.errors import InvalidInput, InvalidPayload, InvalidTask, TaskNotFound
 from perdure.testing import Kit
+from waiting import MAX_WAIT_S
 
 
 def before(url: str) -> App:
@@ -52,7 +53,7 @@ async def test_a_run_under_the_old_name_is_executed_by_the_renamed_task(
         return salute(name)
 
     app.task(name="salute", aliases=("greet",))(salute if executor == "thread" else salute_soon)
-    async with asyncio.timeout(20), app.run_all():
+    async with asyncio.timeout(MAX_WAIT_S), app.run_all():
         assert await app.runs.handle(run.id).result() == "good morning, ada"
         assert (await app.runs.get(run.id)).task == "greet"
 

@@ -20,6 +20,7 @@ from perdure.core.limits import Gate, LimitScope
 from perdure.engine.defaults import Defaults
 from situations import a_worker
 from storage_kit import claim_one, new_run, set_limit, stored, success
+from waiting import MAX_WAIT_S
 
 QUICK = Defaults(maintenance_tick=timedelta(milliseconds=10), lease_ttl=timedelta(seconds=1))
 
@@ -34,7 +35,7 @@ async def found(app: App, code: Code) -> list[Finding]:
 
 
 async def registered(app: App, worker_id: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(MAX_WAIT_S):
         while worker_id not in {worker.id for worker in await app.workers.list()}:
             pass
 
@@ -186,19 +187,28 @@ async def test_a_database_that_confirms_too_early_is_a_problem(postgres_storage_
     assert await problems(App(postgres_storage_url)) == {Code.NOT_DURABLE}
 
 
-async def test_dead_rows_are_counted(
+async def test_dead_rows_are_a_problem_only_while_a_transaction_keeps_them(
     postgres_storage_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perdure.core.doctor.MANY_DEAD", 1)
+    monkeypatch.setattr("perdure.core.doctor.LONG_IDLE", timedelta(0))
     app = App(postgres_storage_url)
     async with app:
         await stored(app.storage, *(new_run() for _ in range(20)))
     statements = ["UPDATE perdure_runs SET priority = 1"] * 3
     raw.execute(postgres_storage_url, *statements, "SELECT pg_stat_force_next_flush()")
 
-    async with asyncio.timeout(20):
-        while Code.DEAD_ROWS not in await problems(app):
+    async with (
+        transaction(postgres_storage_url, "SELECT txid_current()"),
+        asyncio.timeout(MAX_WAIT_S),
+    ):
+        while not (dead := await found(app, Code.DEAD_ROWS)):
             raw.execute(postgres_storage_url, statements[0])
+    released = await found(app, Code.DEAD_ROWS)
+
+    assert "while a transaction of process" in dead[0].advice
+    assert "(sleepy) is open" in dead[0].advice
+    assert released == []
 
 
 # SQLite

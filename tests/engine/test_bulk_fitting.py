@@ -19,8 +19,10 @@ from perdure.core.decide.fact import Events
 from perdure.core.lifecycle import Status
 from perdure.core.run import Actor, ActorType, Run
 from perdure.engine import bulk
-from perdure.engine.bulk import ABOUT, Action, Order, carrier, count_fitting, place_order
+from perdure.engine.bulk import carrier, count_fitting, place_order
+from perdure.engine.bulk_order import ABOUT, Action, Order
 from perdure.errors import NotAllowed
+from waiting import MAX_WAIT_S
 
 ADA = Actor(ActorType.OPERATOR, "ada")
 NEW = "run_01890000000070008000000000000000"
@@ -57,6 +59,6 @@ async def test_old_orders_do_not_hide_that_there_are_too_many(
         for _ in range(5):
             await nothing.trigger()
         order = Order(action=Action.CANCEL, words={}, before=app.time(), by=ADA)
-        await (await place_order(carrying, order)).result(20)
+        await (await place_order(carrying, order)).result(MAX_WAIT_S)
 
         assert await count_fitting(app, Action.RERUN, {}) == 3

@@ -27,6 +27,7 @@ from perdure.errors import (
     SchemaMismatch,
     StorageUnavailable,
 )
+from waiting import MAX_WAIT_S
 
 
 async def test_a_triggered_run_is_durable_and_typed(app: App) -> None:
@@ -38,7 +39,7 @@ async def test_a_triggered_run_is_durable_and_typed(app: App) -> None:
         run = await add.trigger(40)
 
         assert run.created
-        assert await run.result(10) == 42
+        assert await run.result(MAX_WAIT_S) == 42
     async with app:
         assert (await app.runs.get(run.id)).status is Status.SUCCEEDED
 
@@ -262,7 +263,7 @@ async def test_a_run_triggered_by_a_handler_knows_its_parent(app: App) -> None:
 
     async with app.run_all():
         asked = await parent.trigger()
-        child_id = await asked.result(10)
+        child_id = await asked.result(MAX_WAIT_S)
         made = await app.runs.get(child_id)
 
     assert (made.parent_id, made.root_id) == (asked.id, asked.id)
@@ -281,7 +282,7 @@ async def test_what_one_trigger_decides_for_the_next_is_only_what_they_share(app
 
     async with app.run_all():
         made += [await child.trigger(1), await child.options(priority=5).trigger(2)]
-        await (await parent.trigger()).result(10)
+        await (await parent.trigger()).result(MAX_WAIT_S)
         made.append(await child.trigger(4))
         runs = [await app.runs.get(run) for run in made]
 
@@ -306,7 +307,7 @@ async def test_a_failed_run_raises_when_awaited(app: App) -> None:
 
     async with app.run_all():
         with pytest.raises(RunFailed, match="no luck"):
-            await (await fail.trigger()).result(10)
+            await (await fail.trigger()).result(MAX_WAIT_S)
 
 
 async def test_cancelled_and_expired_runs_raise_when_awaited(app: App) -> None:
@@ -319,9 +320,9 @@ async def test_cancelled_and_expired_runs_raise_when_awaited(app: App) -> None:
         expired = await nothing.options(ttl=0.05).trigger()
 
         with pytest.raises(RunCancelled, match="enough"):
-            await cancelled.result(10)
+            await cancelled.result(MAX_WAIT_S)
         with pytest.raises(RunExpired):
-            await expired.result(10)
+            await expired.result(MAX_WAIT_S)
 
 
 async def test_waiting_has_an_end_but_the_run_goes_on(opened: App) -> None:
@@ -346,7 +347,7 @@ async def test_ordinary_code_can_trigger_and_wait_too(app: App) -> None:
         return word.upper()
 
     def ordinary() -> str:
-        return shout.trigger_sync("hey").result_sync(10)
+        return shout.trigger_sync("hey").result_sync(MAX_WAIT_S)
 
     async with app.run_all():
         assert await asyncio.to_thread(ordinary) == "HEY"
@@ -418,9 +419,9 @@ async def test_a_handler_can_have_its_run_continued_by_another(app: App) -> None
 
     async with app.run_all():
         first = await page.trigger(1)
-        second = await first.result(10)
+        second = await first.result(MAX_WAIT_S)
         assert second is not None
-        third = await app.runs.get(await app.runs.handle(second).result(10))
+        third = await app.runs.get(await app.runs.handle(second).result(MAX_WAIT_S))
 
     assert (third.continuation_of, third.lineage_depth, third.root_id) == (second, 2, first.id)
 

@@ -16,6 +16,7 @@ from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.worker_host import WorkerHost
 from perdure.engine.worker_record import Registration
 from perdure.errors import InvalidInput, WorkerNotFound
+from waiting import MAX_WAIT_S
 
 PATIENT = replace(QUICK, lease_ttl=timedelta(minutes=3), poll=timedelta(minutes=1))
 """What happens within seconds has been hinted at."""
@@ -33,7 +34,7 @@ async def entry_of(app: App, worker_id: str) -> WorkerEntry:
 
 
 async def stopped(app: App, worker_id: str) -> WorkerEntry:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(MAX_WAIT_S):
         while not (entry := await entry_of(app, worker_id)).stopped:  # noqa: ASYNC110  # no hint
             await asyncio.sleep(0.01)
     return entry
@@ -71,7 +72,7 @@ async def test_a_drained_worker_ends_its_runs_and_begins_no_other(app: App) -> N
         go_on.set()
         after = await stopped(app, worker.id)
 
-        assert await first.result(10) == "done"
+        assert await first.result(MAX_WAIT_S) == "done"
         assert (await second.get()).status is Status.QUEUED
 
     assert (told.stopping, told.stopped) == (True, False)
@@ -88,7 +89,7 @@ async def test_a_worker_hears_of_it_at_once(storage_url: str) -> None:
     async def nothing() -> None: ...
 
     async with app, app.worker(concurrency=1) as worker, operator:
-        await (await nothing.trigger()).result(10)  # hints are carried by now
+        await (await nothing.trigger()).result(MAX_WAIT_S)  # hints are carried by now
         await registered(operator, worker.id)
         await operator.workers.drain(worker.id)
         await stopped(operator, worker.id)
@@ -109,13 +110,13 @@ async def test_a_wish_is_kept_while_the_worker_speaks(opened: App) -> None:
     unasked = await line.beat(concurrency=1, running=0, queues=None, stopping=False)
 
     await opened.workers.drain("worker_1", "upgrade")
-    wishes = [await line.beat(concurrency=1, running=n, queues=None, stopping=True) for n in (2, 1)]
+    wishes = [await line.beat(concurrency=n, running=0, queues=None, stopping=True) for n in (3, 2)]
 
     told = await entry_of(opened, "worker_1")
     assert unasked is None
     assert wishes == [told.drain, told.drain]
     assert told.drain is not None
-    assert told.running == 1
+    assert told.concurrency == 2
 
 
 async def test_a_worker_on_the_callers_loop_is_drained_too(app: App) -> None:
@@ -160,6 +161,6 @@ async def test_a_bad_wish_is_refused(opened: App) -> None:
 
 
 async def registered(app: App, worker_id: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(MAX_WAIT_S):
         while worker_id not in {it.id for it in await app.workers.list()}:  # noqa: ASYNC110  # as above
             await asyncio.sleep(0.01)

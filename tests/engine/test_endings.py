@@ -12,6 +12,7 @@ from perdure.core.failure import FailureKind
 from perdure.core.lifecycle import Status
 from perdure.engine.outcome import Raised, ending_of
 from perdure.errors import InvalidInput, OutsideRun, RunFailed
+from waiting import MAX_WAIT_S
 
 ODD: Any = None
 ONE: Any = 1
@@ -65,7 +66,7 @@ async def test_whatever_is_raised_ends_the_run_readably(
     async with app.run_all():
         run = await fails.trigger()
         with pytest.raises(RunFailed) as failed:
-            await run.result(10)
+            await run.result(MAX_WAIT_S)
         stored = await run.get()
 
     assert stored.status is Status.FAILED
@@ -99,7 +100,7 @@ async def test_a_release_that_makes_no_sense_is_a_failure(app: App, name: str) -
 
     async with app.run_all():
         with pytest.raises(RunFailed, match=r"InvalidInput|InvalidValue"):
-            await (await gives_back.trigger()).result(10)
+            await (await gives_back.trigger()).result(MAX_WAIT_S)
 
 
 async def test_a_failure_says_what_it_was_and_where_in_the_handler(app: App) -> None:
@@ -111,7 +112,7 @@ async def test_a_failure_says_what_it_was_and_where_in_the_handler(app: App) -> 
         with pytest.raises(
             RunFailed, match="failed: ZeroDivisionError: division by zero"
         ) as failed:
-            await (await divide.trigger(0)).result(10)
+            await (await divide.trigger(0)).result(MAX_WAIT_S)
 
     trace = failed.value.failure.traceback
     assert "return 1 / by" in trace

@@ -28,10 +28,10 @@ from perdure.errors import (
     RunNotFound,
     SchemaMismatch,
 )
+from waiting import MAX_WAIT_S
 
-PATIENT = replace(QUICK, poll=timedelta(seconds=60), lease_ttl=timedelta(seconds=90))
-PROMPT = 1.0
-"""Far less than the poll of the worker below, so that only a hint can have woken it."""
+SLOW_POLL = replace(QUICK, poll=timedelta(minutes=30), lease_ttl=timedelta(minutes=50))
+"""A worker with these defaults finds a run before the test ends only if a hint wakes it."""
 
 
 class Shop:
@@ -97,12 +97,12 @@ async def test_committed_with_what_else_was_written(place: Place) -> None:
     assert handle.created
     assert await shop.exists(handle)
     async with shop.app.run_all():
-        assert await shop.app.runs.handle(handle.id).result(10) == 10
+        assert await shop.app.runs.handle(handle.id).result(MAX_WAIT_S) == 10
 
 
 async def test_committed_means_it_runs_at_once(place: Place) -> None:
     shop, caller = place
-    slow = App(shop.app.url, defaults=PATIENT)
+    slow = App(shop.app.url, defaults=SLOW_POLL)
     task = slow.task(ship)
     async with slow, slow.worker(concurrency=1):
         await slow.runs.list()
@@ -110,7 +110,7 @@ async def test_committed_means_it_runs_at_once(place: Place) -> None:
         handle = await caller.trigger(task, 4)
         await caller.commit()
 
-        async with asyncio.timeout(PROMPT * 10):
+        async with asyncio.timeout(MAX_WAIT_S):
             assert await handle.result() == 40
 
 
@@ -354,11 +354,11 @@ async def test_a_run_can_be_continued_in_a_transaction(storage_url: str) -> None
     opener = SQLITE["sqlite3"] if storage_url.startswith("sqlite") else POSTGRES["psycopg"]
     async with shop.app.run_all():
         first = await shop.ship.trigger(1)
-        await first.result(10)
+        await first.result(MAX_WAIT_S)
         async with opener(storage_url) as caller:
             await caller.begin()
             following = shop.ship.options(continuation_of=first.id)
             second = await caller.trigger(following, 2)
             await caller.commit()
-        assert await second.result(10) == 20
+        assert await second.result(MAX_WAIT_S) == 20
         assert (await second.get()).continuation_of == first.id

@@ -16,6 +16,7 @@ from perdure.core.failure import MAX_MESSAGE, Failure, FailureKind
 from perdure.engine.context import Released
 from perdure.engine.defaults import Defaults
 from perdure.errors import RunFailed
+from waiting import MAX_WAIT_S
 
 QUICK = Defaults(poll=timedelta(milliseconds=100), result_limit=10_000)
 ONCE = Retry(max_attempts=1)
@@ -34,7 +35,7 @@ async def app(sqlite_storage_url: str) -> AsyncIterator[App]:
 
 async def failure_of(run: RunHandle[Any]) -> Failure:
     with pytest.raises(RunFailed):
-        await run.result(20)
+        await run.result(MAX_WAIT_S)
     failure = (await run.get()).failure
     assert failure is not None
     return failure
@@ -50,7 +51,7 @@ async def fails(app: App, function: Callable[..., Any], **settings: Any) -> Fail
 
     async with app.worker(concurrency=1):
         failure = await failure_of(await task.trigger())
-        assert await (await fit.trigger()).result(20)
+        assert await (await fit.trigger()).result(MAX_WAIT_S)
     return failure
 
 
@@ -67,8 +68,8 @@ async def test_the_context_is_there_on_the_loop_and_in_threads(app: App) -> None
         return current() is ctx
 
     async with app.worker(concurrency=2):
-        assert await (await on_loop.trigger()).result(20)
-        assert await (await in_thread.trigger()).result(20)
+        assert await (await on_loop.trigger()).result(MAX_WAIT_S)
+        assert await (await in_thread.trigger()).result(MAX_WAIT_S)
     with pytest.raises(LookupError):
         current()
 
@@ -89,7 +90,7 @@ async def test_handlers_see_the_variables_of_where_the_worker_began_and_not_each
     who.set("the host")
     async with app.worker(concurrency=1):
         for task in (on_loop, on_loop, in_thread, in_thread):
-            assert await (await task.trigger()).result(20) == "the host"
+            assert await (await task.trigger()).result(MAX_WAIT_S) == "the host"
 
 
 async def test_the_event_that_ends_an_attempt_says_where_the_time_went(app: App) -> None:
@@ -100,7 +101,7 @@ async def test_the_event_that_ends_an_attempt_says_where_the_time_went(app: App)
 
     run = await twice.trigger()
     async with app.worker(concurrency=1):
-        await run.result(20)
+        await run.result(MAX_WAIT_S)
 
     attempts = await app.runs.attempts(run.id)
     for attempt in attempts:

@@ -13,6 +13,7 @@ import pytest
 from perdure import App
 from perdure.core.lifecycle import Status
 from perdure.errors import PerdureError, WouldBlockLoop
+from waiting import MAX_WAIT_S
 
 
 def threads() -> set[str]:
@@ -42,7 +43,7 @@ def test_what_a_call_gives_uses_the_same_thread_and_closing_ends_it(app: App) ->
     once = threads()
     app.sync.call(lambda twin: twin.runs.cancel(run.id))
     with pytest.raises(PerdureError, match="cancelled"):
-        run.result_sync(20)
+        run.result_sync(MAX_WAIT_S)
     twice = threads()
     app.sync.close()
 
@@ -57,7 +58,7 @@ async def test_a_run_asked_for_without_awaiting_can_be_awaited(app: App) -> None
 
     async with app.run_all():
         run = await asyncio.to_thread(double.trigger_sync, 21)
-        assert await run.result(20) == 42
+        assert await run.result(MAX_WAIT_S) == 42
     await asyncio.to_thread(app.sync.close)
 
 

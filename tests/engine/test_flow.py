@@ -17,7 +17,7 @@ from perdure.core.lifecycle import Status
 from perdure.core.limits import LimitScope
 from perdure.core.run import Actor, ActorType
 from perdure.core.settings import Limit, Source, pause
-from perdure.errors import InvalidInput, TaskNotFound
+from perdure.errors import InvalidInput, QueueNotFound, TaskNotFound
 from storage_kit import claim, new_run, stored
 
 GRACE = Actor(ActorType.OPERATOR, "grace")
@@ -156,13 +156,40 @@ async def test_an_operator_may_lift_a_limit(make_app: Make) -> None:
 
 async def test_queues_and_limits_are_listed(make_app: Make) -> None:
     async with make_app(queue={"concurrency": 9}) as app:
-        await app.queues.pause("elsewhere", "moving", by=GRACE)
+        await app.queues.pause("elsewhere", "moving", by=GRACE, create=True)
         queues, limits = await app.queues.list(), await app.limits.list()
 
     assert [queue.name for queue in queues] == ["elsewhere", "mail"]
     assert queues[0].paused is not None
     assert (queues[0].paused.by, queues[0].paused.reason) == (GRACE, "moving")
     assert [it.task for it in limits] == ["welcome"]
+
+
+async def test_a_queue_that_nothing_names_is_refused_and_not_left_behind(make_app: Make) -> None:
+    async with make_app() as app:
+        for refused in (
+            app.queues.pause("mial", "moving"),
+            app.queues.resume("mial"),
+            app.queues.set("mial", concurrency=1),
+            app.queues.reset("mial"),
+            app.queues.get("mial"),
+        ):
+            with pytest.raises(QueueNotFound, match=r"no queue 'mial'; did you mean mail\?"):
+                await refused
+
+        assert [queue.name for queue in await app.queues.list()] == ["mail"]
+
+
+async def test_a_queue_is_known_by_its_runs_or_created_on_purpose(make_app: Make) -> None:
+    async with make_app() as app:
+        await stored(app.storage, new_run(task="welcome", queue="adhoc"))
+
+        paused = await app.queues.pause("adhoc", "moving")
+        limited = await app.queues.set("planned", concurrency=2, create=True)
+        resumed = await app.queues.resume("planned")
+
+    assert paused.paused is not None
+    assert (limited.concurrency.value, resumed.concurrency.value) == (2, 2)
 
 
 async def test_operators_who_change_at_once_lose_nothing(make_app: Make) -> None:

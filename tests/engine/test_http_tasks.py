@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from builders import a_run
-from endpoints import PATIENCE, Endless, Endpoint, Silence, answering, echo, saying
+from endpoints import Endless, Endpoint, Silence, answering, echo, saying
 from perdure import App, Retry, RunHandle, Task
 from perdure.core.attempts import Attempt
 from perdure.core.failure import Failure, FailureKind
@@ -41,6 +41,7 @@ from perdure.engine.executors.surroundings import Surroundings
 from perdure.engine.executors.target import HttpTarget
 from perdure.engine.options import Executor
 from perdure.errors import InvalidInput, InvalidPayload, InvalidTask, RunCancelled, RunFailed
+from waiting import MAX_WAIT_S
 
 QUICK = Defaults(
     poll=timedelta(milliseconds=100), cancel_grace=timedelta(seconds=5), http_allow="loopback"
@@ -61,7 +62,7 @@ async def failure_of(app: App, task: Task[..., Any], **payload: Any) -> Failure:
     async with app.worker(concurrency=1):
         run = await task.trigger(**payload)
         with pytest.raises(RunFailed):
-            await run.result(PATIENCE)
+            await run.result(MAX_WAIT_S)
     failure = (await run.get()).failure
     assert failure is not None
     return failure
@@ -69,7 +70,7 @@ async def failure_of(app: App, task: Task[..., Any], **payload: Any) -> Failure:
 
 async def result_of(app: App, task: Task[..., Any], **payload: Any) -> Any:
     async with app.worker(concurrency=1):
-        return await (await task.trigger(**payload)).result(PATIENCE)
+        return await (await task.trigger(**payload)).result(MAX_WAIT_S)
 
 
 async def only_attempt(app: App, run_id: str) -> Attempt:
@@ -86,7 +87,7 @@ async def test_the_payload_is_posted_and_the_answer_is_the_result(storage_url: s
         invoice = app.http_task("invoice", url=f"{endpoint.url}?v=2", headers={"X-Team": "red"})
         async with app, app.worker(concurrency=1):
             run = await invoice.trigger(order=7, lines=[{"sku": "a"}])
-            assert await run.result(PATIENCE) == {"paid": True}
+            assert await run.result(MAX_WAIT_S) == {"paid": True}
 
     [asked] = endpoint.asked
     assert (asked.method, asked.path) == ("POST", "/hook?v=2")
@@ -133,7 +134,7 @@ async def test_signatures_are_those_of_standard_webhooks(
         hook = app.http_task("hook", url=endpoint.url, signing_secret=keys)
         async with app.worker(concurrency=1):
             run = await hook.trigger(text="Zürich \u2603")
-            await run.result(PATIENCE)
+            await run.result(MAX_WAIT_S)
 
     [asked] = endpoint.asked
     assert asked.headers["webhook-id"] == run.id
@@ -159,7 +160,7 @@ async def test_the_trace_goes_on_at_the_endpoint(sqlite_storage_url: str) -> Non
         hook = app.http_task("hook", url=endpoint.url)
         async with app.worker(concurrency=1):
             run = await hook.trigger()
-            await run.result(PATIENCE)
+            await run.result(MAX_WAIT_S)
         carrier = (await run.get()).trace_carrier
 
     [asked] = endpoint.asked
@@ -247,7 +248,7 @@ async def test_an_endpoint_that_asks_for_patience_gets_it(app: App) -> None:
         hook = app.http_task("hook", url=endpoint.url)
         async with app.worker(concurrency=1):
             run = await hook.trigger()
-            await asyncio.wait_for(endpoint.came.wait(), PATIENCE)
+            await asyncio.wait_for(endpoint.came.wait(), MAX_WAIT_S)
         after = await run.get()
 
     assert after.status is Status.RETRYING
@@ -289,7 +290,7 @@ async def test_the_attempt_shows_where_the_time_went_and_what_came_back(app: App
         hook = app.http_task("hook", url=endpoint.url)
         async with app.worker(concurrency=1):
             run = await hook.trigger()
-            await run.result(PATIENCE)
+            await run.result(MAX_WAIT_S)
 
     attempt = await only_attempt(app, run.id)
     assert attempt.execution_trace is not None
@@ -318,35 +319,42 @@ async def test_a_failed_attempt_shows_what_came_back_too(app: App) -> None:
         async with app.worker(concurrency=1):
             run = await hook.trigger()
             with pytest.raises(RunFailed, match="Http422"):
-                await run.result(PATIENCE)
+                await run.result(MAX_WAIT_S)
 
     attempt = await only_attempt(app, run.id)
     assert attempt.output is not None
     assert (attempt.output["status"], attempt.output["body"]) == (422, '{"field": "order"}')
 
 
-async def test_a_long_body_is_cut_and_says_so(app: App) -> None:
+async def test_a_body_longer_than_its_limit_is_a_failure_of_its_own_type(app: App) -> None:
     async with Endpoint(answering(200, ["x" * 1000])) as endpoint:
         hook = app.http_task("hook", url=endpoint.url, response_limit=100)
+        failure = await failure_of(app, hook)
+
+    assert (failure.type, failure.retryable) == ("ResponseTooLarge", False)
+    assert "longer than 100 bytes" in failure.message
+
+
+async def test_a_long_body_is_cut_and_marked_if_the_task_says_so(app: App) -> None:
+    async with Endpoint(answering(200, ["x" * 1000])) as endpoint:
+        hook = app.http_task("hook", url=endpoint.url, response_limit=100, truncate=True)
         async with app.worker(concurrency=1):
             run = await hook.trigger()
-            assert await run.result(PATIENCE) == '["' + "x" * 98
+            result = await run.result(MAX_WAIT_S)
 
     attempt = await only_attempt(app, run.id)
+    assert result == {"truncated": True, "text": '["' + "x" * 98}
     assert attempt.output is not None
     assert (attempt.output["bytes"], attempt.output["truncated"]) == (100, True)
 
 
-async def test_a_result_that_cannot_be_kept_is_left_out_of_a_success(app: App) -> None:
+async def test_a_body_that_is_too_long_as_json_is_a_failure_or_cut(app: App) -> None:
     async with Endpoint(answering(200, raw=b"\x01" * 250_000)) as endpoint:
-        hook = app.http_task("hook", url=endpoint.url)
-        async with app.worker(concurrency=1):
-            run = await hook.trigger()
-            assert await run.result(PATIENCE) is None
+        failure = await failure_of(app, app.http_task("hook", url=endpoint.url))
+        result = await result_of(app, app.http_task("cut", url=endpoint.url, truncate=True))
 
-    attempt = await only_attempt(app, run.id)
-    assert attempt.output is not None
-    assert "exceed the limit" in attempt.output["left_out"]
+    assert (failure.type, failure.retryable) == ("ResponseTooLarge", False)
+    assert result == {"truncated": True, "text": "\x01" * 131_072}
 
 
 # Endpoints that mean no good
@@ -361,7 +369,7 @@ async def test_a_compressed_body_is_not_unpacked(app: App) -> None:
             run = await hook.trigger()
             tracemalloc.start()
             try:
-                assert await run.result(PATIENCE) is None
+                assert await run.result(MAX_WAIT_S) is None
                 _, peak = tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()
@@ -378,8 +386,8 @@ async def test_a_compressed_body_is_not_unpacked(app: App) -> None:
 async def test_an_endless_body_is_read_to_its_limit_and_hung_up_on(app: App) -> None:
     endless = Endless(b"x" * 65536)
     async with Endpoint(endless) as endpoint:
-        hook = app.http_task("hook", url=endpoint.url, response_limit=10_000)
-        assert await result_of(app, hook) == "x" * 10_000
+        hook = app.http_task("hook", url=endpoint.url, response_limit=10_000, truncate=True)
+        assert await result_of(app, hook) == {"truncated": True, "text": "x" * 10_000}
         await endpoint.abandoned()
 
     assert endless.sent < 20_000_000
@@ -402,7 +410,7 @@ async def test_an_attempt_cut_short_shows_how_far_it_came(app: App) -> None:
         async with app.worker(concurrency=1):
             run = await hook.trigger()
             with pytest.raises(RunFailed):
-                await run.result(PATIENCE)
+                await run.result(MAX_WAIT_S)
 
     attempt = await only_attempt(app, run.id)
     assert attempt.execution_trace is not None
@@ -462,11 +470,11 @@ async def test_a_cancelled_run_hangs_up(app: App) -> None:
         hook = app.http_task("hook", url=endpoint.url)
         async with app.worker(concurrency=1):
             run = await hook.trigger()
-            await asyncio.wait_for(endpoint.came.wait(), PATIENCE)
+            await asyncio.wait_for(endpoint.came.wait(), MAX_WAIT_S)
             await app.runs.cancel(run.id)
             await endpoint.abandoned()
             with pytest.raises(RunCancelled):
-                await run.result(PATIENCE)
+                await run.result(MAX_WAIT_S)
 
 
 # Names and certificates
@@ -505,7 +513,7 @@ class Asking:
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         packet = await asyncio.to_thread(
-            DNSRecord.question(host).send, "127.0.0.1", self._port, timeout=PATIENCE
+            DNSRecord.question(host).send, "127.0.0.1", self._port, timeout=MAX_WAIT_S
         )
         return [str(answer.rdata) for answer in DNSRecord.parse(packet).rr]
 

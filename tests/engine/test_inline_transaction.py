@@ -11,6 +11,7 @@ from fix_app import QUICK
 from perdure import App, Context, Retry, RunHandle
 from perdure.errors import RunFailed, RunNotFound
 from perdure.storage import Storage
+from waiting import MAX_WAIT_S
 
 ONCE = Retry(max_attempts=1)
 AGAIN = Retry(max_attempts=3, initial=0.01)
@@ -49,11 +50,11 @@ async def test_effects_children_and_success_come_together(app: App) -> None:
     async with app, app.worker(same_loop=True):
         raw = raw_of(app.storage)
         raw.execute("CREATE TABLE effects (number INTEGER)")
-        assert await (await pay.trigger()).result(10) == 2
+        assert await (await pay.trigger()).result(MAX_WAIT_S) == 2
         assert raw.execute("SELECT number FROM effects").fetchall() == [(2,), (20,)]
         with pytest.raises(RunNotFound):
             await children[0].get()
-        await children[1].result(10)
+        await children[1].result(MAX_WAIT_S)
 
 
 @pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK", None])
@@ -71,5 +72,5 @@ async def test_committing_by_oneself_is_refused(app: App, statement: str | None)
         raw = raw_of(app.storage)
         raw.execute("CREATE TABLE effects (number INTEGER)")
         with pytest.raises(RunFailed, match=r"leave the transaction|not authorized"):
-            await (await early.trigger()).result(10)
+            await (await early.trigger()).result(MAX_WAIT_S)
         assert raw.execute("SELECT number FROM effects").fetchall() == []

@@ -23,6 +23,7 @@ from perdure.engine.context import AttemptStopped
 from perdure.engine.defaults import Defaults
 from perdure.engine.io_thread import IoThread
 from perdure.errors import RunCancelled, RunFailed
+from waiting import MAX_WAIT_S
 
 TTL = timedelta(milliseconds=300)
 QUICK = Defaults(
@@ -43,7 +44,7 @@ async def app(sqlite_storage_url: str) -> AsyncIterator[App]:
 
 async def failure_of(run: RunHandle[Any]) -> Failure:
     with pytest.raises(RunFailed):
-        await run.result(20)
+        await run.result(MAX_WAIT_S)
     failure = (await run.get()).failure
     assert failure is not None
     return failure
@@ -82,7 +83,7 @@ async def test_a_timeout_holds_although_the_handlers_loop_is_blocked(app: App, b
     @app.task(retry=ONCE)
     async def blocks() -> None:
         blocked.set()
-        go_on.wait(20)
+        go_on.wait(MAX_WAIT_S)
 
     @app.task(timeout=0.1, retry=ONCE)
     def late() -> None:
@@ -91,10 +92,10 @@ async def test_a_timeout_holds_although_the_handlers_loop_is_blocked(app: App, b
 
     def watch() -> Status:
         """From a thread, because this loop is blocked, too."""
-        assert blocked.wait(20)
+        assert blocked.wait(MAX_WAIT_S)
         run = late.trigger_sync()
         with pytest.raises(RunFailed):
-            run.result_sync(20)
+            run.result_sync(MAX_WAIT_S)
         go_on.set()
         return app.sync.call(lambda twin: twin.runs.get(run.id)).status
 
@@ -102,7 +103,7 @@ async def test_a_timeout_holds_although_the_handlers_loop_is_blocked(app: App, b
         watching = asyncio.create_task(asyncio.to_thread(watch))
         run = await blocks.trigger()
         assert await watching is Status.FAILED
-        await run.result(20)
+        await run.result(MAX_WAIT_S)
     await asyncio.to_thread(app.sync.close)
 
 
@@ -159,12 +160,12 @@ async def test_a_cancel_reaches_the_loop_at_once_and_a_thread_by_its_flag(
         await bell.word()
         await app.runs.cancel(run.id)
         with pytest.raises(RunCancelled):
-            await run.result(20)
+            await run.result(MAX_WAIT_S)
         stops = await in_thread.trigger()
         await bell.word()
         await app.runs.cancel(stops.id)
 
-        assert await stops.result(20) == "stopped by itself"  # what it returned stands
+        assert await stops.result(MAX_WAIT_S) == "stopped by itself"  # what it returned stands
 
 
 async def test_a_thread_that_looks_at_no_flag_is_interrupted(app: App, bell: Bell) -> None:
@@ -179,7 +180,7 @@ async def test_a_thread_that_looks_at_no_flag_is_interrupted(app: App, bell: Bel
         await bell.word()
         await app.runs.cancel(run.id)
         with pytest.raises(RunCancelled):
-            await run.result(20)
+            await run.result(MAX_WAIT_S)
 
 
 async def test_rungs_are_lines_in_the_runs_log(
@@ -222,10 +223,10 @@ async def test_a_stuck_thread_keeps_its_lease_until_it_is_given_up_and_its_slot_
         failure = await failure_of(run)
         waiting = await next_one.trigger()
         for _ in range(10):  # while another worker does, ours does not
-            await (await other_one.trigger()).result(20)
+            await (await other_one.trigger()).result(MAX_WAIT_S)
         assert (await app.runs.get(waiting.id)).status is Status.QUEUED
         caller.let_go()
-        assert await waiting.result(20) == "at last"
+        assert await waiting.result(MAX_WAIT_S) == "at last"
 
     assert failure.kind is FailureKind.TIMEOUT
     record = await app.runs.get(run.id)
@@ -249,7 +250,7 @@ async def test_a_cancelled_run_whose_thread_is_stuck_is_cancelled_in_the_end(
         await bell.heard()
         await app.runs.cancel(run.id)
         with pytest.raises(RunCancelled):
-            await run.result(20)
+            await run.result(MAX_WAIT_S)
 
 
 async def test_a_handler_that_swallows_every_cancellation_is_ended_all_the_same(
@@ -273,7 +274,7 @@ async def test_a_handler_that_swallows_every_cancellation_is_ended_all_the_same(
     async with app.worker(concurrency=1):
         failure = await failure_of(await swallows.trigger())
         assert await bell.word() == "ended"
-        assert await (await next_one.trigger()).result(20) == "at last"
+        assert await (await next_one.trigger()).result(MAX_WAIT_S) == "at last"
 
     assert failure.kind is FailureKind.TIMEOUT
 
@@ -307,7 +308,7 @@ async def test_a_handler_that_blocks_for_five_leases_keeps_its_own(
     task: Task[..., Any] = block_loop if blocks == "the loop" else app.task(block)
     async with maintained_elsewhere(app), app.worker(concurrency=2):
         run = await task.trigger()
-        assert tuple(await run.result(20)) == (1, 1)
+        assert tuple(await run.result(MAX_WAIT_S)) == (1, 1)
         types = [str(recorded.type) for recorded in await app.runs.events(run.id)]
 
     assert types == ["run.created", "run.lease_claimed", "run.started", "run.succeeded"]

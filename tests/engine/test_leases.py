@@ -21,6 +21,7 @@ from perdure.errors import LeaseLost, RunCancelled
 from perdure.storage.protocol import Renewal, Renewed
 from storage_kit import claim_one, failure, new_run, stored, token_of
 from virtual_time import play
+from waiting import MAX_WAIT_S
 
 AT_ONCE = a_policy(max_attempts=5, backoff=Backoff(initial=timedelta(0)))
 
@@ -30,7 +31,9 @@ class Told:
 
     def __init__(self, app: App) -> None:
         self.lost: list[str] = []
-        self.leases = Leases(app, app.backend, self.lost.append, lambda token: None)
+        self.leases = Leases(
+            app, app.backend, self.lost.append, lambda token: None, lambda token: False
+        )
 
 
 @pytest_asyncio.fixture
@@ -97,7 +100,7 @@ async def test_heartbeats_are_recorded_where_the_policy_asks_for_it(app: App) ->
 
     async with app.run_all():
         run = await long.trigger()
-        assert await run.result(10) == "done"
+        assert await run.result(MAX_WAIT_S) == "done"
         types = [event.type for event in await app.runs.events(run.id)]
 
     assert types[:3] == ["run.created", "run.lease_claimed", "run.started"]
@@ -116,7 +119,7 @@ def test_a_short_lease_claimed_while_the_others_have_long_to_go_is_renewed_in_ti
 
         async with app, app.maintenance(), app.worker(concurrency=1, same_loop=True):
             await asyncio.sleep(10.5)  # the next renewal is almost ten seconds away
-            await (await slow.trigger()).result(60)
+            await (await slow.trigger()).result(MAX_WAIT_S)
 
     play(story, lease_ttl=timedelta(seconds=30))
 
@@ -146,7 +149,7 @@ def test_leases_are_renewed_together_and_no_more_often_than_the_shortest_needs()
                     runs.append(await slow.trigger())
                     await asyncio.sleep(0.9)
                 for run in runs:
-                    await run.result(60)
+                    await run.result(MAX_WAIT_S)
 
     play(story, lease_ttl=timedelta(seconds=30))
 
@@ -191,9 +194,9 @@ def test_logging_that_raises_costs_nobody_a_lease_and_no_cancellation() -> None:
             await asyncio.gather(*(app.runs.cancel(run.id) for run in runs))
             for run in runs:
                 with pytest.raises(RunCancelled):
-                    await run.result(20)
+                    await run.result(MAX_WAIT_S)
             assert app.clock.elapsed() - began < 0.1
-            assert await other.result(60) == "done"
+            assert await other.result(MAX_WAIT_S) == "done"
 
     play(story, lease_ttl=timedelta(seconds=3))
 
@@ -228,6 +231,6 @@ async def test_one_answer_that_nobody_had_thought_of_does_not_end_the_renewals(
     leases = Told(opened).leases
     leases.hold([run])
     leases.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(MAX_WAIT_S):
         await renewed.wait()
     await leases.stop()

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from perdure import App, Retry
+from waiting import MAX_WAIT_S
 
 MANY = 5
-PATIENCE = 10
 seen: ContextVar[str] = ContextVar("seen", default="nothing")
 
 Handler = Callable[[int], Awaitable[Any]]
@@ -29,7 +29,7 @@ async def results_of(app: App, handler: Handler) -> Sequence[Any]:
     async with app:
         runs = await task.trigger_many([{"n": n} for n in range(MANY)])
         async with app.worker(concurrency=2 * MANY):
-            return [await run.result(PATIENCE) for run in runs if not isinstance(run, Exception)]
+            return [await run.result(MAX_WAIT_S) for run in runs if not isinstance(run, Exception)]
 
 
 async def test_those_that_never_wait_have_one_task(app: App) -> None:

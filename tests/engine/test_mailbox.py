@@ -7,6 +7,7 @@ import threading
 
 from perdure.engine.io_thread import IoThread
 from perdure.engine.mailbox import Mailbox
+from waiting import MAX_WAIT_S
 
 
 async def test_what_a_thread_posts_does_not_wait_for_a_loop_that_has_posted_and_is_busy() -> None:
@@ -16,7 +17,7 @@ async def test_what_a_thread_posts_does_not_wait_for_a_loop_that_has_posted_and_
 
     mail.post(lambda: None)  # its wake-up is sent once this turn is over
     threading.Thread(target=mail.post, args=[delivered.set]).start()
-    arrived = delivered.wait(20)  # and this turn is a long one
+    arrived = delivered.wait(MAX_WAIT_S)  # and this turn is a long one
 
     await there.close()
     assert arrived
@@ -38,7 +39,7 @@ async def test_the_calls_of_one_turn_come_together_and_in_order() -> None:
     for number in range(100):
         mail.post(seen.append, number)
     mail.post(done.set)
-    await asyncio.to_thread(done.wait, 20)
+    await asyncio.to_thread(done.wait, MAX_WAIT_S)
     await there.close()
 
     assert seen == list(range(100))
@@ -56,5 +57,5 @@ async def test_one_call_that_raises_does_not_keep_the_others() -> None:
     mail.post(fail)
     mail.post(done.set)
 
-    assert await asyncio.to_thread(done.wait, 20)
+    assert await asyncio.to_thread(done.wait, MAX_WAIT_S)
     await there.close()

@@ -24,6 +24,7 @@ from perdure.errors import StorageUnavailable
 from raw import end_sessions, execute, set_read_only
 from storage_kit import claim, claim_one, new_run, set_limit, stored, success, wait_until
 from virtual_time import play
+from waiting import MAX_WAIT_S
 
 SHORT = timedelta(milliseconds=50)
 
@@ -55,7 +56,7 @@ async def test_a_node_that_has_just_started_takes_no_lease(opened: App) -> None:
 
     await maintenance.run_once()
     at_first = (await opened.storage.get([run.id]))[run.id].status
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(MAX_WAIT_S):
         while (later := (await opened.storage.get([run.id]))[run.id].status) is Status.RUNNING:
             await maintenance.run_once()
 

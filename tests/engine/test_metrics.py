@@ -13,15 +13,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bell import Bell, wait_at
 from fix_app import QUICK
-from perdure import App, Context, Retry
-from perdure.core.run import Policy
+from perdure import App, Context, Retry, every
+from perdure.core.run import OnExhausted, Policy
 from perdure.engine.leases import Leases
 from perdure.errors import RunFailed, StorageUnavailable
 from perdure.storage.protocol import Storage
 from perdure.telemetry import metrics
 from perdure.telemetry.metrics import METRICS
 from perdure.telemetry.opentelemetry import name_of
-from storage_kit import claim_one, new_run, stored, token_of, wait_until
+from schedule_kit import rewound
+from storage_kit import claim_one, failure, new_run, stored, token_of, wait_until
+from waiting import MAX_WAIT_S
 
 AT_ONCE = Policy(max_attempts=3, lease_ttl=timedelta(milliseconds=50))
 Series = tuple[tuple[str, str], ...]
@@ -53,9 +55,9 @@ async def test_triggers_attempts_and_endings_are_counted_by_task_and_queue(app: 
     async with app, app.worker(concurrency=2):
         run = await flaky.options(idempotency_key="once").trigger()
         await flaky.options(idempotency_key="once").trigger()
-        await run.result(20)
+        await run.result(MAX_WAIT_S)
         with pytest.raises(RunFailed):
-            await (await hopeless.trigger()).result(20)
+            await (await hopeless.trigger()).result(MAX_WAIT_S)
         found = await scraped(app)
 
     mail, name = "mail", "perdure_attempts_finished_total"
@@ -86,7 +88,7 @@ async def test_what_is_committed_in_a_handlers_transaction_is_counted_once(app: 
             await child.trigger()
 
     async with app, app.worker(concurrency=1, queues=["default"]):
-        await (await pays.trigger()).result(20)
+        await (await pays.trigger()).result(MAX_WAIT_S)
         found = await scraped(app)
 
     succeeded = of("pays", outcome="succeeded", failure_kind="")
@@ -114,7 +116,7 @@ async def test_queues_and_slots_are_gauges(app: App, bell: Bell) -> None:
             for _ in range(2):
                 (await bell.heard()).let_go()
             for run in runs:
-                await run.result(20)
+                await run.result(MAX_WAIT_S)
 
     default = (("queue", "default"),)
     assert found["perdure_worker_slots", ()] == 7
@@ -141,7 +143,7 @@ async def test_whoever_waits_longest_is_seen(opened: App) -> None:
 
 async def test_renewed_recovered_and_lost_leases_are_counted(opened: App) -> None:
     lost: list[str] = []
-    leases = Leases(opened, opened.backend, lost.append, lambda token: None)
+    leases = Leases(opened, opened.backend, lost.append, lambda token: None, lambda token: False)
     await stored(opened.storage, new_run(policy=AT_ONCE))
     run = await claim_one(opened.storage, lease_ttl=timedelta(milliseconds=50))
     leases.hold([run])
@@ -150,7 +152,10 @@ async def test_renewed_recovered_and_lost_leases_are_counted(opened: App) -> Non
     assert renewed is not None
     await wait_until(opened.storage, renewed.expires_at)
 
-    await opened.tick()
+    # After a pause of this process, maintenance grants the leases another term.
+    async with asyncio.timeout(MAX_WAIT_S):
+        while (await opened.storage.get([run.id]))[run.id].lease is not None:
+            await opened.tick()
     await leases.renew()
 
     seen = await scraped(opened)
@@ -201,6 +206,62 @@ async def test_scrapes_in_a_row_ask_storage_once(sqlite_storage_url: str) -> Non
     assert found["perdure_storage_seconds_count", (("operation", "backlog"),)] == 1
 
 
+async def test_an_idle_queue_has_samples(app: App) -> None:
+    @app.task(queue="known")
+    async def rests() -> None: ...
+
+    async with app:
+        await app.queues.pause("held", by="ada", create=True)
+        found = await scraped(app)
+
+    for queue in ("known", "held"):
+        labels = (("queue", queue),)
+        for name in ("due", "later", "parked", "leased", "oldest_due_seconds"):
+            assert found[f"perdure_queue_{name}", labels] == 0
+        assert found["perdure_dead_letters", labels] == 0
+
+
+async def test_dead_letters_and_expired_leases_are_gauges(opened: App) -> None:
+    lettered = Policy(max_attempts=1, on_exhausted=OnExhausted.DEAD_LETTER)
+    await stored(opened.storage, new_run(queue="mail", policy=lettered))
+    await stored(opened.storage, failure(await claim_one(opened.storage)))
+    await stored(opened.storage, new_run())
+    run = await claim_one(opened.storage, lease_ttl=timedelta(milliseconds=50))
+    assert run.lease is not None
+    await wait_until(opened.storage, run.lease.expires_at)
+
+    found = await scraped(opened)
+
+    assert found["perdure_dead_letters", (("queue", "mail"),)] == 1
+    assert found["perdure_leases_expired", ()] == 1
+
+
+async def test_schedules_their_times_and_the_last_ticks_are_told(app: App) -> None:
+    @app.schedule(every(3600), misfire="skip")
+    @app.task
+    async def hourly() -> None: ...
+
+    async with app, App(app.url) as other:
+        planned = await scraped(app)
+        await rewound(app, "hourly", timedelta(hours=5))
+        late = await scraped(other)  # no process counts again so soon
+        await app.tick()
+        ticked = await scraped(app)
+
+    assert planned["perdure_schedules", ()] == 1
+    assert planned["perdure_schedules_due", ()] == 0
+    assert planned["perdure_schedule_next_timestamp_seconds", ()] > app.clock.now().timestamp()
+    assert late["perdure_schedules_due", ()] == 1
+    assert late["perdure_schedule_oldest_due_seconds", ()] > 3600
+    skipped = ticked["perdure_schedule_occurrences_total", (("outcome", "skipped"),)]
+    assert skipped >= 4
+    for service in ("maintenance", "scheduler"):
+        labels = (("service", service),)
+        assert ("perdure_last_tick_timestamp_seconds", labels) not in planned
+        at = ticked["perdure_last_tick_timestamp_seconds", labels]
+        assert abs(at - app.clock.now().timestamp()) < 60
+
+
 async def test_a_twins_facts_are_counted_together(app: App) -> None:
     @app.task
     async def simple() -> None: ...
@@ -212,6 +273,13 @@ async def test_a_twins_facts_are_counted_together(app: App) -> None:
     await asyncio.to_thread(app.sync.close)
 
     assert found["perdure_runs_triggered_total", of("simple", outcome="created")] == 2
+
+
+async def _until_counted(reader: InMemoryMetricReader) -> None:
+    """Wait until the end of a run is counted, which follows its result."""
+    async with asyncio.timeout(MAX_WAIT_S):
+        while name_of(metrics.RUNS_FINISHED) not in str(reader.get_metrics_data()):  # noqa: ASYNC110  # no event
+            await asyncio.sleep(0.01)
 
 
 async def test_opentelemetry_sees_the_same_table(app: App) -> None:
@@ -226,7 +294,8 @@ async def test_opentelemetry_sees_the_same_table(app: App) -> None:
         await simple.options(delay=3600).trigger()
         await app.tick()  # maintenance looks at the queues for whoever cannot
         async with app.worker(concurrency=3):
-            await (await simple.trigger()).result(20)
+            await (await simple.trigger()).result(MAX_WAIT_S)
+            await _until_counted(reader)
             data = reader.get_metrics_data()
     provider.shutdown()
 

@@ -12,6 +12,7 @@ from perdure import App
 from perdure.engine.io_thread import IoThread
 from perdure.errors import AppNotOpen, AppOnAnotherLoop, InvalidInput
 from perdure.storage.protocol import Storage
+from waiting import MAX_WAIT_S
 
 
 class Counting(App):
@@ -106,18 +107,18 @@ def test_two_loops_at_one_door_do_not_both_come_in(storage_url: str) -> None:
 
     def slow() -> Storage:
         opening.set()
-        go_on.wait(20)
+        go_on.wait(MAX_WAIT_S)
         return open_storage()
 
     vars(app)["open_storage"] = slow
     entering = first.submit(app.__aenter__())
-    assert opening.wait(20)
+    assert opening.wait(MAX_WAIT_S)
     with pytest.raises(AppOnAnotherLoop):
-        second.submit(app.__aenter__()).result(20)
+        second.submit(app.__aenter__()).result(MAX_WAIT_S)
     go_on.set()
-    entering.result(20)
+    entering.result(MAX_WAIT_S)
 
-    first.submit(app.__aexit__()).result(20)
+    first.submit(app.__aexit__()).result(MAX_WAIT_S)
     first.join()
     second.join()
     assert (app.made, app.still_open) == (1, 0)

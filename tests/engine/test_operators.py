@@ -19,6 +19,7 @@ from perdure.errors import (
     RunCancelled,
     SingletonConflict,
 )
+from waiting import MAX_WAIT_S
 
 GRACE = Actor(ActorType.OPERATOR, "grace")
 
@@ -50,7 +51,7 @@ async def test_a_running_run_is_asked_to_stop_and_stops(app: App) -> None:
         await started.wait()
         asked = await app.runs.cancel(run.id, "enough")
         with pytest.raises(RunCancelled):
-            await run.result(10)
+            await run.result(MAX_WAIT_S)
         [attempt] = await app.runs.attempts(run.id)
 
     assert asked.status is Status.CANCELLATION_REQUESTED
@@ -74,7 +75,7 @@ async def test_success_stands_although_a_cancellation_was_asked_for(app: App) ->
         await started.wait()
         await app.runs.cancel(run.id)
 
-        assert await run.result(10) == "finished anyway"
+        assert await run.result(MAX_WAIT_S) == "finished anyway"
 
 
 async def test_pausing_holds_a_run_until_it_is_resumed(app: App) -> None:
@@ -87,7 +88,7 @@ async def test_pausing_holds_a_run_until_it_is_resumed(app: App) -> None:
         paused = await app.runs.pause(run.id, "look at it first")
         async with app.worker():
             resumed = await app.runs.resume(run.id)
-            assert await run.result(10) == "done"
+            assert await run.result(MAX_WAIT_S) == "done"
 
     assert (paused.status, resumed.status) == (Status.PAUSED, Status.QUEUED)
 
@@ -114,7 +115,7 @@ async def test_a_waiting_run_goes_on_when_it_is_woken(app: App) -> None:
     @app.task
     async def patient(ctx: Context) -> int:
         if ctx.attempt == 1:
-            await ctx.wait_for("paid")
+            ctx.wait_for("paid")
         return ctx.attempt
 
     async with app.run_all():
@@ -122,7 +123,7 @@ async def test_a_waiting_run_goes_on_when_it_is_woken(app: App) -> None:
         await _until(app, run.id, Status.WAITING)
         await app.runs.wake(run.id)
 
-        assert await run.result(10) == 2
+        assert await run.result(MAX_WAIT_S) == 2
 
 
 async def test_a_failed_run_is_retried_as_a_new_linked_run(app: App) -> None:
@@ -141,7 +142,7 @@ async def test_a_failed_run_is_retried_as_a_new_linked_run(app: App) -> None:
         again = await app.runs.retry(run.id, "mended", by=GRACE)
         other = await app.runs.rerun(run.id, payload={"n": 5})
 
-        assert (await again.result(10), await other.result(10)) == (1, 5)
+        assert (await again.result(MAX_WAIT_S), await other.result(MAX_WAIT_S)) == (1, 5)
         made = await app.runs.get(again.id)
         untouched = await app.runs.get(run.id)
 
@@ -196,8 +197,8 @@ async def test_a_dead_letter_is_replayed_once(app: App) -> None:
         replayed = await app.dead_letters.replay(run.id, by=GRACE)
 
         assert letter.run_id == run.id
-        assert await replayed.result(10) == "fine"
-        with pytest.raises(NotAllowed, match=f"replayed by grace as {replayed.id}"):
+        assert await replayed.result(MAX_WAIT_S) == "fine"
+        with pytest.raises(NotAllowed, match=f"{replayed.id} is its retry or rerun"):
             await app.dead_letters.replay(run.id)
         assert await app.dead_letters.list() == []
         [closed] = await app.dead_letters.list(status=None)
@@ -238,7 +239,7 @@ async def test_workers_are_in_the_registry_while_they_work(app: App) -> None:
     async def nothing() -> None: ...
 
     async with app, app.worker(concurrency=7, queues=["mail", "default"]) as worker:
-        await (await nothing.trigger()).result(10)
+        await (await nothing.trigger()).result(MAX_WAIT_S)
         [entry] = [w for w in await app.workers.list() if w.id == worker.id]
 
     assert (entry.concurrency, entry.queues, entry.tasks) == (7, ("mail", "default"), ("nothing",))
@@ -276,7 +277,7 @@ async def _until(app: App, run_id: str, status: Status) -> None:
         Status.FAILED: EventType.FAILED,
         Status.DEAD_LETTERED: EventType.DEAD_LETTERED,
     }[status]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(MAX_WAIT_S):
         changed = asyncio.Event()
         stop = app.hub.listen(lambda topics: changed.set())
         while wanted not in [event.type for event in await app.runs.events(run_id)]:

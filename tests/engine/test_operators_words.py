@@ -25,6 +25,7 @@ from perdure.engine.schedules import Schedules
 from perdure.engine.webhooks.keeping import Webhooks
 from perdure.engine.workers import Workers
 from perdure.errors import InvalidInput, RunFailed
+from waiting import MAX_WAIT_S
 
 Order = Callable[[App, RunHandle[Any], dict[str, Any]], Awaitable[object]]
 
@@ -49,6 +50,9 @@ SIGNED: dict[str, Order] = {
     "dead_letters.discard": lambda app, run, how: app.dead_letters.discard(run, **how),
     "queues.pause": lambda app, run, how: app.queues.pause("mail", **how),
     "queues.set": lambda app, run, how: app.queues.set("mail", concurrency=1, **how),
+    "queues.resume": lambda app, run, how: app.queues.resume("mail", **how),
+    "queues.reset": lambda app, run, how: app.queues.reset("mail", **how),
+    "limits.reset": lambda app, run, how: app.limits.reset("send", **how),
     "limits.set": lambda app, run, how: app.limits.set("send", concurrency=1, **how),
     "schedules.create": lambda app, run, how: app.schedules.create("y", every(9), "send", **how),
     "schedules.update": lambda app, run, how: app.schedules.update("x", priority=1, **how),
@@ -65,6 +69,12 @@ SIGNED: dict[str, Order] = {
     "webhooks.create": lambda app, run, how: app.webhooks.create(
         "hook", "https://example.com/", signing_secret=secret("HOOK"), **how
     ),
+    "webhooks.update": lambda app, run, how: app.webhooks.update("known", task="send", **how),
+    "webhooks.pause": lambda app, run, how: app.webhooks.pause("known", **how),
+    "webhooks.resume": lambda app, run, how: app.webhooks.resume("known", **how),
+    "webhooks.replay": lambda app, run, how: app.webhooks.replay("known", since=THEN, **how),
+    "webhooks.test": lambda app, run, how: app.webhooks.test("known", **how),
+    "webhooks.delete": lambda app, run, how: app.webhooks.delete("known", **how),
     "keys.create": lambda app, run, how: Keys(app).create("ci", ["read"], **how),
     "keys.revoke": lambda app, run, how: Keys(app).revoke("0123456789ab", **how),
     "keys.rotate": lambda app, run, how: Keys(app).rotate("0123456789ab", **how),
@@ -76,7 +86,23 @@ REASONED = (
     "cancel pause reschedule retry rerun reset_idempotency_key replay discard update delete trigger"
     " backfill drain replace"
 )
-GIVES_REASON = [name for name in SIGNED if name.split(".")[1] in REASONED.split()]
+GIVES_REASON = [
+    name
+    for name in SIGNED
+    if name.split(".")[1] in REASONED.split() and not name.startswith("webhooks.")
+]
+IN_AUDIT_LOG = {
+    "queues.resume": ("resume_queue", "mail"),
+    "queues.reset": ("reset_queue", "mail"),
+    "limits.reset": ("reset_limit", "send"),
+    "webhooks.update": ("change_webhook", "known"),
+    "webhooks.pause": ("pause_webhook", "known"),
+    "webhooks.resume": ("resume_webhook", "known"),
+    "webhooks.replay": ("replay_webhook", "known"),
+    "webhooks.test": ("test_webhook", "known"),
+    "webhooks.delete": ("delete_webhook", "known"),
+}
+"""The orders that leave their actor nowhere else, and their entries."""
 HOMES = {
     "runs": Runs,
     "dead_letters": DeadLetters,
@@ -116,6 +142,23 @@ async def test_nobody_acts_under_a_name_that_cannot_be_kept(app: App, name: str)
             with pytest.raises(InvalidInput, match=r"^by"):
                 await SIGNED[name](app, run, {"by": by})
         assert await _everything(app, run) == before
+
+
+@pytest.mark.parametrize("name", IN_AUDIT_LOG)
+async def test_the_audit_log_keeps_the_actor_of_an_order_that_nothing_else_keeps(
+    storage_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK", "0123456789abcdef0123456789abcdef")
+    async with make_app(storage_url) as app:
+        url = "http://127.0.0.1:1/"
+        await app.webhooks.create("known", url, signing_secret=secret("HOOK"))
+        run = await app.tasks["send"].options(delay=60).trigger()
+        await SIGNED[name](app, run, {"by": "ada"})
+        [sealed] = await AuditLog(app).read()
+
+    entry = sealed.entry
+    assert (entry.action, entry.target) == IN_AUDIT_LOG[name]
+    assert (entry.actor, entry.outcome) == (Actor(ActorType.OPERATOR, "ada"), "done")
 
 
 @pytest.mark.parametrize("name", GIVES_REASON)
@@ -206,7 +249,7 @@ async def test_why_a_letter_was_discarded_is_kept_with_it(storage_url: str) -> N
     async with app.run_all():
         run = await broken.trigger()
         with pytest.raises(RunFailed):
-            await run.result(10)
+            await run.result(MAX_WAIT_S)
         await app.dead_letters.discard(run, "the customer left", by="alice")
         letter = await app.dead_letters.get(run)
         why = await app.runs.why(run)
@@ -246,7 +289,7 @@ async def test_a_limit_that_cannot_be_read_still_holds_and_only_an_operator_chan
     async with make_app(sqlite_storage_url) as app:
         assert (await app.queues.get("mail")).concurrency.value == 5  # code speaks again
         async with app.worker():
-            assert await app.runs.handle(run).result(10) == 1
+            assert await app.runs.handle(run).result(MAX_WAIT_S) == 1
 
 
 async def test_a_schedule_that_cannot_be_read_hides_no_other_and_lets_the_app_open(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from datetime import timedelta
 
 import pytest
 
-from perdure import App, Retry
+from perdure import App, Retry, every
 from perdure.core.lifecycle import Status
 from perdure.core.run import Actor, ActorType
+from perdure.engine.maintenance import Maintenance
+from perdure.engine.tick_record import SERVICE
 from perdure.errors import RunFailed
+from storage_kit import claim_one, new_run, stored, wait_until
+from waiting import MAX_WAIT_S
 
 ADA = Actor(ActorType.OPERATOR, "ada")
 
@@ -37,7 +42,7 @@ async def test_queues_workers_failures_and_throughput_are_told(app: App) -> None
         await held.options(delay=60).trigger()
         failed = await bad.trigger()
         with pytest.raises(RunFailed):
-            await failed.result(10)
+            await failed.result(MAX_WAIT_S)
         await slow.trigger()
         await begun.wait()
         seen = await app.overview()
@@ -69,3 +74,47 @@ async def test_of_another_environment_nothing_is_told(app: App) -> None:
         seen = await other.overview()
 
     assert (seen.queues, seen.workers, seen.failures, seen.ended) == ((), (), (), ())
+
+
+async def test_starts_last_ticks_the_next_schedule_and_expired_leases_are_told(app: App) -> None:
+    @app.schedule(every(3600))
+    @app.task
+    async def hourly() -> None: ...
+
+    began = app.clock.now()
+    async with app:
+        before = await app.overview()
+        await app.tick()
+        async with app.worker(concurrency=1):
+            await stored(app.storage, new_run())
+            run = await claim_one(app.storage, lease_ttl=timedelta(milliseconds=50))
+            assert run.lease is not None
+            await wait_until(app.storage, run.lease.expires_at)
+            async with asyncio.timeout(MAX_WAIT_S):  # the worker registers beside this
+                while not (seen := await app.overview()).workers:  # noqa: ASYNC110  # no event
+                    await asyncio.sleep(0.01)
+
+    assert (before.services, before.expired_leases) == ((), 0)
+    assert [service.name for service in seen.services] == ["maintenance", "scheduler"]
+    for service in seen.services:
+        assert service.started_at >= began
+        assert service.ticked_at is not None
+        assert abs(service.ticked_at - began) < timedelta(minutes=1)
+        assert service.process_id == os.getpid()
+    assert seen.next_schedule is not None
+    assert seen.next_schedule.schedule_id == "hourly"
+    assert seen.next_schedule.at > seen.at
+    assert seen.expired_leases == 1
+    assert [worker.started_at >= began for worker in seen.workers] == [True]
+    assert seen.server_started_at is None
+
+
+async def test_services_store_one_tick_per_renewal_interval_between_them(storage_url: str) -> None:
+    async with App(storage_url) as app:
+        maintenance = [Maintenance(app) for _ in range(3)]
+        for _ in range(5):
+            for service in maintenance:
+                await service.run_once()
+        [record] = await app.storage.records(app.environment, SERVICE)
+
+    assert record.version == 1

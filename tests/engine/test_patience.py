@@ -19,6 +19,7 @@ from perdure.engine.patience import Patience
 from perdure.errors import StorageUnavailable
 from storage_kit import claim_one, new_run, stored
 from virtual_time import play
+from waiting import MAX_WAIT_S
 
 TICK = timedelta(seconds=1)
 GRACE = timedelta(seconds=10)
@@ -104,9 +105,9 @@ def test_how_long_a_wait_is_an_outage_depends_on_the_lease(
 
 def test_a_short_outage_after_a_long_one_does_not_hide_it(node: Node) -> None:
     node.watch(60)
-    node.wait(40)
+    node.wait(MAX_WAIT_S)
     node.watch(2)
-    node.wait(5)
+    node.wait(MAX_WAIT_S)
 
     assert not node.takes(ttl=30)
 
@@ -155,7 +156,7 @@ async def test_recovery_goes_on_when_somebody_sets_the_clock_back(sqlite_storage
         await stored(app.storage, new_run(at=clock.now()))
         run = await claim_one(app.storage, lease_ttl=timedelta(milliseconds=1))
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(MAX_WAIT_S):
             while (await app.runs.get(run.id)).status is Status.RUNNING:
                 await maintenance.run_once()
 
@@ -175,7 +176,7 @@ def test_an_outage_that_retries_hide_costs_a_short_lease_nothing() -> None:
             await asyncio.sleep(1)
             with _away(app):
                 await asyncio.sleep(5)
-            await run.result(20)
+            await run.result(MAX_WAIT_S)
 
     play(story)
 
@@ -198,7 +199,7 @@ def test_a_tick_after_an_outage_waits_for_those_who_come_back() -> None:
             with _away(app):
                 await asyncio.sleep(31)
             await app.tick()
-            await run.result(60)
+            await run.result(MAX_WAIT_S)
 
     play(story)
 

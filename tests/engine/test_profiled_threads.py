@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import MAX_WAIT_S
+
 PROFILED = """
 import asyncio, sys
 from datetime import timedelta
@@ -62,7 +64,7 @@ def test_after_a_handler_in_a_thread_a_profiled_function_goes_on(
         [sys.executable, str(script), sqlite_storage_url, task],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=MAX_WAIT_S,
     )
 
     assert done.stdout == "went on\n", done.stderr

@@ -68,7 +68,6 @@ def test_more_names_and_patterns_may_be_given() -> None:
     assert fields == {"IBAN": HIDDEN, "note": HIDDEN}
 
 
-@pytest.mark.timeout(20)
 @pytest.mark.parametrize("text", ["x", "a-", "password=", 'token="', "a://", "bearer "])
 def test_a_megabyte_takes_no_minute(text: str) -> None:
     megabyte = text * (1_000_000 // len(text))

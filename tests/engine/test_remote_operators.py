@@ -21,6 +21,7 @@ from perdure.errors import (
     InvalidManifest,
     KeyNotFound,
     NotAllowed,
+    QueueNotFound,
     RunNotFound,
     ScheduleNotFound,
     SequenceConflict,
@@ -267,6 +268,8 @@ async def test_errors_come_back_as_what_they_were(operator: Operator) -> None:
         await app.schedules.pause("nightly")
     with pytest.raises(TaskNotFound):
         await app.limits.set("nothing", concurrency=1)
+    with pytest.raises(QueueNotFound, match="did you mean numbers"):
+        await app.queues.pause("number")
     with pytest.raises(WebhookNotFound):
         await app.webhooks.pause("nobody")
     with pytest.raises(KeyNotFound):
@@ -278,7 +281,7 @@ async def test_errors_come_back_as_what_they_were(operator: Operator) -> None:
 
 
 async def test_a_name_with_a_slash_is_one_name(operator: Operator) -> None:
-    await operator.app.queues.pause("shop/mail", reason="holidays")
+    await operator.app.queues.pause("shop/mail", reason="holidays", create=True)
 
     queue = await operator.beside.queues.get("shop/mail")
     assert queue.paused is not None

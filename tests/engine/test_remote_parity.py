@@ -18,7 +18,8 @@ from perdure import App, Context, Manifest, Rate, Retry, at, cron, every, secret
 from perdure.core.schedule import Definition
 from perdure.engine.audit import Audit, StoredRuns
 from perdure.engine.audit_log import AuditLog, Verification, audit_entries_of
-from perdure.engine.bulk import Action, count_fitting
+from perdure.engine.bulk import count_fitting
+from perdure.engine.bulk_order import Action
 from perdure.engine.catalogue import list_tasks, trigger_known
 from perdure.engine.keys import Keys, keys_of
 from perdure.engine.options import TriggerOptions
@@ -27,6 +28,7 @@ from perdure.engine.showing import Showing
 from perdure.errors import PerdureError
 from remote_kit import Hall, world_at
 from situations import a_worker
+from waiting import MAX_WAIT_S
 from web_kit import ADA, dead_letter, shop
 
 MORNING = datetime(2024, 1, 1, 9, tzinfo=UTC)
@@ -86,9 +88,9 @@ async def furnish(app: App) -> Ids:
     """Something of everything that operators read."""
     async with app.worker(concurrency=2):
         talked = await app.tasks["talk"].trigger()
-        await talked.result(20)
+        await talked.result(MAX_WAIT_S)
         waiting = await app.tasks["patient"].trigger()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(MAX_WAIT_S):
             while (await waiting.get()).status != "waiting":
                 await app.clock.sleep(timedelta(milliseconds=5))
     dead = await dead_letter(app, message=f"password={SECRET}")
@@ -164,6 +166,12 @@ READS: dict[str, Operation] = {
     "runs.list, times": lambda app, ids: app.runs.list(
         created_after=MORNING, schedule_id="daily", tags={}
     ),
+    "runs.list, statuses": lambda app, ids: app.runs.list(status=["dead_lettered", "waiting"]),
+    "runs.list, statuses as text": lambda app, ids: app.runs.list(status="succeeded,waiting"),
+    "runs.list, since": lambda app, ids: app.runs.list(since="1h", finished_after="30m"),
+    "runs.list, ended": lambda app, ids: app.runs.list(
+        since=timedelta(hours=1), finished_before="0s", tag="a=b=c"
+    ),
     "runs.list, failures": lambda app, ids: app.runs.list(failure_kind="error", text="fragile"),
     "runs.why, dead": lambda app, ids: _why(app, ids["dead"]),
     "runs.why, later": lambda app, ids: _why(app, ids["later"]),
@@ -171,6 +179,7 @@ READS: dict[str, Operation] = {
     "runs.events, dead": lambda app, ids: app.runs.events(ids["dead"], after=2),
     "runs.events, waiting": lambda app, ids: app.runs.events(ids["waiting"]),
     "runs.attempts": lambda app, ids: app.runs.attempts(ids["dead"]),
+    "runs.successors": lambda app, ids: app.runs.successors([ids["dead"], ids["talked"]]),
     "runs.logs": lambda app, ids: app.runs.logs(ids["talked"]),
     "runs.logs, one": lambda app, ids: app.runs.logs(ids["talked"], limit=1),
     "runs.logs, after": lambda app, ids: app.runs.logs(ids["talked"], after="1.1"),
@@ -275,8 +284,10 @@ WRITES: dict[str, Operation] = {
     "schedules.pause": lambda app, ids: app.schedules.pause("new", "later"),
     "schedules.resume": lambda app, ids: app.schedules.resume("new"),
     "schedules.delete": lambda app, ids: app.schedules.delete("new", "enough"),
-    "queues.set": lambda app, ids: app.queues.set("mail", concurrency=2, rate=Rate(1, 3, burst=9)),
-    "queues.pause": lambda app, ids: app.queues.pause("mail", "why"),
+    "queues.set": lambda app, ids: app.queues.set(
+        "mail", concurrency=2, rate=Rate(1, 3, burst=9), create=True
+    ),
+    "queues.pause": lambda app, ids: app.queues.pause("mail", "why", create=True),
     "queues.resume": lambda app, ids: app.queues.resume("mail"),
     "queues.reset": lambda app, ids: app.queues.reset("mail"),
     "limits.set": lambda app, ids: app.limits.set("fragile", rate_per_key="5/1m"),
@@ -370,6 +381,10 @@ ERRORS: dict[str, Operation] = {
     "runs.why": lambda app, ids: app.runs.why(MISSING),
     "runs.list, limit": lambda app, ids: app.runs.list(limit=1001),
     "runs.list, status": lambda app, ids: app.runs.list(status="sleeping"),
+    "runs.list, statuses": lambda app, ids: app.runs.list(status="queued,sleeping"),
+    "runs.list, since": lambda app, ids: app.runs.list(since="yesterday"),
+    "runs.list, since twice": lambda app, ids: app.runs.list(since="1h", created_after="2h"),
+    "runs.list, finished_after": lambda app, ids: app.runs.list(finished_after="later"),
     "runs.list, filter": lambda app, ids: app.runs.list(failure_kind="bad luck"),
     "runs.list, cursor": lambda app, ids: app.runs.list(cursor="nonsense"),
     "runs.resume": lambda app, ids: app.runs.resume(ids["dead"]),

@@ -20,6 +20,7 @@ from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.defaults import Defaults
 from perdure.errors import AccessRefused, InvalidInput, RunCancelled, RunFailed, StorageRefused
 from remote_kit import Hall, served
+from waiting import MAX_WAIT_S
 from web_kit import make_key
 
 PATIENT = Defaults(poll=timedelta(minutes=1), lease_ttl=timedelta(minutes=3), concurrency=10)
@@ -70,7 +71,7 @@ def with_tasks(app: App) -> App:
     @app.task
     async def doubled_twice(number: int) -> int:
         first = await app.tasks["double"].trigger(number)
-        return 2 * int(await first.result(10))
+        return 2 * int(await first.result(MAX_WAIT_S))
 
     return app
 
@@ -81,8 +82,8 @@ async def test_it_executes_runs_and_tells_what_they_said(world: World) -> None:
     async with app, app.worker():
         runs = [await app.tasks["double"].trigger(n) for n in range(20)]
         threads = [await app.tasks["double_in_a_thread"].trigger(n) for n in range(5)]
-        assert [await run.result(20) for run in runs] == [2 * n for n in range(20)]
-        assert [await run.result(20) for run in threads] == [2 * n for n in range(5)]
+        assert [await run.result(MAX_WAIT_S) for run in runs] == [2 * n for n in range(20)]
+        assert [await run.result(MAX_WAIT_S) for run in threads] == [2 * n for n in range(5)]
 
     told = await world.beside.runs.logs(runs[0].id)
     assert [line.message for line in told if line.message == "doubling"] == ["doubling"]
@@ -96,14 +97,14 @@ async def test_its_tasks_can_be_triggered_by_whoever_has_the_database(world: Wor
     app, caller = with_tasks(await world.app("work")), with_tasks(App(world.beside.url))
 
     async with app, app.worker(), caller:
-        assert await (await caller.tasks["double"].trigger(21)).result(20) == 42
+        assert await (await caller.tasks["double"].trigger(21)).result(MAX_WAIT_S) == 42
 
 
 async def test_handlers_trigger_others_and_await_them(world: World) -> None:
     app = with_tasks(await world.app("work", "trigger"))
 
     async with app, app.worker():
-        assert await (await app.tasks["doubled_twice"].trigger(3)).result(20) == 12
+        assert await (await app.tasks["doubled_twice"].trigger(3)).result(MAX_WAIT_S) == 12
 
 
 async def measure_wake_ups(world: World) -> list[float]:
@@ -114,11 +115,11 @@ async def measure_wake_ups(world: World) -> list[float]:
     )
     delays = []
     async with app, app.worker(), caller:
-        assert await (await caller.tasks["double"].trigger(1)).result(20) == 2
+        assert await (await caller.tasks["double"].trigger(1)).result(MAX_WAIT_S) == 2
         for _ in range(10):
             asked = time.monotonic()
             run = await caller.tasks["tell_time"].trigger()
-            delays.append(float(await run.result(20)) - asked)
+            delays.append(float(await run.result(MAX_WAIT_S)) - asked)
     return delays
 
 
@@ -138,7 +139,7 @@ async def test_a_result_is_known_long_before_the_poll(world: World) -> None:
     caller = with_tasks(await world.app("work", "trigger", defaults=PATIENT))
 
     async with worker, worker.worker(), caller:
-        assert await (await caller.tasks["double"].trigger(1)).result(20) == 2
+        assert await (await caller.tasks["double"].trigger(1)).result(MAX_WAIT_S) == 2
 
 
 async def test_a_cancellation_reaches_it_long_before_the_renewal(world: World) -> None:
@@ -151,7 +152,7 @@ async def test_a_cancellation_reaches_it_long_before_the_renewal(world: World) -
             await caller.clock.sleep(timedelta(milliseconds=10))
         await caller.runs.cancel(run.id)
         with pytest.raises(RunCancelled):
-            await run.result(20)
+            await run.result(MAX_WAIT_S)
 
 
 @pytest.mark.parametrize("is_async", [True, False])
@@ -174,7 +175,7 @@ async def test_a_transaction_is_refused_with_the_reason(world: World, is_async: 
     async with app, app.worker():
         run = await app.tasks["transact"].options(retry=_once()).trigger()
         with pytest.raises(RunFailed, match="over HTTP and has no connection to their database"):
-            await run.result(20)
+            await run.result(MAX_WAIT_S)
 
 
 def _once() -> Any:
@@ -194,7 +195,7 @@ async def test_limits_in_code_are_not_a_workers_to_declare_and_that_is_said(
 
     with caplog.at_level(logging.WARNING, "perdure.app"):
         async with app, app.worker():
-            assert await (await careful.trigger()).result(20) == "done"
+            assert await (await careful.trigger()).result(MAX_WAIT_S) == "done"
 
     assert "limits that code states were not told to the server" in caplog.text
     assert await world.beside.storage.limits("default") == []
@@ -230,7 +231,7 @@ async def test_maintenance_is_the_servers(world: World) -> None:
     with pytest.raises(InvalidInput, match="looks after its database by itself"):
         await app.tick()
     async with app.run_all():
-        assert await (await app.tasks["double"].trigger(2)).result(20) == 4
+        assert await (await app.tasks["double"].trigger(2)).result(MAX_WAIT_S) == 4
 
 
 @pytest.mark.parametrize(
@@ -290,7 +291,7 @@ async def test_a_handler_that_triggers_is_its_runs_parent(world: World) -> None:
 
     async with app, app.worker():
         outer = await app.tasks["doubled_twice"].trigger(3)
-        assert await outer.result(20) == 12
+        assert await outer.result(MAX_WAIT_S) == 12
 
     [child] = (await world.beside.runs.list(parent_id=outer.id)).runs
     assert child.root_id == outer.id
@@ -300,7 +301,7 @@ async def test_a_worker_without_a_database_is_drained_at_once(world: World) -> N
     app = with_tasks(await world.app("work", "trigger", defaults=PATIENT))
 
     async with app, app.worker(concurrency=1) as worker:
-        await (await app.tasks["double"].trigger(1)).result(10)
+        await (await app.tasks["double"].trigger(1)).result(MAX_WAIT_S)
         await _told(world, lambda it: it.id == worker.id)  # with its first heartbeat
         await world.beside.workers.drain(worker.id)
         await _told(world, lambda it: it.id == worker.id and it.stopped)  # and with its last
@@ -309,6 +310,6 @@ async def test_a_worker_without_a_database_is_drained_at_once(world: World) -> N
 
 
 async def _told(world: World, holds: Callable[[WorkerEntry], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(MAX_WAIT_S):
         while not any(map(holds, await world.beside.workers.list())):  # noqa: ASYNC110  # no hint
             await asyncio.sleep(0.01)

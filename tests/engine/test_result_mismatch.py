@@ -17,6 +17,7 @@ from perdure import App, Context
 from perdure.core.failure import FailureKind
 from perdure.core.lifecycle import Status
 from perdure.errors import RunFailed
+from waiting import MAX_WAIT_S
 
 
 class Colour(StrEnum):
@@ -51,7 +52,7 @@ async def _run_of(app: App, function: Callable[[], Any]) -> Any:
     async with app.run_all(concurrency=1):
         run = await task.trigger()
         with suppress(RunFailed):
-            await run.result(20)
+            await run.result(MAX_WAIT_S)
         return await app.runs.get(run)
 
 
@@ -128,6 +129,6 @@ async def test_a_mismatch_rolls_the_handlers_transaction_back(app: App, storage_
     async with app.run_all(concurrency=1):
         run = await wrong.trigger()
         with pytest.raises(RunFailed, match="ResultMismatch"):
-            await run.result(20)
+            await run.result(MAX_WAIT_S)
 
     assert raw.execute(storage_url, "SELECT * FROM effects") == [[]]

@@ -16,6 +16,7 @@ from perdure.engine.results import Results
 from perdure.errors import AppNotOpen, ResultTimeout, RunNotFound
 from perdure.storage.protocol import Storage
 from storage_kit import claim_one, new_run, stored, success
+from waiting import MAX_WAIT_S
 
 
 class SlowReads:
@@ -60,7 +61,7 @@ async def test_whoever_waits_when_the_app_is_closed_is_told_so(app: App) -> None
         await asyncio.sleep(0)
 
     with pytest.raises(AppNotOpen):
-        await asyncio.wait_for(waiting, 20)
+        await asyncio.wait_for(waiting, MAX_WAIT_S)
 
 
 async def test_a_read_that_went_wrong_is_made_again(opened: App) -> None:
@@ -78,7 +79,7 @@ async def test_a_read_that_went_wrong_is_made_again(opened: App) -> None:
     await failed.wait()
     await stored(opened.storage, success(await claim_one(opened.storage)))
 
-    assert (await asyncio.wait_for(waiting, 20)).id == run.id
+    assert (await asyncio.wait_for(waiting, MAX_WAIT_S)).id == run.id
 
 
 async def test_who_was_unfinished_is_only_looked_for_among_the_ended(opened: App) -> None:
@@ -97,7 +98,9 @@ async def test_who_was_unfinished_is_only_looked_for_among_the_ended(opened: App
     for _ in runs:
         await stored(storage, success(await claim_one(storage)))
         opened.hub.tell(None)
-        done, _ = await asyncio.wait(waiting, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(
+            waiting, timeout=MAX_WAIT_S, return_when=asyncio.FIRST_COMPLETED
+        )
         waiting = [task for task in waiting if task not in done]
         assert done
 
@@ -126,7 +129,7 @@ async def test_a_run_that_is_pruned_while_somebody_waits_is_found_missing_in_the
     is_pruned.set()
 
     with pytest.raises(RunNotFound):
-        await asyncio.wait_for(waiting, 20)
+        await asyncio.wait_for(waiting, MAX_WAIT_S)
 
 
 async def test_whoever_waits_no_longer_is_forgotten(opened: App) -> None:

@@ -21,6 +21,7 @@ from perdure.errors import InvalidInput, RunCancelled, RunFailed, RunNotFound, S
 from perdure.storage.protocol import Storage
 from perdure.storage.run_log import LogBatch
 from perdure.telemetry import metrics
+from waiting import MAX_WAIT_S
 
 ONCE = Retry(max_attempts=1)
 
@@ -182,7 +183,7 @@ async def test_no_line_is_worth_an_attempt(app: App) -> None:
     try:
         async with app.worker(concurrency=1):
             run = await task.trigger()
-            assert await run.result(20) == "fine"
+            assert await run.result(MAX_WAIT_S) == "fine"
     finally:
         logging.getLogger("perdure.task").setLevel(logging.NOTSET)
     lines = await app.runs.logs(run.id)
@@ -230,7 +231,7 @@ async def test_lines_already_stored_go_when_newer_ones_need_the_room(
         follower = app.runs.follow(run.id)
         early = [(await anext(follower)).message for _ in range(3)]
         caller.let_go()
-        await run.result(20)
+        await run.result(MAX_WAIT_S)
 
     assert early == ["early 0", "early 1", "early 2"]
     left = ["2 lines left out", "early 2", "late 0", "late 1"]
@@ -318,7 +319,7 @@ async def test_secrets_are_hidden_before_anything_is_stored(storage_url: str) ->
     lines = await lines_of(app, careless)
     async with app.worker(concurrency=1):
         run = await also.trigger(password="hunter2")
-        await run.result(20)
+        await run.result(MAX_WAIT_S)
         bundle = await app.runs.bundle(run.id)
 
     assert lines[0].message == "password=[redacted]"
@@ -354,7 +355,7 @@ async def test_progress_that_is_no_number_is_refused(app: App, fraction: Any) ->
 
     async with app.worker(concurrency=1):
         run = await confused.trigger()
-        assert await run.result(20) == "fine"
+        assert await run.result(MAX_WAIT_S) == "fine"
     progress = await app.runs.progress(run.id)
 
     assert progress is not None
@@ -373,7 +374,7 @@ async def test_whoever_follows_gets_lines_while_the_handler_runs_and_then_the_en
         wait_at(bell.path)
         ctx.log.info("after")
 
-    async with asyncio.timeout(20), app.worker(concurrency=1):
+    async with asyncio.timeout(MAX_WAIT_S), app.worker(concurrency=1):
         run = await waits.trigger()
         follower = app.runs.follow(run.id)
         first = await anext(follower)
@@ -443,6 +444,26 @@ async def test_lines_that_cannot_be_stored_hold_up_no_outcome(
     async with app:
         async with app.worker(concurrency=1):
             run = await speaks.trigger()
-            assert await run.result(20) == "fine"
+            assert await run.result(MAX_WAIT_S) == "fine"
         assert app.troubled.refused >= 1
         assert texts(list(await app.runs.logs(run.id))) == kept
+
+
+async def test_progress_that_cannot_be_stored_is_not_logged_as_zero_lines(
+    sqlite_storage_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = TroubledApp(sqlite_storage_url, defaults=QUICK)
+    app.times = 1
+
+    @app.task(retry=ONCE)
+    async def moves(ctx: Context) -> str:
+        ctx.progress(0.5)
+        return "fine"
+
+    async with app:
+        async with app.worker(concurrency=1):
+            run = await moves.trigger()
+            assert await run.result(MAX_WAIT_S) == "fine"
+        assert app.troubled.refused >= 1
+
+    assert [it.message for it in caplog.records if it.name == "perdure.logs"] == []

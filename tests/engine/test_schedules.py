@@ -25,6 +25,7 @@ from perdure.storage.schedule_protocol import Stepped
 from schedule_kit import rewound
 from scheduling import MINUTE, SECOND
 from storage_kit import request
+from waiting import MAX_WAIT_S
 
 FAR = datetime(2100, 1, 1, tzinfo=UTC)
 YEARLY = at(FAR)
@@ -174,7 +175,7 @@ async def test_an_edit_and_a_pause_leave_a_running_occurrence_alone(app: App) ->
         await app.schedules.pause("x")
         await app.schedules.delete("x")
         async with executing:
-            result = await app.runs.handle(before).result(20)
+            result = await app.runs.handle(before).result(MAX_WAIT_S)
         after = await app.runs.get(before)
 
     assert result == 3
@@ -287,7 +288,7 @@ async def test_a_trigger_needs_a_reason_that_stays_readable(app: App) -> None:
         with pytest.raises(InvalidInput, match="reason: say why"):
             await app.schedules.trigger("x", " ")
         handle = await app.schedules.trigger("x", "customer asked", by="ann")
-        result = await handle.result(20)
+        result = await handle.result(MAX_WAIT_S)
         run = await handle.get()
 
         assert result == 4

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import timedelta
+from itertools import count
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +18,7 @@ from perdure.engine.configuration import configured
 from perdure.engine.service import TO_PASS, AppService
 from perdure.errors import InvalidInput, StorageUnavailable
 from virtual_time import play
+from waiting import MAX_WAIT_S
 
 
 class Stumbling(AppService):
@@ -35,7 +38,7 @@ class Stumbling(AppService):
 def test_nothing_that_a_pass_raises_ends_a_service(caplog: pytest.LogCaptureFixture) -> None:
     async def story(app: App) -> None:
         errors = [OverflowError("date value out of range"), StorageUnavailable("away"), KeyError()]
-        async with Stumbling(app, *errors) as service, asyncio.timeout(20):
+        async with Stumbling(app, *errors) as service, asyncio.timeout(MAX_WAIT_S):
             await service.at_last.wait()
 
     with caplog.at_level(logging.WARNING, "perdure.service"):
@@ -46,6 +49,59 @@ def test_nothing_that_a_pass_raises_ends_a_service(caplog: pytest.LogCaptureFixt
         ("ERROR", "Stumbling failed; it goes on"),
         ("WARNING", "storage does not answer Stumbling: away"),
         ("ERROR", "Stumbling failed; it goes on"),
+    ]
+
+
+def test_an_outage_is_logged_once_a_minute_and_its_end_with_how_long_it_took(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(app: App) -> None:
+        errors = [StorageUnavailable("away")] * 200  # half a second each, and some jitter
+        async with Stumbling(app, *errors) as service:
+            await service.at_last.wait()
+            await asyncio.sleep(10)
+
+    with caplog.at_level(logging.INFO, "perdure.service"):
+        play(story)
+
+    *outage, end = caplog.records
+    assert [it.message for it in outage] == ["storage does not answer Stumbling: away"] * 2
+    seconds = vars(end)["seconds"]
+    assert end.message == f"storage answers Stumbling again, after {seconds} s"
+    assert 90 < seconds < 110
+
+
+def test_a_busy_worker_logs_that_storage_is_back_before_its_queue_is_empty(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(app: App) -> None:
+        @app.task
+        async def work() -> None:
+            """Do nothing."""
+
+        async with app:
+            storage: Any = app.storage
+            claim, calls = storage.claim, count()
+
+            async def fail_at_first(*arguments: Any) -> Any:
+                if next(calls) < 2:  # each of the loops that claim
+                    raise StorageUnavailable("away")
+                return await claim(*arguments)
+
+            storage.claim = fail_at_first
+            runs = [await work.trigger() for _ in range(50)]
+            async with app.worker(concurrency=1, same_loop=True):
+                await runs[2].result(MAX_WAIT_S)
+                logged.extend(caplog.messages)
+                await runs[-1].result(MAX_WAIT_S)
+
+    logged: list[str] = []
+    with caplog.at_level(logging.INFO, "perdure.service"):
+        play(story)
+
+    assert logged == [
+        "storage does not answer Worker: away",
+        "storage answers Worker again, after 0.5 s",
     ]
 
 

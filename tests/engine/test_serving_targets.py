@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from endpoints import PATIENCE, Endpoint, answering
+from endpoints import Endpoint, answering
 from perdure import App, Retry
 from perdure.core.why.reason import Code
 from perdure.engine.catalogue import known_workers, trigger_known
@@ -16,6 +16,7 @@ from perdure.engine.executors.secret import secret
 from perdure.engine.executors.target import read_target
 from perdure.engine.options import TriggerOptions
 from perdure.errors import InvalidInput, RunFailed
+from waiting import MAX_WAIT_S
 
 QUICK = Defaults(
     poll=timedelta(milliseconds=100), cancel_grace=timedelta(seconds=1), http_allow="loopback"
@@ -41,7 +42,7 @@ async def test_http_tasks_are_served_from_the_catalogue_and_commands_are_not(
         async with bare.worker(concurrency=1, targets=["http"]) as worker:
             greeting = await trigger_known(bare, "greet", {}, NO_OPTIONS)
             run = await trigger_known(bare, "hook", {"order": 7}, NO_OPTIONS)
-            assert await run.result(PATIENCE) == "served"
+            assert await run.result(MAX_WAIT_S) == "served"
             [seen] = await known_workers(bare.storage, bare.environment)
             why = await bare.runs.why(greeting.id)
             left = await greeting.get()
@@ -58,7 +59,7 @@ async def test_commands_are_served_where_that_is_said(sqlite_storage_url: str) -
         await publish(sqlite_storage_url, "https://example.com/")
         async with bare.worker(concurrency=1, targets=["http", "shell"]):
             run = await trigger_known(bare, "greet", {}, NO_OPTIONS)
-            assert await run.result(PATIENCE) == "hello"
+            assert await run.result(MAX_WAIT_S) == "hello"
 
 
 async def test_without_being_asked_a_worker_serves_its_own_tasks_only(
@@ -74,7 +75,7 @@ async def test_without_being_asked_a_worker_serves_its_own_tasks_only(
         await publish(sqlite_storage_url, "https://example.com/")
         async with bare.worker(concurrency=1):
             run = await trigger_known(bare, "hook", {}, NO_OPTIONS)
-            assert await (await own.trigger()).result(PATIENCE) == 1
+            assert await (await own.trigger()).result(MAX_WAIT_S) == 1
         assert (await run.get()).counters.claims == 0
 
 
@@ -84,12 +85,12 @@ async def test_what_is_defined_or_changed_later_is_served_soon(sqlite_storage_ur
     async with old, new, bare, bare.worker(concurrency=1, targets=["http"]):
         await publish(sqlite_storage_url, old.url)
         run = await trigger_known(bare, "hook", {}, NO_OPTIONS)
-        assert await run.result(PATIENCE) == "old"
+        assert await run.result(MAX_WAIT_S) == "old"
         await publish(sqlite_storage_url, new.url)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             while not new.asked:
                 again = await trigger_known(bare, "hook", {}, NO_OPTIONS)
-                said = await again.result(PATIENCE)
+                said = await again.result(MAX_WAIT_S)
 
     assert said == "new"
 
@@ -101,7 +102,7 @@ async def test_what_the_app_says_itself_comes_before_the_catalogue(sqlite_storag
         async with app:
             await publish(sqlite_storage_url, other.url)
             async with app.worker(concurrency=1, targets=["http"]):
-                assert await (await hook.trigger()).result(PATIENCE) == "own"
+                assert await (await hook.trigger()).result(MAX_WAIT_S) == "own"
 
 
 @pytest.mark.parametrize(("listed", "succeeds"), [("", False), ("OTHER", False), ("API_*", True)])
@@ -118,12 +119,12 @@ async def test_the_catalogue_gets_only_secrets_that_an_operator_listed(
         async with bare.worker(concurrency=1, targets=["http"]):
             run = await trigger_known(bare, "hook", {}, NO_OPTIONS)
             if succeeds:
-                await run.result(PATIENCE)
+                await run.result(MAX_WAIT_S)
             else:
                 with pytest.raises(
                     RunFailed, match="secret API_TOKEN is not listed in target_secrets"
                 ):
-                    await run.result(PATIENCE)
+                    await run.result(MAX_WAIT_S)
 
     assert [asked.headers["authorization"] for asked in endpoint.asked] == (
         ["s3cr3t-value"] if succeeds else []

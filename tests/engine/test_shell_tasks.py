@@ -29,11 +29,11 @@ from perdure.engine.executors.target import ShellTarget
 from perdure.engine.options import Executor
 from perdure.engine.redaction import Mask
 from perdure.errors import RunCancelled, RunFailed
+from waiting import MAX_WAIT_S
 
 QUICK = Defaults(poll=timedelta(milliseconds=100), cancel_grace=timedelta(milliseconds=300))
 ONCE = Retry(max_attempts=1)
 CANARY = "canary-91be\n44c0/7d"
-PATIENCE = 20
 
 
 @pytest_asyncio.fixture
@@ -55,13 +55,13 @@ async def ended(app: App, task: Task[..., Any], **payload: Any) -> RunHandle[Any
 
 
 async def result_of(app: App, task: Task[..., Any], **payload: Any) -> Any:
-    return await (await ended(app, task, **payload)).result(PATIENCE)
+    return await (await ended(app, task, **payload)).result(MAX_WAIT_S)
 
 
 async def failure_of(app: App, task: Task[..., Any]) -> Failure:
     run = await ended(app, task)
     with pytest.raises(RunFailed):
-        await run.result(PATIENCE)
+        await run.result(MAX_WAIT_S)
     failure = (await run.get()).failure
     assert failure is not None
     return failure
@@ -102,7 +102,7 @@ async def test_a_command_reads_its_payload_and_writes_its_result(storage_url: st
     code = "import json, sys; print(json.load(sys.stdin)['number'] * 2)"
     double = app.shell_task("double", argv=python(code), stdout="json")
     async with app, app.worker(concurrency=1):
-        assert await (await double.trigger(number=21)).result(PATIENCE) == 42
+        assert await (await double.trigger(number=21)).result(MAX_WAIT_S) == 42
 
 
 async def test_there_is_no_shell(app: App, tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ async def test_the_environment_is_small_and_says_which_attempt_it_is(
     show = app.shell_task("show", argv=python(code), env={"COLOUR": "red"}, stdout="json")
     run = await ended(app, show)
 
-    found = await run.result(PATIENCE)
+    found = await run.result(MAX_WAIT_S)
     allowed = {"COLOUR", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "TMPDIR", "TZ"}
     ours = {name: value for name, value in found.items() if name.startswith("PERDURE_")}
     assert set(found) - set(ours) - {"USER", "PWD"} <= allowed
@@ -156,7 +156,7 @@ async def test_zero_is_success_and_the_attempt_shows_what_was_seen(app: App) -> 
     code = "import sys; print('out'); print('err', file=sys.stderr)"
     run = await ended(app, app.shell_task("speak", argv=python(code)))
 
-    assert await run.result(PATIENCE) == "out"
+    assert await run.result(MAX_WAIT_S) == "out"
     attempt = await last_attempt(app, run.id)
     assert attempt.output == {
         "exit_code": 0,
@@ -237,14 +237,28 @@ async def test_standard_output_that_should_be_json_and_is_not_fails_for_good(
 
 async def test_much_output_is_read_and_its_ends_are_kept(app: App) -> None:
     code = "print('begin'); print('x' * 5_000_000); print('end')"
-    run = await ended(app, app.shell_task("speak", argv=python(code), output_limit=100))
+    task = app.shell_task("speak", argv=python(code), output_limit=100, truncate=True)
+    run = await ended(app, task)
 
     output = await output_of(app, run.id)
     assert (output["stdout_bytes"], output["stdout_truncated"]) == (5_000_011, True)
     assert output["stdout"].startswith("begin\nxxx")
     assert output["stdout"].endswith("xxx\nend\n")
     assert "(4999911 bytes left out)" in output["stdout"]
-    assert await run.result(PATIENCE) == output["stdout"].removesuffix("\n")
+    assert await run.result(MAX_WAIT_S) == {"truncated": True, "text": output["stdout"]}
+
+
+@pytest.mark.parametrize("stdout", ["text", "json"])
+async def test_output_longer_than_its_limit_is_a_failure_of_its_own_type(
+    app: App, stdout: str
+) -> None:
+    argv = ["printf", "%s", '"' + "x" * 200 + '"']
+    failure = await failure_of(
+        app, app.shell_task("speak", argv=argv, output_limit=100, stdout=stdout)
+    )
+
+    assert (failure.type, failure.retryable) == ("OutputTooLarge", False)
+    assert "202 bytes, more than output_limit, 100" in failure.message
 
 
 def test_a_capture_keeps_all_up_to_its_limit_and_both_ends_beyond() -> None:
@@ -278,12 +292,12 @@ async def test_standard_error_is_the_runs_log_as_it_comes(app: App, bell: Bell) 
     task = app.shell_task("slow", argv=python(code))
     async with app.worker(concurrency=1):
         run = await task.trigger()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             async for line in app.runs.follow(run.id):
                 assert line.message == "half way"
                 break
         (await bell.heard()).let_go()
-        await run.result(PATIENCE)
+        await run.result(MAX_WAIT_S)
 
     [line] = await app.runs.logs(run.id)
     assert (line.message, line.attempt) == ("half way", 1)
@@ -327,7 +341,7 @@ async def test_after_a_cancel_the_whole_family_is_gone(app: App, bell: Bell) -> 
         pids = await pids_of(bell, 3)
         await app.runs.cancel(run.id)
         with pytest.raises(RunCancelled):
-            await run.result(PATIENCE)
+            await run.result(MAX_WAIT_S)
         assert [pid for pid in pids if is_there(pid)] == []
 
 
@@ -340,7 +354,7 @@ async def test_what_a_command_leaves_behind_ends_with_it(app: App, bell: Bell) -
         for caller in callers:
             if caller.word == "leaving":
                 caller.let_go()
-        assert await run.result(PATIENCE) == "done"
+        assert await run.result(MAX_WAIT_S) == "done"
         assert [pid for pid in pids if is_there(pid)] == []
 
 
@@ -349,7 +363,7 @@ async def test_a_worker_that_leaves_takes_its_commands_along(app: App, bell: Bel
     async with app.worker(concurrency=1, drain=0):
         run = await task.trigger()
         callers = [await bell.heard() for _ in range(3)]
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MAX_WAIT_S):
         for caller in callers:
             await caller.gone()
 
@@ -364,11 +378,11 @@ async def test_without_its_keeper_a_command_ends(app: App, bell: Bell) -> None:
         run = await task.trigger()
         keeper = await bell.heard()
         waiting = await bell.heard()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             while len(children_of(keeper.word)) > 1:  # noqa: ASYNC110  # it buries the orphans
                 await asyncio.sleep(0)
         os.kill(int(keeper.word), signal.SIGKILL)
-        await asyncio.wait_for(waiting.gone(), PATIENCE)
+        await asyncio.wait_for(waiting.gone(), MAX_WAIT_S)
         await app.results.ended(run.id)
 
     failure = (await run.get()).failure
@@ -390,7 +404,7 @@ async def test_a_command_that_attacks_its_keeper_leaves_nothing_behind(
         callers = {caller.word: caller for caller in [await bell.heard(), await bell.heard()]}
         callers.pop("assassin").answer(attack)
         [outsider] = callers
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(MAX_WAIT_S):
             await app.results.ended(run.id)
         assert not is_there(int(outsider))
 
@@ -438,7 +452,7 @@ async def test_a_secret_is_in_the_commands_environment_and_nowhere_else(
 async def test_what_looks_like_a_password_is_kept_in_the_result_only(app: App) -> None:
     run = await ended(app, app.shell_task("speak", argv=["echo", "password=hunter2"]))
 
-    assert await run.result(PATIENCE) == "password=hunter2"
+    assert await run.result(MAX_WAIT_S) == "password=hunter2"
     assert (await output_of(app, run.id))["stdout"] == "password=[redacted]\n"
 
 
@@ -450,7 +464,7 @@ async def test_a_filter_that_breaks_hides_all_of_the_output(sqlite_storage_url: 
     async with app:
         run = await ended(app, app.shell_task("speak", argv=["echo", "hi"]))
 
-        assert await run.result(PATIENCE) == "hi"
+        assert await run.result(MAX_WAIT_S) == "hi"
         assert await output_of(app, run.id) == {"left_out": "ValueError in redact"}
 
 

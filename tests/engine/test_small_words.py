@@ -9,6 +9,7 @@ import pytest
 
 from perdure import App, Context
 from perdure.errors import InvalidInput, RunNotFound, WorkerNotFound
+from waiting import MAX_WAIT_S
 
 UNKNOWN = f"run_{7:032x}"
 
@@ -31,7 +32,7 @@ async def test_fields_of_a_log_line_may_have_any_name(
     caplog.set_level(logging.INFO, "perdure.task")
     async with app.run_all():
         run = await app.tasks["work"].trigger()
-        await run.result(10)
+        await run.result(MAX_WAIT_S)
         said, plain = await app.runs.logs(run)
 
     assert said.fields == {"level": "a", "msg": "b", "self": "c", "extra": "d", "name": "e"}

@@ -11,6 +11,8 @@ from contextlib import suppress
 
 import pytest
 
+from waiting import MAX_WAIT_S
+
 Start = Callable[[str], "subprocess.Popen[str]"]
 
 _ASKED = """
@@ -100,7 +102,7 @@ def test_the_first_signal_is_acted_on_once_and_the_second_one_exits_at_once(
     assert heard(process) == "asked"
     process.send_signal(signal.SIGTERM)
 
-    assert process.wait(20) == 1
+    assert process.wait(MAX_WAIT_S) == 1
     assert heard(process) == ""
 
 

@@ -22,6 +22,7 @@ from perdure.core.lifecycle import Status
 from perdure.engine.defaults import Defaults
 from perdure.engine.worker_host import WorkerHost
 from perdure.errors import RunFailed
+from waiting import MAX_WAIT_S
 
 SOON = timedelta(milliseconds=100)
 AT_ONCE = timedelta(0)
@@ -150,7 +151,7 @@ async def test_handlers_that_do_not_stop_are_handed_over_all_the_same(
 
         for run in runs:
             await assert_handed_over(app, run)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(MAX_WAIT_S):
             for caller in callers:
                 if caller.word in ("stubborn", "beside"):
                     await caller.gone()
@@ -176,9 +177,9 @@ async def test_the_next_worker_takes_over_and_a_late_outcome_changes_nothing(
     async with app.worker(concurrency=1):
         new = await bell.heard()
         old.let_go()
-        assert await asyncio.to_thread(ended.wait, 20)
+        assert await asyncio.to_thread(ended.wait, MAX_WAIT_S)
         new.let_go()
-        assert await run.result(20) == 2
+        assert await run.result(MAX_WAIT_S) == 2
 
 
 async def test_a_cancelled_run_is_cancelled_when_its_worker_goes(app: App, bell: Bell) -> None:
@@ -214,7 +215,7 @@ async def test_whoever_is_cancelled_again_while_it_stops_does_not_leave_a_living
     await asyncio.wait({life}, timeout=0.1)
     assert not life.done()  # it drains
     life.cancel()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(MAX_WAIT_S):
         with pytest.raises(asyncio.CancelledError):
             await life
 
@@ -234,7 +235,7 @@ async def test_an_error_in_the_block_is_not_kept_waiting_by_long_runs(app: App, 
             await bell.word()
             raise ValueError("something else is broken")
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(MAX_WAIT_S):
         with pytest.raises(ValueError, match="something else is broken"):
             await live()
 
@@ -245,7 +246,7 @@ async def test_a_stop_that_takes_long_says_what_it_waits_for(app: App, bell: Bel
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.getMessage().startswith("stopping; waiting for"):
-                runs.append(getattr(record, "runs", None))
+                runs.append((record.getMessage(), getattr(record, "run_ids", None)))
                 said.set()
 
     @app.task
@@ -259,12 +260,12 @@ async def test_a_stop_that_takes_long_says_what_it_waits_for(app: App, bell: Bel
     run = await long.trigger()
     caller = await bell.heard()
     stopping = asyncio.create_task(worker.stop(timedelta(seconds=60)))
-    assert await asyncio.to_thread(said.wait, 20)
+    assert await asyncio.to_thread(said.wait, MAX_WAIT_S)
     caller.let_go()
     await stopping
     logging.getLogger("perdure.worker").removeHandler(listener)
 
-    assert runs == [[run.id]]
+    assert runs == [("stopping; waiting for 1 runs to end", [run.id])]
 
 
 def test_a_process_ends_although_its_handlers_do_not(tmp_path: Path) -> None:
@@ -274,7 +275,7 @@ def test_a_process_ends_although_its_handlers_do_not(tmp_path: Path) -> None:
         [sys.executable, str(script), str(tmp_path / "runs.db")],
         stdout=subprocess.PIPE,
         text=True,
-        timeout=30,
+        timeout=MAX_WAIT_S,
         check=True,
     )
 

@@ -13,6 +13,7 @@ from perdure import App
 from perdure.engine.clock import SystemClock
 from perdure.engine.storage_time import FRESH, StorageTime
 from perdure.storage.protocol import Storage
+from waiting import MAX_WAIT_S
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -69,7 +70,7 @@ async def test_an_app_that_was_quiet_for_long_asks_for_the_time_again(
         clock.passed += FRESH + 600  # this machine's clock runs fast, or so it says
 
         wrong = app.time() - await app.storage.now()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(MAX_WAIT_S):
             while abs(app.time() - await app.storage.now()) > timedelta(seconds=60):
                 pass
 
@@ -108,7 +109,7 @@ async def test_a_file_is_timed_by_this_machines_clock_however_it_steps(
         return "done"
 
     async with app, app.worker(concurrency=1):
-        await (await now.trigger()).result(20)
+        await (await now.trigger()).result(MAX_WAIT_S)
         clock.step = -timedelta(hours=1)  # somebody corrects it
 
-        assert await (await now.trigger()).result(20) == "done"
+        assert await (await now.trigger()).result(MAX_WAIT_S) == "done"

@@ -10,6 +10,7 @@ import pytest
 from perdure import App, Retry
 from perdure.core.lifecycle import Status
 from perdure.errors import AppNotOpen, NotAllowed, RunFailed, RunNotFound
+from waiting import MAX_WAIT_S
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ async def test_every_failed_attempt_is_told_with_what_follows(
         async with app.run_all():
             for task in (fragile, once):
                 with pytest.raises(RunFailed):
-                    await (await task.trigger()).result(10)
+                    await (await task.trigger()).result(MAX_WAIT_S)
 
     told = [record for record in caplog.records if record.name == "perdure.attempts"]
     first, second, third = told

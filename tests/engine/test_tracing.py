@@ -23,6 +23,7 @@ from fix_app import QUICK
 from perdure import App, Context, Retry
 from perdure.engine.tracing import Tracing
 from perdure.errors import InvalidInput, InvalidPayload, RunFailed, RunNotFound
+from waiting import MAX_WAIT_S
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -72,7 +73,7 @@ async def test_each_attempt_is_a_child_of_its_trigger_and_linked_to_it(
 
     async with app.worker(concurrency=1):
         run = await flaky.trigger()
-        await run.result(20)
+        await run.result(MAX_WAIT_S)
 
     [trigger] = named(spans, "trigger flaky")
     first, second = named(spans, "attempt flaky")
@@ -124,7 +125,7 @@ async def test_a_handler_finds_its_attempts_span_and_not_its_neighbours(
 
     async with app.worker(concurrency=4):
         runs = [await task.trigger() for task in (on_loop, in_thread) for _ in range(2)]
-        seen = {await run.result(20) for run in runs}
+        seen = {await run.result(MAX_WAIT_S) for run in runs}
 
     attempts = named(spans, "attempt on_loop") + named(spans, "attempt in_thread")
     assert seen == {_context(span).span_id for span in attempts}
@@ -143,7 +144,7 @@ async def test_an_attempt_does_not_belong_to_whatever_started_the_worker(
         run = await untraced.task(simple).trigger()
     with provider.get_tracer("main").start_as_current_span("the process"):
         async with app.worker(concurrency=1):
-            await app.runs.handle(run.id).result(20)
+            await app.runs.handle(run.id).result(MAX_WAIT_S)
 
     [attempt] = named(spans, "attempt simple")
     assert attempt.parent is None
@@ -195,9 +196,9 @@ async def test_an_exporter_that_throws_breaks_no_run(
         return number
 
     async with app, app.worker(concurrency=1):
-        assert await (await fails.trigger(0)).result(20) == 0
+        assert await (await fails.trigger(0)).result(MAX_WAIT_S) == 0
         with pytest.raises(RunFailed):
-            await (await fails.trigger(1)).result(20)
+            await (await fails.trigger(1)).result(MAX_WAIT_S)
 
     assert any(record.message.startswith("tracing failed at ") for record in caplog.records)
 
@@ -212,7 +213,7 @@ async def test_without_being_asked_nothing_is_traced(sqlite_storage_url: str, wa
 
     async with app, app.worker(concurrency=1):
         run = await simple.trigger()
-        assert await run.result(20) is False
+        assert await run.result(MAX_WAIT_S) is False
         assert (await run.get()).trace_carrier is None
     assert type(app.tracing) is Tracing
 
@@ -231,7 +232,7 @@ def far_spans(sqlite_storage_url: str, tmp_path: Path) -> Iterator[Path]:
     worker = subprocess.Popen(command, cwd=TESTS, env=environ)
     yield path
     worker.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 0
+    assert worker.wait(MAX_WAIT_S) == 0
 
 
 @pytest.mark.system
@@ -246,9 +247,9 @@ async def test_spans_are_linked_across_processes(
 
     tasks = [app.task(name=name)(elsewhere) for name in names]
     async with app:
-        leaves = [await (await task.trigger()).result(60) for task in tasks]
+        leaves = [await (await task.trigger()).result(MAX_WAIT_S) for task in tasks]
         for leaf in leaves:
-            await app.runs.handle(leaf).result(60)
+            await app.runs.handle(leaf).result(MAX_WAIT_S)
         far = _ended(far_spans, 7)
 
     for name in names:

@@ -22,6 +22,7 @@ from perdure.core.decide import decide_shutdown
 from perdure.core.events import RunSucceeded
 from perdure.core.run import Run
 from perdure.errors import RunFailed, RunNotFound, RunUnsuccessful, StorageRefused
+from waiting import MAX_WAIT_S
 
 ONCE = Retry(max_attempts=1)
 AGAIN = Retry(max_attempts=5, initial=0.01)
@@ -73,7 +74,7 @@ async def test_an_async_handler_commits_its_effects_with_its_success(
 
     async with app.run_all():
         run = await pay.trigger(41)
-        assert await run.result(10) == 42
+        assert await run.result(MAX_WAIT_S) == 42
         assert effects.all == [(run.id, 1)]
         events = await app.runs.events(run.id)
         succeeded = events[-1].event
@@ -93,7 +94,7 @@ async def test_a_sync_handler_commits_its_effects_with_its_success(
 
     async with app.run_all():
         run = await pay.trigger()
-        assert await run.result(10) == "paid"
+        assert await run.result(MAX_WAIT_S) == "paid"
         assert effects.all == [(run.id, 1)]
 
 
@@ -123,7 +124,7 @@ async def test_an_exception_rolls_everything_back(
     pay: Any = app.task(retry=AGAIN)(pay_async if kind == "async" else pay_sync)
     async with app.run_all():
         run = await pay.trigger()
-        assert await run.result(10) == 2
+        assert await run.result(MAX_WAIT_S) == 2
         assert effects.all == [(run.id, 2)]
 
 
@@ -140,7 +141,7 @@ async def test_an_error_caught_outside_of_the_block_leaves_a_success_without_eff
             return "nothing to pay"
 
     async with app.run_all():
-        assert await (await pay.trigger()).result(10) == "nothing to pay"
+        assert await (await pay.trigger()).result(MAX_WAIT_S) == "nothing to pay"
         assert effects.all == []
 
 
@@ -150,12 +151,12 @@ async def test_a_release_rolls_back(app: App, effects: Effects) -> None:
         async with ctx.transaction() as connection:
             await connection.execute(effects.insert, (ctx.run_id, ctx.attempt))
             if ctx.attempt == 1:
-                await ctx.release(delay=0.01)
+                ctx.release(delay=0.01)
         return ctx.attempt
 
     async with app.run_all():
         run = await pay.trigger()
-        assert await run.result(10) == 2
+        assert await run.result(MAX_WAIT_S) == 2
         assert effects.all == [(run.id, 2)]
 
 
@@ -189,7 +190,7 @@ async def test_a_cancel_request_does_not_spoil_success(app: App, effects: Effect
         run = await pay.trigger()
         await entered.wait()
         await app.runs.cancel(run.id)
-        assert await run.result(10) == "paid all the same"
+        assert await run.result(MAX_WAIT_S) == "paid all the same"
         assert effects.all == [(run.id, 1)]
 
 
@@ -220,7 +221,7 @@ async def test_a_lost_lease_rolls_back(app: App, effects: Effects, kind: str) ->
     loop = asyncio.get_running_loop()
     async with app, app.worker():
         run = await pay.trigger()
-        assert await run.result(10) == 2
+        assert await run.result(MAX_WAIT_S) == 2
     assert effects.all == [(run.id, 2)]
     assert len(attempts) == 2
 
@@ -246,7 +247,7 @@ async def test_a_timeout_rolls_back(app: App, effects: Effects) -> None:
     async with app.run_all():
         run = await pay.trigger()
         with pytest.raises(RunFailed, match="timeout"):
-            await run.result(10)
+            await run.result(MAX_WAIT_S)
         assert effects.all == []
 
 
@@ -271,7 +272,7 @@ async def test_shutdown_rolls_back_and_hands_over(app: App, effects: Effects) ->
             await entered.wait()
         assert effects.all == []
         async with app.worker():
-            assert await run.result(10) == 2
+            assert await run.result(MAX_WAIT_S) == 2
         assert effects.all == [(run.id, 2)]
 
 
@@ -284,7 +285,7 @@ async def test_a_result_that_cannot_be_kept_rolls_back(app: App, effects: Effect
 
     async with app.run_all():
         with pytest.raises(RunFailed, match="result"):
-            await (await pay.trigger()).result(10)
+            await (await pay.trigger()).result(MAX_WAIT_S)
         assert effects.all == []
 
 
@@ -318,11 +319,11 @@ async def test_children_exist_if_and_only_if_the_attempt_succeeds(
     parent: Any = app.task(retry=AGAIN)(parent_async if kind == "async" else parent_sync)
     async with app.run_all():
         run = await parent.trigger()
-        await run.result(10)
+        await run.result(MAX_WAIT_S)
         for never in children[:2]:
             with pytest.raises(RunNotFound):
                 await never.get()
-        assert [await handle.result(10) for handle in children[2:]] == [2, 20]
+        assert [await handle.result(MAX_WAIT_S) for handle in children[2:]] == [2, 20]
         assert (await children[2].get()).parent_id == run.id
 
 
@@ -339,8 +340,8 @@ async def test_a_child_can_be_triggered_on_the_connection_itself(
             return (await child.using(connection).trigger()).id
 
     async with app.run_all():
-        child_id = await (await parent.trigger()).result(10)
-        assert await app.runs.handle(child_id).result(10) == "born"
+        child_id = await (await parent.trigger()).result(MAX_WAIT_S)
+        assert await app.runs.handle(child_id).result(MAX_WAIT_S) == "born"
 
 
 async def test_waiting_for_a_child_inside_is_refused(app: App, effects: Effects) -> None:
@@ -354,7 +355,7 @@ async def test_waiting_for_a_child_inside_is_refused(app: App, effects: Effects)
 
     async with app.run_all():
         with pytest.raises(RunFailed, match="exists only once that is committed"):
-            await (await parent.trigger()).result(10)
+            await (await parent.trigger()).result(MAX_WAIT_S)
 
 
 # What it refuses
@@ -364,7 +365,7 @@ async def _failure(app: App, handler: Any, **settings: Any) -> str:
     task: Any = app.task(retry=ONCE, **settings)(handler)
     async with app.run_all():
         with pytest.raises(RunFailed) as failed:
-            await (await task.trigger()).result(10)
+            await (await task.trigger()).result(MAX_WAIT_S)
     return failed.value.why
 
 
@@ -495,7 +496,7 @@ async def test_on_sqlite_a_handler_does_not_wait_for_its_own_lock(
         return "done"
 
     async with app.run_all():
-        assert await (await meddle.trigger()).result(10) == "done"
+        assert await (await meddle.trigger()).result(MAX_WAIT_S) == "done"
     assert "holds the only write lock" in str(refused[0])
 
 
@@ -512,13 +513,13 @@ async def test_many_transactions_at_once_all_succeed(app: App, effects: Effects)
 
     async with app.run_all():
         runs = [await task.trigger() for task in (pay, pay_in_a_thread) for _ in range(20)]
-        await asyncio.gather(*(run.result(30) for run in runs))
+        await asyncio.gather(*(run.result(MAX_WAIT_S) for run in runs))
     assert sorted(row[0] for row in effects.all) == sorted(run.id for run in runs)
 
 
 async def _ended(run: RunHandle[Any]) -> Run:
     with suppress(RunUnsuccessful):
-        await run.result(10)
+        await run.result(MAX_WAIT_S)
     return await run.get()
 
 
@@ -526,4 +527,4 @@ async def test_a_process_refuses_it(app: App) -> None:
     task = app.task(retry=ONCE, executor="process")(process_tasks.transact)
     async with app.run_all():
         with pytest.raises(RunFailed, match='leave out executor="process"'):
-            await (await task.trigger()).result(20)
+            await (await task.trigger()).result(MAX_WAIT_S)

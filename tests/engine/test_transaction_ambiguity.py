@@ -12,6 +12,7 @@ from perdure import App, Context, Retry
 from perdure.storage import Storage
 from perdure.storage.postgres.transactions import PostgresTransactions
 from proxy import Cut, Proxy
+from waiting import MAX_WAIT_S
 
 pytestmark = pytest.mark.system
 
@@ -55,7 +56,7 @@ async def test_a_lost_answer_is_settled_by_history(
         outside.execute("CREATE TABLE effects (run_id text, attempt integer)")
         async with Proxy.before(postgres_storage_url) as app.proxy, app.run_all():
             run = await pay.trigger()
-            result = await run.result(20)
+            result = await run.result(MAX_WAIT_S)
             record = await run.get()
             types = [str(event.type) for event in await app.runs.events(run.id)]
             assert app.proxy.cuts == 1

@@ -6,10 +6,12 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 
 from fix_app import QUICK
 from perdure import App, Context, Fail, Retry
@@ -17,11 +19,14 @@ from perdure.core.run import Run
 from perdure.errors import RunFailed
 from perdure.storage.postgres.storage import PostgresStorage
 from perdure.testing.postgres import PrivatePostgres
+from waiting import MAX_WAIT_S
 
 pytestmark = pytest.mark.system
 
 INSERT = "INSERT INTO effects VALUES (%s)"
 AT_ONCE = 6
+PATIENT = replace(QUICK, lease_ttl=timedelta(seconds=30))
+"""No lease may expire while the server restarts, however long that takes on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +87,7 @@ async def working(app: App, url: str) -> AsyncIterator[None]:
 
 async def ended(handles: list[Any]) -> list[Run]:
     for handle in handles:
-        await handle.result(60)
+        await handle.result(MAX_WAIT_S)
     return [await handle.get() for handle in handles]
 
 
@@ -90,7 +95,7 @@ async def ended(handles: list[Any]) -> list[Run]:
 async def test_connections_that_died_while_idle_cost_no_attempt(
     own_server: PrivatePostgres, url: str, kind: str
 ) -> None:
-    app = App(url, defaults=QUICK)
+    app = App(url, defaults=PATIENT)
     pause = Pause(AT_ONCE)
 
     @app.task(name="pay_async")
@@ -126,7 +131,7 @@ async def test_connections_that_died_while_idle_cost_no_attempt(
 async def test_a_server_that_goes_away_before_the_commit_costs_no_attempt(
     own_server: PrivatePostgres, url: str, kind: str, reaction: str
 ) -> None:
-    app = App(url, defaults=QUICK)
+    app = App(url, defaults=PATIENT)
     pause = Pause(1)
 
     @app.task(name="pay_async", retry=Retry(max_attempts=1))
@@ -174,7 +179,7 @@ def react(reaction: str, error: psycopg.Error) -> None:
 
 
 async def test_what_a_handler_decides_about_its_lost_transaction_stands(url: str) -> None:
-    app = App(url, defaults=QUICK)
+    app = App(url, defaults=PATIENT)
 
     @app.task
     async def give_up(ctx: Context) -> None:
@@ -185,7 +190,7 @@ async def test_what_a_handler_decides_about_its_lost_transaction_stands(url: str
     async with working(app, url):
         run = await give_up.trigger()
         with pytest.raises(RunFailed):
-            await run.result(60)
+            await run.result(MAX_WAIT_S)
         record = await run.get()
 
     assert (str(record.status), record.interruptions) == ("failed", 0)

@@ -37,7 +37,7 @@ async def test_a_task_is_typed_like_the_function_it_was(app: App) -> None:
     async with app.run_all():
         run = await with_context.options(priority=2).trigger(4, loud=True)
         assert_type(run, RunHandle[str])
-        assert_type(await run.result(timeout=10), str)
+        assert_type(await run.result(timeout=300), str)
         assert_type(await plain.run(3), int)
         assert await (await context_last.trigger(7)).result(10) == 1
         assert_type((await app.runs.get(run)).status, Status)
@@ -76,8 +76,44 @@ async def test_a_release_never_comes_back(app: App) -> None:
     async def patient_too(ctx: Context) -> str:
         if ctx.run.counters.releases:
             return "rested"
-        await ctx.release(delay=0)
+        ctx.release(delay=0)
 
     async with app.run_all():
         assert await (await patient.trigger()).result(10) == "rested"
         assert await (await patient_too.trigger()).result(10) == "rested"
+
+
+async def test_a_context_that_may_be_missing_is_left_out_of_a_direct_call(app: App) -> None:
+    @app.task
+    def plain(ctx: Context | None = None, n: int = 3) -> str:
+        return f"{n} {ctx is None}"
+
+    @app.task(queue="mail")
+    async def coroutine(ctx: Context | None = None, *, n: int = 3) -> str:
+        return f"{n} {ctx is None}"
+
+    assert_type(plain(), str)
+    assert_type(plain(None, 4), str)
+    assert plain(n=5) == "5 True"
+    assert_type(await coroutine(), str)
+    assert await coroutine(n=6) == "6 True"
+    with pytest.raises(InvalidPayload):
+        await plain.trigger(None)  # type: ignore[arg-type]
+    async with app.run_all():
+        assert_type(await plain.run(7), str)
+        assert await coroutine.run(n=8) == "8 False"
+
+
+async def test_a_first_argument_of_any_type_is_not_taken_for_the_context(app: App) -> None:
+    @app.task
+    def keep(document: Any, n: int = 1) -> str:
+        return f"{document} {n}"
+
+    @app.task
+    def show(thing: object) -> str:
+        return str(thing)
+
+    assert keep([1]) == "[1] 1"
+    async with app.run_all():
+        assert await keep.run(document=[1], n=2) == "[1] 2"
+        assert_type(await show.trigger("x"), RunHandle[str])

@@ -19,7 +19,7 @@ from standardwebhooks import WebhookVerificationError
 
 import hook_kit
 from builders import OPERATOR
-from endpoints import PATIENCE, Asked, Silence, answering
+from endpoints import Asked, Silence, answering
 from hook_kit import EAGER, OTHER, SECRET, SIGNED, Receiver, settle, telling
 from perdure import App, Context, Redaction, secret
 from perdure.core.commit import Commit, prepare_commit
@@ -31,6 +31,7 @@ from perdure.engine.executors.secret import Secret
 from perdure.engine.webhooks.hook import DeliveryOutcome
 from perdure.engine.webhooks.sender import WebhookSender
 from perdure.telemetry import metrics
+from waiting import MAX_WAIT_S
 
 ENDINGS = ["run.succeeded", "run.failed"]
 
@@ -90,7 +91,7 @@ async def test_a_payload_is_told_only_if_asked_for_and_without_its_secrets(
 
     async with app.worker(concurrency=1):
         run = await app.tasks["double"].trigger(number=21, password="hunter2hunter2")
-        await run.result(20)
+        await run.result(MAX_WAIT_S)
     await send(app)
 
     [told] = receiver.taken
@@ -203,10 +204,10 @@ async def test_commits_that_stand_in_the_feed_the_wrong_way_round_are_told_in_or
         await subscribe(app, receiver, events=["run.*"])
         async with app.worker(concurrency=1, same_loop=True):
             run = await slow.trigger()
-            await asyncio.wait_for(writing.wait(), PATIENCE)
+            await asyncio.wait_for(writing.wait(), MAX_WAIT_S)
             await app.storage.commit([await _cancel(app, run.id)])
             asked_to_stop.set()
-            await run.result(PATIENCE)
+            await run.result(MAX_WAIT_S)
         await send(app)
         feed = [it.sequence for change in await app.storage.changes(None, limit=100)
                 for it in change.events]  # fmt: skip
@@ -390,7 +391,7 @@ async def test_a_silent_endpoint_is_given_up_after_its_time_and_keeps_nobody_wai
         await subscribe(app, receiver, "quick")
         async with app.webhook_sender():
             await settle(app)
-            await asyncio.wait_for(silent.came.wait(), PATIENCE)
+            await asyncio.wait_for(silent.came.wait(), MAX_WAIT_S)
             await receiver.until(lambda: len(receiver.taken) == 1)
             await settle(app, 2)
             await receiver.until(lambda: len(receiver.taken) == 3)
@@ -466,7 +467,7 @@ async def test_who_is_killed_between_post_and_cursor_leaves_it_to_be_sent_again(
     words = json.dumps([app.url, statement, turn])
     command = [sys.executable, hook_kit.__file__, words]
     killed = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
-    _, said = await asyncio.wait_for(killed.communicate(), 60)
+    _, said = await asyncio.wait_for(killed.communicate(), MAX_WAIT_S)
     assert killed.returncode == -9, said.decode()
     first = set(receiver.ids)
     assert len(first) == 6
@@ -489,7 +490,7 @@ async def test_a_sender_that_stops_writes_down_what_it_has_posted(
     sender = app.webhook_sender()
 
     async with sender:
-        await asyncio.wait_for(receiver.came.wait(), PATIENCE)
+        await asyncio.wait_for(receiver.came.wait(), MAX_WAIT_S)
         receiver.answer = answering()
         stopping = asyncio.create_task(sender.stop())
         await asyncio.wait([stopping], timeout=0)
@@ -573,7 +574,7 @@ async def test_planted_secrets_are_nowhere_afterwards(
         )
         async with app.worker(concurrency=1):
             run = await app.tasks["fragile"].trigger("iban DE0012345 is wrong")
-            await asyncio.gather(run.result(20), return_exceptions=True)
+            await asyncio.gather(run.result(MAX_WAIT_S), return_exceptions=True)
         await send(app)
         await app.webhooks.test("billing")
         shown = repr(await app.webhooks.list()) + repr(await app.webhooks.deliveries("billing"))
@@ -691,7 +692,7 @@ asyncio.run(main())
 """
     command = [sys.executable, "-c", script, app.url]
     process = await asyncio.create_subprocess_exec(*command, stderr=subprocess.PIPE)
-    _, said = await asyncio.wait_for(process.communicate(), 60)
+    _, said = await asyncio.wait_for(process.communicate(), MAX_WAIT_S)
 
     assert process.returncode == 0
     assert said.decode().count("pip install 'perdure[http]'") == 1

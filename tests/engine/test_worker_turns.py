@@ -22,6 +22,7 @@ from perdure.engine.worker_host import WorkerHost
 from perdure.errors import RunFailed, StorageRefused, StorageUnavailable
 from perdure.storage.protocol import Claimed, ClaimRequest, Outcome
 from virtual_time import play
+from waiting import MAX_WAIT_S
 
 ONCE = Retry(max_attempts=1)
 SECOND = timedelta(seconds=1)
@@ -47,7 +48,7 @@ async def test_a_handler_that_cannot_be_begun_is_a_failure_of_its_own(
         async with app.worker(concurrency=6) as host:
             ended = [await app.results.ended(getattr(run, "id", "")) for run in runs]
             again = await work.trigger(7)
-            assert await again.result(20) == 7
+            assert await again.result(MAX_WAIT_S) == 7
         assert host._worker._free == 6
 
     failures = [run.failure for run in ended if run.failure is not None]
@@ -104,7 +105,7 @@ async def test_the_loop_that_keeps_watch_learns_when_the_next_run_is_due(storage
         for number in range(3):
             run = await work.options(delay=0.2).trigger(number)
             ended = asyncio.create_task(app.results.ended(run.id))
-            assert (await asyncio.wait_for(ended, 20)).status is Status.SUCCEEDED
+            assert (await asyncio.wait_for(ended, MAX_WAIT_S)).status is Status.SUCCEEDED
 
 
 class Held:
@@ -121,7 +122,7 @@ class Held:
 
     async def are(self, begun: int, ended: int = 0) -> None:
         """So many, and nobody is about to begin another one."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(MAX_WAIT_S):
             while self._counts[0] < begun or self._counts[1] < ended:
                 self._news.clear()
                 await self._news.wait()
@@ -179,7 +180,7 @@ def test_an_outcome_the_storage_refuses_is_recorded_as_that_and_not_tried_again(
             Refusing(app, EventType.SUCCEEDED)
             run = await large.trigger()
             with pytest.raises(RunFailed, match="could not be stored: too large for this column"):
-                await run.result(20)
+                await run.result(MAX_WAIT_S)
             failure = (await run.get()).failure
             assert failure is not None
             assert failure.kind is FailureKind.SYSTEM
@@ -233,7 +234,7 @@ def test_what_a_lost_answer_had_claimed_is_given_back_although_somebody_writes_m
             storage.claim, storage.leases = lose, meddle
             async with app.worker(concurrency=1, same_loop=True):
                 run = await never.trigger()
-                ended = await asyncio.wait_for(app.results.ended(run.id), 10)
+                ended = await asyncio.wait_for(app.results.ended(run.id), MAX_WAIT_S)
 
         assert ended.status is Status.CANCELLED
 
@@ -314,6 +315,6 @@ def test_a_run_executed_here_is_tried_again_as_soon_as_it_is_due() -> None:
         async with app:
             run = await flaky.trigger()
             async with WorkerHost(app, 1, None, same_loop=True, run_ids=[run.id]):
-                assert await run.result(60) < 1
+                assert await run.result(MAX_WAIT_S) < 1
 
     play(story, poll=timedelta(seconds=30))

@@ -63,9 +63,21 @@ class Client:
         return answer
 
     async def _exchange(self, call: Call) -> Answer:
-        if self._writer is None or self._writer.is_closing():
-            self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+        """Send again, once, what an idle connection did not answer: the server may have closed it,
+        as it does after a few seconds, before the call came."""
+        if self._writer is not None and not self._writer.is_closing():
+            try:
+                return await self._ask(call)
+            except (ConnectionError, asyncio.IncompleteReadError) as error:
+                if getattr(error, "partial", b""):
+                    raise
+                self.close()
+        self._reader, self._writer = await asyncio.open_connection(self._host, self._port)
+        return await self._ask(call)
+
+    async def _ask(self, call: Call) -> Answer:
         assert self._reader is not None
+        assert self._writer is not None
         self._writer.write(self._bytes(call))
         return await _read(self._reader, call)
 

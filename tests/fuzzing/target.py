@@ -23,6 +23,7 @@ from loop_cpu import Callback, read_report, resident_bytes
 from perdure import App, every, secret
 from perdure.engine.keys import Keys, Scope
 from situations import a_worker
+from waiting import MAX_WAIT_S
 from web_kit import ADA, ALL, _Log, dead_letter, shop
 
 FLAGS = ("--json", "--port", "0", "--rate", "none", "--require-keys")
@@ -82,7 +83,7 @@ def fill(target: Target) -> None:
     grows afterwards is the server."""
     runs = [{"task": "large", "delay": 86400, "payload": {"large": "0" * FILL_BYTES}}] * FILL_BATCH
     headers = {"authorization": f"Bearer {target.keys['all']}"}
-    with httpx.Client(base_url=target.address, headers=headers, timeout=120) as client:
+    with httpx.Client(base_url=target.address, headers=headers, timeout=MAX_WAIT_S) as client:
         for _ in range(FILL_BATCHES):
             client.post("/v1/runs:batch", json={"runs": runs}).raise_for_status()
         query: dict[str, Any] = {"limit": 1000}

@@ -150,18 +150,18 @@ async def test_older_lines_are_deleted_when_the_worker_says_so(side: Side) -> No
 
 
 async def test_a_heartbeat_is_stored_and_tells_of_a_drain(side: Side) -> None:
-    before = await side.backend.heartbeat(an_entry(running=3))
+    before = await side.backend.heartbeat(an_entry(concurrency=3))
     await side.beside.workers.drain(WORKER_ID, "upgrade", by="ada")
 
-    wish = await side.backend.heartbeat(an_entry(running=2))
-    again = await side.backend.heartbeat(an_entry(running=1, stopped=True))
+    wish = await side.backend.heartbeat(an_entry(concurrency=2))
+    again = await side.backend.heartbeat(an_entry(concurrency=1, stopped=True))
 
     [entry] = [it for it in await side.beside.workers.list() if it.id == WORKER_ID]
     assert before is None
     assert wish is not None
     assert (wish.by.id, wish.reason) == ("ada", "upgrade")
     assert again == wish == entry.drain
-    assert (entry.running, entry.stopped) == (1, True)
+    assert (entry.concurrency, entry.stopped) == (1, True)
 
 
 async def test_a_forgotten_worker_is_registered_again(side: Side) -> None:

@@ -15,10 +15,13 @@ from perdure.engine.catalogue import Drain
 from perdure.engine.ids import make_token
 from perdure.engine.protocol.attempts import (
     ClaimAnswer,
+    HeldLease,
     LogAnswer,
     LogLineMessage,
     LogMessage,
     LogRequest,
+    RenewAnswer,
+    RenewRequest,
     ReportAnswer,
     ReportRequest,
     ReturnedMessage,
@@ -34,6 +37,7 @@ from perdure.engine.protocol.workers import (
 )
 from perdure.engine.worker_backend import LOST
 from perdure.errors import AccessRefused, InvalidInput, WorkerNotFound
+from perdure.storage.run_log import MAX_LINES
 from remote_kit import World
 from storage_kit import create, now, reload, token_of
 from worker_kit import (
@@ -265,3 +269,46 @@ async def test_a_reader_sees_results_without_secrets_and_a_worker_all_of_it(
 
     assert "hunter2" not in str(shown)
     assert whole["runs"][0]["result"] == {"password": "hunter2"}
+
+
+async def test_a_stolen_token_is_of_no_use_to_another_key(world: World) -> None:
+    owner = await worker(world)
+    run = await create(world.beside)
+    held = await claimed(owner)
+    thief = await worker(world, worker_id="worker_thief")
+    lease = HeldLease(run_id=run.id, token=token_of(held))
+    said = LogMessage(run_id=run.id, token=token_of(held), attempt=1)
+
+    stolen = await thief.ask(ReportRequest(reports=(a_report(held),)), ReportAnswer)
+    with_claim = await thief.ask(a_claim("worker_thief", reports=(a_report(held),)), ClaimAnswer)
+    renewed = await thief.ask(
+        RenewRequest(worker_id="worker_thief", leases=(lease,), lease_ttl=3000), RenewAnswer
+    )
+    logged = await thief.ask(LogRequest(batches=(said,)), LogAnswer)
+
+    assert (stolen.outcomes, with_claim.outcomes) == ((LOST,), (LOST,))
+    assert (renewed.renewed, renewed.lost) == ({}, (run.id,))
+    assert logged.refused == (run.id,)
+    assert (await reload(world.beside, run)).lease == held.lease
+
+
+@pytest.mark.parametrize("step", [1, -1], ids=["upwards", "backwards"])
+async def test_an_attempt_keeps_a_thousand_lines_however_it_numbers_them(
+    world: World, step: int
+) -> None:
+    server = await worker(world)
+    run = await create(world.beside)
+    held = await claimed(server)
+    starts = [1 + 500 * part for part in range(8)]
+
+    for start in starts[::step]:
+        lines = tuple(
+            LogLineMessage(number=start + n, at=now(), level=20, logger="x", message="m")
+            for n in range(500)
+        )
+        batch = LogMessage(run_id=run.id, token=token_of(held), attempt=1, lines=lines)
+        await server.ask(LogRequest(batches=(batch,)), LogAnswer)
+
+    kept = await world.beside.logs(run.id, limit=10_000)
+    assert len(kept) <= 2 * MAX_LINES
+    assert step < 0 or [kept[0].number, kept[-1].number, len(kept)] == [3001, 4000, MAX_LINES]

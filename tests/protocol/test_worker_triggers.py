@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +20,8 @@ from perdure.engine.protocol.triggers import (
     OptionsMessage,
     TriggeredRun,
 )
-from perdure.errors import AccessRefused, InvalidInput
+from perdure.engine.protocol.workers import DeclareAnswer, DeclareRequest
+from perdure.errors import AccessRefused, InvalidInput, RunNotFound
 from remote_kit import World
 from storage_kit import create, now, token_of
 from worker_kit import (
@@ -63,11 +65,13 @@ async def test_lineage_needs_the_parents_lease(world: World) -> None:
     parent = await claimed(server)
     lease = HeldLease(run_id=parent.id, token=token_of(parent))
 
-    good, forged, alone = await triggered(
+    good, forged, alone, chained, missing = await triggered(
         server,
         an_item(parent=lease, options=OptionsMessage(continuation_of=parent.id)),
         an_item(parent=replace(lease, token=make_token())),
         an_item(options=OptionsMessage(parent_id=parent.id)),
+        an_item(options=OptionsMessage(continuation_of=parent.id)),
+        an_item(options=OptionsMessage(continuation_of=f"run_{0:032x}")),
     )
 
     child = (await world.beside.get([good.run_id]))[good.run_id]
@@ -75,6 +79,9 @@ async def test_lineage_needs_the_parents_lease(world: World) -> None:
     assert child.source.type is SourceType.CONTINUATION
     assert type(forged).__name__ == "LeaseLost"
     assert isinstance(alone, AccessRefused)
+    continuation = (await world.beside.get([chained.run_id]))[chained.run_id]
+    assert (continuation.continuation_of, continuation.parent_id) == (parent.id, None)
+    assert isinstance(missing, RunNotFound)
 
 
 async def test_a_child_of_a_running_handler_is_one(world: World) -> None:
@@ -120,3 +127,34 @@ async def test_a_request_id_of_another_day_is_refused(world: World, away: timede
     assert isinstance(old, InvalidInput)
     assert "within 1 day of the server's time" in str(old)
     assert isinstance(good, TriggeredRun)
+
+
+HOSTILE_SCHEMAS = [
+    {"properties": {"number": 1}},
+    {"properties": {"number": True}, "required": 5},
+    {"properties": {"number": {"type": []}}},
+    {"properties": {"number": {"type": {}}}, "required": [[]]},
+    {"properties": [], "required": "number"},
+    {"$defs": [], "$ref": "#/$defs/x"},
+    {"$defs": {"x": 5}, "$ref": "#/$defs/x"},
+    {"$ref": 5},
+]
+"""Schemas that no task of ours publishes, but that any worker may declare."""
+
+
+@pytest.mark.parametrize("schema", HOSTILE_SCHEMAS, ids=str)
+async def test_a_declared_schema_of_any_form_fails_no_trigger(
+    world: World, schema: dict[str, Any]
+) -> None:
+    server = await worker(world, "trigger")
+    await server.ask(DeclareRequest(tasks=(a_task(payload_schema=schema),)), DeclareAnswer)
+    payload = msgspec.Raw(b'{"number":1}')
+    key = await world.key("trigger")
+    body = {"task": "double", "payload": {"number": 1}}
+
+    [made] = await triggered(server, an_item(task="double", payload=payload))
+    one = await world.post(key, "runs", body, path="/v1")
+    batch = await world.post(key, "runs:batch", {"runs": [body, body]}, path="/v1")
+
+    assert isinstance(made, TriggeredRun)
+    assert (one.status_code, batch.status_code) == (201, 200)

@@ -7,14 +7,14 @@ name, so a bug whose place is gone breaks its test instead of silently finding n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from perdure.core import commit as core_commit
-from perdure.core import effects, limits
+from perdure.core import effects, limits, reducer
 from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import decide_shutdown, decide_start, lease, recovery
 from perdure.core.fairness import take_turns
@@ -32,6 +32,7 @@ from perdure.engine.outcome import GaveBack, HandedOver, Raised, Returned, Stopp
 from perdure.engine.patience import Patience
 from perdure.engine.recorder import Recorder
 from perdure.engine.results import Results
+from perdure.engine.tick_record import TickRecord
 from perdure.engine.transaction import HandlerTransaction
 from perdure.engine.worker import Worker
 from perdure.errors import LeaseLost, StorageUnavailable
@@ -190,7 +191,10 @@ def _(patch: Patch) -> None:
         [found] = yield last_trip(Step("due_for_attention", {"limit": limit}))
         return runs_of(found, dialect)
 
+    async def record_nothing(self: TickRecord, now: datetime) -> None: ...
+
     patch(upkeep, "due_for_attention", look_only)
+    patch(TickRecord, "record", record_nothing)  # it writes, too
 
 
 @bug("what the database has interrupted counts as a failure")
@@ -220,6 +224,16 @@ def _(patch: Patch) -> None:
         return replace(claimed, runs=runs)
 
     patch(SqlStorage, "claim", claim_only)
+
+
+@bug("an older version claims what a newer one has created")
+def _(patch: Patch) -> None:
+    patch(Run, "required_version", property(lambda run: run.executed_version or 0))
+
+
+@bug("an older version claims what a newer one has begun")
+def _(patch: Patch) -> None:
+    patch(reducer, "_executed_version", lambda run: run.executed_version)
 
 
 @bug("limits are not looked at")

@@ -32,14 +32,22 @@ def load_known_seeds() -> KnownSeeds:
 
 
 def find_known_seeds(pool: Executor) -> KnownSeeds:
-    """Search from seed 1. This takes minutes."""
-    seeds = range(1, MAX_SEEDS_PER_BUG + 1)
-    sweeps = {bug.name: pool.submit(sweep_with_bug, bug.name, seeds) for bug in BANK}
+    """Try the known seeds, and search from seed 1 for what they miss. This takes minutes."""
+    known = load_known_seeds().bugs
+    sweeps = {
+        bug.name: pool.submit(sweep_with_bug, bug.name, seeds_for(known, bug.name)) for bug in BANK
+    }
     rare_states = pool.submit(find_rare_states)
     found = {name: sweep.result().seed for name, sweep in sweeps.items()}
     missed = [name for name, seed in found.items() if seed is None]
     assert not missed, f"{MAX_SEEDS_PER_BUG} seeds do not find: {missed}"
     return KnownSeeds({name: seed or 0 for name, seed in found.items()}, rare_states.result())
+
+
+def seeds_for(known: dict[str, int], name: str) -> list[int]:
+    """Return the seeds to try for a bug: first the one that is known to find it."""
+    first = [known[name]] if name in known else []
+    return [*first, *range(1, MAX_SEEDS_PER_BUG + 1)]
 
 
 def find_rare_states() -> list[int]:

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 
 import pytest
 
-from simulation.known_seeds import MAX_SEEDS_PER_BUG, load_known_seeds
+from simulation.known_seeds import MAX_SEEDS_PER_BUG, load_known_seeds, seeds_for
 from simulation.schedule_bugs import BANK, Bug
 from simulation.sweeps import sweep_with_bug
 
@@ -20,10 +20,7 @@ KNOWN = load_known_seeds().bugs
 
 @pytest.mark.parametrize("bug", BANK, ids=lambda bug: bug.name.replace(" ", "-"))
 def test_the_simulator_finds(bug: Bug, pool: Executor) -> None:
-    known = [KNOWN[bug.name]] if bug.name in KNOWN else []
-    seeds = [*known, *range(1, MAX_SEEDS_PER_BUG + 1)]
-
-    found = pool.submit(sweep_with_bug, bug.name, seeds).result()
+    found = pool.submit(sweep_with_bug, bug.name, seeds_for(KNOWN, bug.name)).result()
 
     assert found.problem is not None, f"{MAX_SEEDS_PER_BUG} seeds did not find it"
     print(f"{bug.name}: seed {found.seed} finds: {found.problem}")

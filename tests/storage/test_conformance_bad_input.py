@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -61,7 +62,7 @@ async def test_a_replay_of_a_closed_dead_letter_gives_its_keys_back(storage: Sto
     await create(storage, policy=poison, singleton_key="only")
     [dead] = await stored(storage, failure(await claim_one(storage)))
     closed = close_dead_letter(dead, DeadLetterStatus.DISCARDED, OPERATOR, now())
-    await storage.close_dead_letter(closed)
+    await storage.close_dead_letters([closed])
     events = decide_retry(dead, make_run_id(now()), OPERATOR, now())
 
     [refused] = await storage.commit(
@@ -197,7 +198,10 @@ async def test_nobody_ends_a_live_lease_behind_another_event(storage: Storage) -
     assert (await reload(storage, run)).status is Status.RUNNING
 
 
-@pytest.mark.parametrize("expected", [-1, True, 1.0, "0"])
+NO_SEQUENCES = [-1, True, 1.0, "0", None, float("nan"), 2**31 - 1, 2**31, 2**63, 2**70]
+
+
+@pytest.mark.parametrize("expected", NO_SEQUENCES)
 async def test_what_is_no_sequence_is_an_invariant_violation(
     storage: Storage, expected: object
 ) -> None:
@@ -206,6 +210,23 @@ async def test_what_is_no_sequence_is_an_invariant_violation(
     [outcome] = await storage.commit([broken])
 
     assert isinstance(outcome, InvariantViolation)
+
+
+@pytest.mark.parametrize("expected", NO_SEQUENCES)
+async def test_what_is_no_sequence_of_a_stored_run_is_an_invariant_violation(
+    storage: Storage, expected: Any
+) -> None:
+    run = await create(storage)
+    commit = step(run, [cancelled(now(), run_id=run.id)])
+    broken = replace(commit, expected_sequence=expected)
+    if isinstance(expected, int):
+        broken = replace(broken, run=replace(broken.run, sequence=expected + 1))
+
+    refused, accepted = await storage.commit([broken, new_run()])
+
+    assert isinstance(refused, InvariantViolation)
+    assert isinstance(accepted, Committed)
+    assert await reload(storage, run) == run
 
 
 async def test_events_of_another_environment_are_an_invariant_violation(storage: Storage) -> None:

@@ -65,6 +65,22 @@ async def test_events_read_back_exactly_as_they_were_handed_in(storage: Storage)
     await check_all(storage, [run.id])
 
 
+async def test_a_commit_returns_the_records_that_it_has_appended(storage: Storage) -> None:
+    creation = new_run()
+    [created] = await storage.commit([creation])
+    pause = step(creation.run, decide_pause(creation.run, OPERATOR, now(), "hold on"))
+    [paused] = await storage.commit([pause])
+    [repeated] = await storage.commit([pause])
+
+    records = tuple(await storage.events(creation.run.id))
+
+    assert isinstance(created, Committed)
+    assert isinstance(paused, Committed)
+    assert isinstance(repeated, Committed)
+    assert created.events + paused.events == records
+    assert repeated.events == paused.events
+
+
 async def test_an_unknown_run_has_no_history_and_is_not_found(storage: Storage) -> None:
     missing = new_run().run.id
 

@@ -180,7 +180,7 @@ async def _dead(storage: Storage) -> Run:
 
 
 def _replayed(dead: Run) -> Commit:
-    events = decide_retry(dead, make_run_id(now()), OPERATOR, now())
+    events = decide_retry(dead, make_run_id(now()), OPERATOR, now(), again=True)
     new = prepare_commit(None, events, make_token()).run
     closed = close_dead_letter(dead, DeadLetterStatus.REPLAYED, OPERATOR, now(), new.id)
     return prepare_commit(None, events, make_token(), dead_letter_closed=closed)
@@ -213,8 +213,8 @@ async def test_a_discarded_dead_letter_cannot_be_replayed(storage: Storage) -> N
     dead = await _dead(storage)
     closed = close_dead_letter(dead, DeadLetterStatus.DISCARDED, OPERATOR, now())
 
-    assert await storage.close_dead_letter(closed)
-    assert not await storage.close_dead_letter(closed)
+    assert await storage.close_dead_letters([closed])
+    assert not await storage.close_dead_letters([closed])
 
     [outcome] = await storage.commit([_replayed(dead)])
     assert isinstance(outcome, SequenceConflict)
@@ -255,3 +255,28 @@ async def test_a_new_run_can_be_dispatched_with_its_creation(storage: Storage) -
     await stored(storage, prepare_commit(None, events, make_token(), pushed_queues={"push"}))
 
     assert len(await storage.outbox(limit=10)) == 1
+
+
+async def test_of_two_replays_in_one_batch_the_first_wins(storage: Storage) -> None:
+    dead, other = await _dead(storage), await _dead(storage)
+    first, second, third = _replayed(dead), _replayed(dead), _replayed(other)
+
+    outcomes = await storage.commit([first, second, third])
+
+    assert isinstance(outcomes[1], SequenceConflict)
+    assert outcomes[::2] == [Committed(first.run.id, 1), Committed(third.run.id, 1)]
+    found = {letter.run_id: letter.replay_run_id for letter in await letters(storage)}
+    assert found == {dead.id: first.run.id, other.id: third.run.id}
+
+
+async def test_of_dead_letters_that_are_closed_together_only_the_open_ones_are(
+    storage: Storage,
+) -> None:
+    dead = [await _dead(storage) for _ in range(3)]
+    closings = [close_dead_letter(it, DeadLetterStatus.DISCARDED, OPERATOR, now()) for it in dead]
+    await storage.close_dead_letters(closings[:1])
+
+    closed = await storage.close_dead_letters(closings)
+
+    assert closed == {dead[1].id, dead[2].id}
+    assert await storage.close_dead_letters([]) == frozenset()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builders import OPERATOR
-from perdure.core.alias import resolve_status
+from perdure.core.alias import parse_statuses, resolve_status
 from perdure.core.decide import decide_cancel, decide_failure, decide_pause
 from perdure.core.failure import FailureKind, make_failure
 from perdure.core.lifecycle import EventType, Status
@@ -103,6 +103,11 @@ async def test_seed_words_find_runs_by_status_and_failure(storage: Storage) -> N
     assert await _ids(storage, status=resolve_status("timed_out")) == [timed_out.id]
     assert set(await _ids(storage, status=resolve_status("failed"))) == {timed_out.id, broken.id}
     assert await _ids(storage, status=resolve_status("completed")) == [done.id]
+    both = parse_statuses(["failed", "succeeded"])
+    assert len(await _ids(storage, status=both)) == 3
+    assert await _ids(storage, finished_after=now() + timedelta(days=1)) == []
+    assert len(await _ids(storage, finished_after=now() - timedelta(days=1))) == 3
+    assert await _ids(storage, finished_before=now() - timedelta(days=1)) == []
     assert await _ids(storage, failure_kind="timeout") == [timed_out.id]
     assert await _ids(storage, fingerprint=late.fingerprint) == [timed_out.id]
     assert await _ids(storage, text="too slow") == [timed_out.id]

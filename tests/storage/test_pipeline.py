@@ -11,6 +11,7 @@ import pytest
 from perdure.storage.postgres import pipeline
 from perdure.storage.postgres.pipeline import Asked, Pipeline
 from perdure.storage.postgres.pooling import PooledConnection
+from waiting import MAX_WAIT_S
 
 MUCH = "x" * 3_000_000
 PREPARED = Asked("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'perdure%'", {})
@@ -29,7 +30,7 @@ async def test_both_sides_may_send_more_than_fits_between_them(
 ) -> None:
     echo = Asked("SELECT :said::text", {"said": MUCH})
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(MAX_WAIT_S):
         rows = await Pipeline(connection).run([echo] * 5)
 
     assert rows == [[(MUCH,)]] * 5
@@ -113,7 +114,7 @@ async def test_the_server_stops_what_nobody_waits_for_any_more(
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as other:
 
         async def until(is_asleep: bool) -> None:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(MAX_WAIT_S):
                 while bool(await (await other.execute(asleep, [server])).fetchall()) != is_asleep:
                     pass
 

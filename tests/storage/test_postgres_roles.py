@@ -18,7 +18,6 @@ import pytest
 from click.testing import CliRunner
 from psycopg import sql
 
-from endpoints import PATIENCE
 from fix_app import QUICK
 from hook_kit import SECRET, Receiver
 from perdure import App, Context, Retry
@@ -30,6 +29,7 @@ from perdure.errors import RunFailed, StorageRefused
 from perdure.storage import open_storage
 from perdure.testing.postgres import PostgresServer
 from raw import execute
+from waiting import MAX_WAIT_S
 from web_kit import ADA, serving
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "postgres-roles.md"
@@ -117,7 +117,13 @@ async def _migrate(url: str) -> None:
 def make_app(url: str) -> App:
     app = App(url, defaults=QUICK)
 
-    @app.task(queue="numbers", concurrency_per_key=5, rate_per_key="1000/1s", concurrency=50)
+    @app.task(
+        queue="numbers",
+        concurrency_key="number",
+        concurrency_per_key=5,
+        rate_per_key="1000/1s",
+        concurrency=50,
+    )
     async def double(ctx: Context, number: int) -> int:
         ctx.log.info("doubling", number=number)
         ctx.progress(0.5, "half")
@@ -172,8 +178,8 @@ async def _live(client: httpx.AsyncClient, receiver: Receiver, worker: App) -> N
     assert line["message"] == "doubling"
     broken = await worker.tasks["fragile"].trigger()
     with pytest.raises(RunFailed):
-        await broken.result(PATIENCE)
-    async with asyncio.timeout(PATIENCE):
+        await broken.result(MAX_WAIT_S)
+    async with asyncio.timeout(MAX_WAIT_S):
         while not await _has_scheduled_run(client):  # noqa: ASYNC110  # another process makes it
             await asyncio.sleep(0.05)
         while not receiver.taken:
@@ -200,7 +206,7 @@ async def _operate(client: httpx.AsyncClient) -> None:
 
 
 async def _ask(client: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
-    answer = await client.request(method, path, json=body, timeout=PATIENCE)
+    answer = await client.request(method, path, json=body, timeout=MAX_WAIT_S)
     assert answer.status_code < 300, f"{method} {path}: {answer.text}"
     return answer.json()
 
@@ -217,7 +223,7 @@ async def _prune_as_the_server(logins: Logins) -> None:
 async def test_a_reader_reads_runs_and_writes_nothing(logins: Logins) -> None:
     async with make_app(logins.worker) as app, app.worker(concurrency=1):
         run = await app.tasks["double"].trigger(3)
-        assert await run.result(PATIENCE) == 6
+        assert await run.result(MAX_WAIT_S) == 6
         waiting = await app.tasks["double"].options(delay=3600).trigger(4)
 
     async with App(logins.reader, defaults=QUICK) as reader:

@@ -13,11 +13,11 @@ from builders import OPERATOR
 from deadlocks import deadlocks
 from perdure.core.commit import Commit
 from perdure.core.decide import decide_cancel, decide_reschedule
-from perdure.core.events import RunRescheduled
+from perdure.core.events import RecordedEvent, RunRescheduled
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run
 from perdure.errors import InvariantViolation, SequenceConflict, StorageRefused
-from perdure.storage.protocol import Committed, RecordedEvent, Storage
+from perdure.storage.protocol import Committed, Storage
 from processes import Crew
 from storage_kit import (
     check_all,

@@ -92,6 +92,10 @@ HOT = {
     "read_history": {"perdure_history_pkey"},
     "count_lanes": {"perdure_runs_claimable"},
     "count_held": {"perdure_runs_leased", "perdure_runs_gated"},
+    "count_expired_leases": {"perdure_runs_leased"},
+    "count_open_dead_letters": {"perdure_dead_letters_open"},
+    "count_schedules": {"perdure_schedules_due"},
+    "first_schedule": {"perdure_schedules_due"},
     "read_logs": {"perdure_run_logs_pkey"},
     "insert_logs": {"perdure_runs_pkey"},
     "put_progress": {"perdure_runs_pkey"},
@@ -116,6 +120,10 @@ HOT = {
     "count_finished_before": {"perdure_runs_finished"},
     "finished_among": {"perdure_runs_pkey"},
     "finished_before": {"perdure_runs_finished"},
+    "closed_before": {"perdure_dead_letters_closed", "perdure_runs_pkey"},
+    "opened_before": {"perdure_dead_letters_closed", "perdure_runs_pkey"},
+    "count_closed_before": {"perdure_dead_letters_closed"},
+    "count_opened_before": {"perdure_dead_letters_closed"},
     "mark_pruned": {"perdure_history_pkey"},
     "delete_history": {"perdure_history_pkey"},
     "delete_tags": {"perdure_run_tags_by_run"},
@@ -150,8 +158,11 @@ JUMPING = [
     "limited_candidates",
     "limited_next_claimable",
 ]
-JUMP = "(environment=? AND (queue,keyed,task,priority,claimable_at)>(?,?,?,?,?))"
-KEY_JUMP = "(environment=? AND queue=? AND (concurrency_key,task,priority,claimable_at)>(?,?,?,?))"
+JUMP = "(environment=? AND (queue,keyed,task,version,priority,claimable_at)>(?,?,?,?,?,?))"
+KEY_JUMP = (
+    "(environment=? AND queue=? AND "
+    "(concurrency_key,task,version,priority,claimable_at)>(?,?,?,?,?))"
+)
 
 
 async def fill(url: str) -> None:
@@ -216,7 +227,9 @@ def test_sqlite_jumps_past_a_lane_in_one_seek(sqlite_path: Path, name: str) -> N
 def test_postgres_jumps_past_a_lane_in_one_seek(url: str, name: str) -> None:
     conditions = [node.get("Index Cond", "") for node in postgres_plan(url, name)]
 
-    assert any("ROW(queue, keyed, task, priority) > ROW(" in condition for condition in conditions)
+    assert any(
+        "ROW(queue, keyed, task, version, priority) > ROW(" in condition for condition in conditions
+    )
 
 
 def test_sqlite_jumps_past_a_key_in_one_seek(sqlite_path: Path) -> None:
@@ -226,7 +239,7 @@ def test_sqlite_jumps_past_a_key_in_one_seek(sqlite_path: Path) -> None:
 def test_postgres_jumps_past_a_key_in_one_seek(url: str) -> None:
     conditions = [node.get("Index Cond", "") for node in postgres_plan(url, "fair_lanes")]
 
-    assert any("ROW(concurrency_key, task, priority) > ROW(" in it for it in conditions)
+    assert any("ROW(concurrency_key, task, version, priority) > ROW(" in it for it in conditions)
 
 
 def test_postgres_reads_the_feed_in_the_order_of_its_index(url: str) -> None:

@@ -15,6 +15,7 @@ from perdure.engine.clock import SystemClock
 from perdure.errors import StorageUnavailable
 from perdure.storage.sqlite.storage import SqliteStorage
 from perdure.storage.steps import Operation, Step, trip
+from waiting import MAX_WAIT_S
 
 
 @pytest_asyncio.fixture
@@ -38,7 +39,7 @@ async def test_a_write_that_fails_half_way_leaves_nothing(storage: SqliteStorage
 async def test_readers_do_not_wait_for_a_handlers_transaction(storage: SqliteStorage) -> None:
     held = await storage.transactions().begin(timedelta(seconds=60))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(MAX_WAIT_S):
             await storage.check_schema()
     finally:
         await held.rollback()

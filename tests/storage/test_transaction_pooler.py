@@ -21,6 +21,7 @@ from perdure.storage.protocol import Renewal
 from raw import execute
 from storage_kit import check_all, claim, claim_one, create, new_run, reload, success, token_of
 from transaction_pooler import TransactionPooler
+from waiting import MAX_WAIT_S
 
 PATIENT = Defaults(poll=timedelta(seconds=60))
 QUICK = Defaults(poll=timedelta(milliseconds=100), concurrency=10)
@@ -68,7 +69,7 @@ async def test_a_worker_executes_a_hundred_runs(
 
     async with app.run_all():
         runs = await asyncio.gather(*(double.trigger(n) for n in range(100)))
-        results = await asyncio.gather(*(run.result(30) for run in runs))
+        results = await asyncio.gather(*(run.result(MAX_WAIT_S) for run in runs))
 
     assert results == [2 * n for n in range(100)]
     assert pooler.transactions > 20
@@ -85,10 +86,10 @@ async def test_with_a_direct_way_to_listen_hints_arrive(
     _doubling(working)
 
     async with working.run_all(), asking:
-        await (await double.trigger(1)).result(20)
+        await (await double.trigger(1)).result(MAX_WAIT_S)
         run = await double.trigger(21)
 
-        assert await run.result(20) == 42
+        assert await run.result(MAX_WAIT_S) == 42
 
 
 async def test_effects_and_success_commit_together_on_changing_connections(
@@ -110,7 +111,7 @@ async def test_effects_and_success_commit_together_on_changing_connections(
     execute(postgres_storage_url, "CREATE TABLE kept (n integer)")
     async with app.run_all():
         runs = [await task.trigger(n) for n in range(20) for task in (keep, keep_in_a_thread)]
-        await asyncio.gather(*(run.result(30) for run in runs))
+        await asyncio.gather(*(run.result(MAX_WAIT_S) for run in runs))
 
     [[found]] = execute(postgres_storage_url, "SELECT count(*), count(DISTINCT n) FROM kept")
     assert found == (40, 20)

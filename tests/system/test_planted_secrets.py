@@ -17,9 +17,10 @@ import pytest
 from click.testing import CliRunner
 
 from command import PERDURE, Shell
-from endpoints import PATIENCE, Asked, Endpoint, answering
+from endpoints import Asked, Endpoint, answering
 from perdure.cli.main import main
 from raw import TABLES, execute
+from waiting import MAX_WAIT_S
 from web_kit import Server, serving
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -124,7 +125,7 @@ async def scene(directory: Path, endpoint: Endpoint) -> AsyncIterator[Scene]:
                 yield Scene(shell, server, client, key)
     finally:
         worker.terminate()
-        await asyncio.wait_for(worker.wait(), PATIENCE)
+        await asyncio.wait_for(worker.wait(), MAX_WAIT_S)
 
 
 async def _is_ready(directory: Path) -> bool:
@@ -138,7 +139,7 @@ def _make_key(shell: Shell) -> str:
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(3 * PATIENCE):
+    async with asyncio.timeout(3 * MAX_WAIT_S):
         while not await holds():  # noqa: ASYNC110  # other processes have no event to wait for
             await asyncio.sleep(0.05)
 

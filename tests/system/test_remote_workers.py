@@ -16,6 +16,7 @@ from perdure.core.run import Run
 from perdure.engine.audit import Audit, StoredRuns
 from server_process import ServerProcess
 from torture import load_app
+from waiting import MAX_WAIT_S
 from web_kit import make_key
 
 pytestmark = pytest.mark.system
@@ -47,7 +48,7 @@ async def fleet(tasks: Any, server: ServerProcess, tmp_path: Path) -> AsyncItera
 
 async def running(tasks: Any, worker: WorkerProcess, run_ids: list[str]) -> None:
     """Until the worker executes all of these."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(MAX_WAIT_S):
         while True:
             runs = [await tasks.app.runs.get(run_id) for run_id in run_ids]
             mine = [r for r in runs if r.lease and r.lease.worker_id == worker.worker_id]
@@ -74,7 +75,7 @@ async def test_a_killed_workers_runs_are_recovered_by_the_server(tasks: Any, fle
     victim.kill()
     heir = await asyncio.to_thread(fleet.start("--concurrency", "5").wait_until_ready)
 
-    assert [await run.result(60) for run in runs] == [0, 2, 4]
+    assert [await run.result(MAX_WAIT_S) for run in runs] == [0, 2, 4]
     ended = await stored(tasks, [run.id for run in runs])
     assert {run.counters.attempts for run in ended} == {2}
     assert heir.process.poll() is None
@@ -93,7 +94,7 @@ async def test_a_killed_server_costs_its_workers_nothing(
     later = [await tasks.double.trigger(n) for n in range(20)]
     await asyncio.to_thread(server.start)
 
-    results = [await run.result(60) for run in (*during, *after, *later)]
+    results = [await run.result(MAX_WAIT_S) for run in (*during, *after, *later)]
     assert results == [2 * n for n in (*range(5), *range(5), *range(20))]
     ended = await stored(tasks, [run.id for run in (*during, *after, *later)])
     assert {run.counters.attempts for run in ended} == {1}
@@ -110,7 +111,7 @@ async def test_a_worker_that_is_told_to_stop_hands_over_through_the_server(
 
     worker.terminate()
 
-    assert await asyncio.to_thread(worker.process.wait, 30) == 0
+    assert await asyncio.to_thread(worker.process.wait, MAX_WAIT_S) == 0
     [released] = await stored(tasks, [run.id])
     assert (released.status, released.counters.failures) == (Status.RELEASED, 0)
     assert released.lease is None

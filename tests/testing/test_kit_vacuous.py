@@ -107,4 +107,4 @@ def test_a_mark_takes_only_what_it_knows(pytester: pytest.Pytester) -> None:
         """
     )
     result = pytester.runpytest_subprocess()
-    result.stdout.fnmatch_lines(["*perdure takes app=, seed= and start=, not strat*"])
+    result.stdout.fnmatch_lines(["*perdure takes app=, database=, seed= and start=, not strat*"])

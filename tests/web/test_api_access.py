@@ -328,7 +328,7 @@ async def test_orders_are_in_the_audit_log_also_those_that_were_refused(shop_app
         denied = {"authorization": f"Bearer {reader}"}
         await client.post("/v1/queues/numbers/pause", headers=denied)
         await client.get("/v1/runs")
-        log = (await client.get("/v1/audit")).json()["items"]
+        log = (await client.get("/v1/audit")).json()["items"][::-1]
 
     told = [(it["action"], it["target"], it["outcome"]) for it in log]
     assert told == [

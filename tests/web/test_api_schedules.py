@@ -127,7 +127,7 @@ async def test_a_range_is_counted_before_it_is_run(client: httpx.AsyncClient) ->
         ({"cadence": {"every": 5, "tz": "UTC"}}, "cadence"),
         ({"cadence": {"cron": "61 * * * *"}}, "cron"),
         ({"cadence": {"cron": "0 3 * * *", "tz": "Mars"}}, "tz"),
-        ({"payload": {"numbr": 1}}, "numbr"),
+        ({"payload": {"numbr": 1}}, "numbr,number"),
         ({"overlap": "sometimes"}, "overlap"),
         ({"task": "nobody"}, None),
     ],
@@ -139,5 +139,70 @@ async def test_a_bad_schedule_is_refused_by_field(
     problem = answer.json()
 
     assert answer.status_code == (404 if field is None else 422)
-    assert [it["field"] for it in problem.get("errors", [])] == ([field] if field else [])
+    assert [it["field"] for it in problem.get("errors", [])] == (field.split(",") if field else [])
     assert (await client.get("/v1/schedules")).json()["items"] == []
+
+
+# Updates, and what an answer shows
+
+
+async def test_a_put_takes_retry_rules_and_shows_them_with_timeout_and_next_time(
+    client: httpx.AsyncClient,
+) -> None:
+    retry = {"max_attempts": 4, "initial": 2, "maximum": 60, "on_exhausted": "fail"}
+    made = (
+        await client.put("/v1/schedules/nightly", json=NIGHTLY | {"retry": retry, "timeout": 30})
+    ).json()
+    plain = (await client.put("/v1/schedules/plain", json=NIGHTLY)).json()
+    paused = (await client.post("/v1/schedules/plain/pause", json={})).json()
+    [coming] = (await client.get("/v1/schedules/nightly/preview?times=1")).json()["items"]
+
+    assert {name: made["retry"][name] for name in retry} == retry | {
+        "initial": "PT2S",
+        "maximum": "PT60S",
+    }
+    assert (made["timeout"], made["next_at"]) == ("PT30S", coming)
+    assert (plain["retry"], plain["timeout"], plain["next_at"]) == (None, None, coming)
+    assert paused["next_at"] is None
+
+
+async def test_a_patch_merges_and_null_is_the_tasks_rule_again(client: httpx.AsyncClient) -> None:
+    body = NIGHTLY | {"retry": {"max_attempts": 4, "initial": 2}, "timeout": 30}
+    await client.put("/v1/schedules/nightly", json=body)
+
+    first = (await client.patch("/v1/schedules/nightly", json={"timeout": 5})).json()
+    patch = {"retry": {"max_attempts": 2}, "cadence": {"cron": "0 4 * * *"}}
+    second = (await client.patch("/v1/schedules/nightly", json=patch)).json()
+    third = (await client.patch("/v1/schedules/nightly", json={"retry": None})).json()
+
+    assert (first["retry"]["max_attempts"], first["timeout"]) == (4, "PT5S")
+    assert (second["retry"]["max_attempts"], second["retry"]["initial"]) == (2, "PT2S")
+    assert second["cadence"]["tz"] == "Europe/Berlin"
+    assert (third["retry"]["max_attempts"], third["timeout"]) == (3, "PT5S")
+
+
+async def test_a_put_with_if_none_match_makes_only_a_new_schedule(
+    client: httpx.AsyncClient,
+) -> None:
+    new = {"If-None-Match": "*"}
+    made = await client.put("/v1/schedules/nightly", json=NIGHTLY, headers=new)
+    changed = NIGHTLY | {"overlap": "forbid"}
+    again = await client.put("/v1/schedules/nightly", json=changed, headers=new)
+    odd = await client.put("/v1/schedules/nightly", json=changed, headers={"If-None-Match": '"1"'})
+
+    assert (made.status_code, again.status_code, odd.status_code) == (201, 412, 422)
+    assert again.json()["type"] == "urn:perdure:problem:precondition-failed"
+    assert (await client.get("/v1/schedules/nightly")).json()["overlap"] == "skip"
+
+
+async def test_a_page_is_full_although_deleted_schedules_come_before(
+    client: httpx.AsyncClient,
+) -> None:
+    for name in ("a", "b", "c"):
+        await client.put(f"/v1/schedules/{name}", json=NIGHTLY)
+    for name in ("a", "b"):
+        await client.delete(f"/v1/schedules/{name}")
+
+    page = (await client.get("/v1/schedules?limit=1")).json()
+
+    assert [it["name"] for it in page["items"]] == ["c"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -10,11 +11,13 @@ import pytest
 
 from perdure import App, Retry
 from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, ActorType
-from perdure.engine import bulk
-from perdure.engine.bulk import Action, Order, define_bulk
-from perdure.engine.operators import Runs
-from perdure.errors import StorageUnavailable
+from perdure.core.run import Actor, ActorType, Run
+from perdure.engine import bulk, bulk_order
+from perdure.engine.bulk import define_bulk
+from perdure.engine.bulk_actions import BulkAction
+from perdure.engine.bulk_order import Action, Order, Report
+from perdure.errors import PerdureError, StorageUnavailable
+from waiting import MAX_WAIT_S
 from web_kit import dead_letter, shop
 
 
@@ -28,7 +31,7 @@ async def ordered(client: httpx.AsyncClient, path: str, body: dict[str, Any]) ->
 
 
 async def ended(app: App, run_id: str) -> Any:
-    return await app.runs.handle(run_id).result(20)
+    return await app.runs.handle(run_id).result(MAX_WAIT_S)
 
 
 async def test_counting_does_nothing(client: httpx.AsyncClient, shop_app: App) -> None:
@@ -112,7 +115,7 @@ async def test_what_cannot_be_done_to_some_is_told_and_the_others_are_done(
     assert report == {"seen": 2, "done": 1, "refused": {"NotAllowed": 1}}
 
 
-@pytest.mark.parametrize("action", sorted(bulk.ABOUT))
+@pytest.mark.parametrize("action", sorted(bulk_order.ABOUT))
 async def test_only_runs_that_an_order_can_be_about_fit(
     client: httpx.AsyncClient, shop_app: App, action: Action
 ) -> None:
@@ -178,19 +181,20 @@ async def test_an_order_that_is_begun_again_makes_no_run_twice(
         else:
             await shop_app.runs.cancel(await shop_app.tasks["double"].trigger(1))
     monkeypatch.setattr(bulk, "TIRELESS", Retry(max_attempts=50, initial=0.01))
+    monkeypatch.setattr(bulk, "BATCH_RUNS", 3)
     define_bulk(shop_app)
-    real, calls = getattr(Runs, action), 0
+    real, calls = BulkAction.apply, 0
 
-    async def shaky(self: Runs, *arguments: Any, **options: Any) -> Any:
+    async def shaky(self: BulkAction, runs: Sequence[Run]) -> list[PerdureError]:
         nonlocal calls
         calls += 1
         number = calls
-        made = await real(self, *arguments, **options)
-        if number in (5, 19, 30):
+        refusals = await real(self, runs)
+        if number in (2, 6, 11):
             raise StorageUnavailable("gone after it was done")
-        return made
+        return refusals
 
-    monkeypatch.setattr(Runs, action, shaky)
+    monkeypatch.setattr(BulkAction, "apply", shaky)
     status = "dead_lettered" if action == "retry" else "cancelled"
     order = Order(
         action=Action(action),
@@ -198,13 +202,14 @@ async def test_an_order_that_is_begun_again_makes_no_run_twice(
         before=shop_app.time(),
         by=Actor(ActorType.OPERATOR, "ada"),
     )
-    async with asyncio.timeout(60), shop_app.worker(concurrency=1, queues=["perdure"]):
-        await (await shop_app.tasks["perdure.bulk"].trigger(order)).result(50)
+    async with asyncio.timeout(MAX_WAIT_S), shop_app.worker(concurrency=1, queues=["perdure"]):
+        report = await (await shop_app.tasks["perdure.bulk"].trigger(order)).result(50)
 
     counts = await shop_app.storage.counts("default")
     made = counts["default" if action == "retry" else "numbers", Status.QUEUED]
     assert made == 20
-    assert calls >= 20 + 3
+    assert report == Report(20, 20, {})
+    assert calls >= 7 + 3
 
 
 async def test_an_order_about_nothing_ends_well_at_once(
@@ -229,7 +234,7 @@ async def test_an_order_is_by_whoever_created_its_run_whatever_its_payload_says(
     )
 
     async with shop_app.worker(concurrency=1, queues=["perdure"]):
-        await (await shop_app.tasks["perdure.bulk"].trigger(forged)).result(20)
+        await (await shop_app.tasks["perdure.bulk"].trigger(forged)).result(MAX_WAIT_S)
 
     last = (await shop_app.runs.events(run.id))[-1]
     assert (last.actor.type, last.actor.id) == (ActorType.OPERATOR, shop_app.actor.id)

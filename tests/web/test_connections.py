@@ -17,6 +17,7 @@ from perdure.errors import InvalidInput
 from perdure.web import connections
 from perdure.web.connections import ENOUGH, RESERVED, room_in
 from remote_kit import Hall, served
+from waiting import MAX_WAIT_S
 from web_kit import Server, serving
 
 FILES = 120
@@ -100,7 +101,7 @@ async def test_a_head_that_does_not_come_is_not_waited_for(
         host, port = address.removeprefix("http://").split("/")[0].split(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(said)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(MAX_WAIT_S):
             answer = await reader.read()
         writer.close()
 

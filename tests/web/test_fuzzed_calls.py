@@ -1,4 +1,8 @@
-"""Seeded calls over every route and worker operation: a slice of `make prove CAMPAIGN=fuzz`."""
+"""Seeded calls over every route and worker operation: a slice of `make prove CAMPAIGN=fuzz`.
+
+The campaign also bounds the CPU time of callbacks, which depends on the machine. That heavy parts
+leave the event loop is counted instead, by `test_offload.py`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,6 @@ from fuzzing.hostile import encode
 from fuzzing.known import Known
 from fuzzing.target import serve_furnished
 from fuzzing.values import Values
-from loop_cpu import MAX_CALLBACK_CPU_S
 from perdure.engine.keys import Scope
 from perdure.errors import PerdureError
 from perdure.web.route import Route
@@ -27,16 +30,11 @@ CALLS = 1500
 """On each database."""
 
 
-@pytest.mark.timeout(300)
-def test_no_call_is_a_server_error_or_holds_up_the_event_loop(
-    storage_url: str, tmp_path: Path
-) -> None:
+def test_no_call_is_a_server_error(storage_url: str, tmp_path: Path) -> None:
     with serve_furnished(storage_url, tmp_path) as target:
         verdict = fuzz(target, SEED, CALLS)
-        slow = target.slow_callbacks(MAX_CALLBACK_CPU_S)
 
     assert not verdict.problems, "\n\n".join(verdict.problems)
-    assert not slow
     assert verdict.statuses.total() == CALLS
     assert verdict.statuses["200"] > CALLS / 5  # or it would not reach deep
 

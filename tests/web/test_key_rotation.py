@@ -125,8 +125,8 @@ async def test_rotations_are_in_the_audit_log_also_refused_ones(shop_app: App, a
 
     actor = f"narrow ({narrow.key.id})"
     assert [(it["actor"]["id"], it["action"], it["target"], it["outcome"]) for it in log] == [
-        (actor, "rotate_key", wide.key.id, "scope-missing"),
         (actor, "rotate_key", narrow.key.id, "done"),
+        (actor, "rotate_key", wide.key.id, "scope-missing"),
     ]
 
 

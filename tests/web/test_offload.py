@@ -13,17 +13,19 @@ import pytest
 import pytest_asyncio
 
 from perdure import App
+from perdure.core.events import RecordedEvent
 from perdure.engine.protocol.checks import MAX_ITEMS, check_message
 from perdure.engine.redaction import Redaction
 from perdure.errors import InvalidInput
 from perdure.storage import reading, rows
-from perdure.storage.protocol import RecordedEvent, RunFilter
+from perdure.storage.protocol import RunFilter
 from perdure.storage.reading import MAX_PAGE_BYTES
 from perdure.storage.steps import Rows
 from perdure.web import manifests, offload
 from perdure.web.api import LOCAL, Api
 from perdure.web.offload import MAX_INLINE_BYTES, SLICE_BYTES, Offload, cut_page, json_size, slices
 from perdure.web.table import ROUTES
+from waiting import MAX_WAIT_S
 from web_kit import client_of, shop
 
 T = TypeVar("T")
@@ -200,12 +202,12 @@ async def test_a_key_occupies_one_thread_and_leaves_the_other_one() -> None:
 
     def block() -> None:
         loop.call_soon_threadsafe(started.set)
-        assert go_on.wait(30)
+        assert go_on.wait(MAX_WAIT_S)
 
     large = MAX_INLINE_BYTES + 1
     greedy = [asyncio.create_task(pool.run("greedy", large, block)) for _ in range(3)]
     await started.wait()
-    other = await asyncio.wait_for(pool.run("other", large, lambda: "served"), 30)
+    other = await asyncio.wait_for(pool.run("other", large, lambda: "served"), MAX_WAIT_S)
     go_on.set()
     await asyncio.gather(*greedy)
     pool.close()

@@ -16,6 +16,7 @@ import pytest
 from command import Shell
 from perdure.errors import RunFailed
 from raw import TABLES, execute
+from waiting import MAX_WAIT_S
 from web_kit import serving, shop
 
 CANARY = "hunter2-canary-7f3a"
@@ -91,7 +92,7 @@ def test_without_the_extra_a_server_says_what_to_install(shell: Shell) -> None:
         cwd=shell.directory,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=MAX_WAIT_S,
     )
 
     assert done.returncode == 2
@@ -162,7 +163,7 @@ async def _leak(url: str) -> None:
     async with shop(url) as app, app.worker(concurrency=1):
         run = await app.tasks["fragile"].trigger(f"refused: password={CANARY}")
         with pytest.raises(RunFailed):
-            await run.result(10)
+            await run.result(MAX_WAIT_S)
 
 
 def test_a_secret_is_in_no_log_bundle_or_audit_row(
@@ -209,7 +210,7 @@ def test_the_canary_is_where_it_belongs(leaky: str) -> None:
 def test_an_app_is_served_by_the_server_of_another_process(shell: Shell) -> None:
     async def execute_here(run_id: str) -> object:
         async with shop(shell.url) as app, app.worker(concurrency=1):
-            return await app.runs.handle(run_id).result(20)
+            return await app.runs.handle(run_id).result(MAX_WAIT_S)
 
     with serving(shell.url, shell.directory) as server:
         body = {"task": "double", "payload": {"number": 21}}

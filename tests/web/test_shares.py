@@ -23,6 +23,7 @@ from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Call
 from perdure.web.shares import KeyGates, Share, Shares, make_share
 from perdure.web.table import CONTROL
+from waiting import MAX_WAIT_S
 from web_kit import client_of, make_key, serving, shop
 
 
@@ -148,7 +149,7 @@ async def test_a_key_that_holds_its_share_of_streams_leaves_the_others_to_other_
 ) -> None:
     greedy, other = await make_key(app, "read"), await make_key(app, "read")
     with serving(app.url, tmp_path, "--streams-per-key", "2") as server:
-        async with httpx.AsyncClient(base_url=server.address, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=server.address, timeout=MAX_WAIT_S) as client:
             held = [client.stream("GET", "/v1/stream", headers=bearer(greedy)) for _ in range(2)]
             statuses = [(await stream.__aenter__()).status_code for stream in held]
             refused = await client.get("/v1/stream", headers=bearer(greedy))

@@ -19,6 +19,7 @@ from perdure.web import feed, stream
 from perdure.web.api import LOCAL, Api
 from perdure.web.feed import Feed, Question, Stream
 from perdure.web.wishes import StreamQuery
+from waiting import MAX_WAIT_S
 from web_kit import ADA, Server, make_key, serving, shop
 
 
@@ -42,7 +43,7 @@ class Listener:
 
     async def next(self) -> dict[str, Any]:
         message: dict[str, Any] = {}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(MAX_WAIT_S):
             async for line in self._lines:
                 field, _, value = line.partition(": ")
                 if not line and "data" in message:
@@ -61,7 +62,7 @@ async def listening(
     headers = {} if last_id is None else {"last-event-id": last_id}
     headers |= {} if key is None else {"authorization": f"Bearer {key}"}
     async with (
-        httpx.AsyncClient(base_url=address, timeout=30) as client,
+        httpx.AsyncClient(base_url=address, timeout=MAX_WAIT_S) as client,
         client.stream("GET", "/v1/stream", headers=headers, params=params) as answer,
     ):
         assert answer.status_code == 200
@@ -146,7 +147,7 @@ async def test_a_server_that_is_asked_to_stop_ends_its_streams(app: App, server:
         with pytest.raises(AssertionError, match="the stream has ended"):
             await told.next()
 
-    assert server.process.wait(timeout=10) == 0
+    assert server.process.wait(timeout=MAX_WAIT_S) == 0
 
 
 # In this process, where time can be made short.
@@ -189,7 +190,7 @@ async def test_a_client_that_takes_nothing_is_dropped(
         await asyncio.Event().wait()
 
     async with Api(App(app.url), LOCAL) as api:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(MAX_WAIT_S):
             await api(_scope("/v1/stream"), receive, send)
         assert api.feed.count == 0
         text = await api.home.app.metrics.prometheus()
@@ -269,7 +270,7 @@ async def test_a_stream_of_a_key_that_is_revoked_elsewhere_ends_and_stays_shut(
     async with listening(server.address, key=made.text) as told:
         await Keys(app).revoke(made.key.id, by=ADA)
         end = await told.next()
-    async with httpx.AsyncClient(base_url=server.address, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=server.address, timeout=MAX_WAIT_S) as client:
         bearer = {"authorization": f"Bearer {made.text}"}
         again = await client.get("/v1/stream", headers=bearer)
 

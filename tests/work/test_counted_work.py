@@ -14,11 +14,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from bulk_stress import STEPS, carry_out, fill, make_app
 from counted_work import Work, opened, python_work, stored_work
+from perdure.engine.bulk_order import Report
 from perdure.engine.clock import SystemClock
 from perdure.storage import open_storage
 from perdure.testing.postgres import PrivatePostgres
 
+COMMANDS = "bulk commands"
 SINGLE, BULK, CLAIMS, WORKER = "single trigger", "bulk trigger", "batched claims", "worker"
 PRUNING = "pruning"
 
@@ -27,13 +30,15 @@ LIMITS = {
     ("postgres", SINGLE): Work(statements=2.2, commits=1.1, wal_bytes=1220, calls=781),
     ("postgres", BULK): Work(statements=0.0066, commits=0.0022, wal_bytes=1560, calls=135),
     ("postgres", CLAIMS): Work(statements=0.0253, commits=0.0045, wal_bytes=3270),
+    ("postgres", COMMANDS): Work(statements=0.04),
     ("postgres", PRUNING): Work(statements=0.027, commits=0.0022, wal_bytes=380),
-    ("postgres", WORKER): Work(calls=218),
+    ("postgres", WORKER): Work(calls=240),
     ("sqlite", SINGLE): Work(statements=4.4, commits=1.1, calls=680),
-    ("sqlite", BULK): Work(statements=0.011, commits=0.0022, calls=132),
+    ("sqlite", BULK): Work(statements=0.011, commits=0.0022, calls=134),
     ("sqlite", CLAIMS): Work(statements=0.0226, commits=0.0028),
+    ("sqlite", COMMANDS): Work(statements=0.04),
     ("sqlite", PRUNING): Work(statements=0.0248, commits=0.0022),
-    ("sqlite", WORKER): Work(calls=208),
+    ("sqlite", WORKER): Work(calls=230),
 }
 
 
@@ -90,6 +95,19 @@ async def test_claims_and_pruning_ask_the_database_for_no_more_than_they_did(
         keeps_to(adapter, CLAIMS, await stored_work(bench, bench.drain_by_claims, 2000))
         await bench.forget(500)
         keeps_to(adapter, PRUNING, await stored_work(bench, bench.forget, 2000))
+
+
+async def test_bulk_commands_ask_the_database_for_no_more_than_they_did(
+    place: tuple[str, str],
+) -> None:
+    adapter, url = place
+    statements: list[str] = []
+    async with make_app(url, hints=False, on_statement=statements.append) as app:
+        await fill(app, 1000)
+        for step in STEPS:
+            statements.clear()
+            assert await carry_out(app, step) == Report(1000, 1000, {})
+            keeps_to(adapter, COMMANDS, Work(statements=len(statements) / 1000))
 
 
 async def test_triggers_call_no_more_functions_than_they_did(place: tuple[str, str]) -> None:

@@ -36,7 +36,7 @@ except SystemExit:
     ("code", "unwanted", "most"),
     [
         pytest.param(NAMES_ONLY, HEAVY, 15, id="import perdure"),
-        pytest.param(AN_APP, DRIVERS | INTERFACES, 209, id="from perdure import App"),
+        pytest.param(AN_APP, DRIVERS | INTERFACES, 211, id="from perdure import App"),
         pytest.param(HELP, HEAVY - {"click"}, 65, id="perdure --help"),
     ],
 )

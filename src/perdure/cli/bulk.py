@@ -19,7 +19,7 @@ from perdure.cli.watching import looks
 if TYPE_CHECKING:
     from perdure.cli.progress import Reached
     from perdure.engine.app import App
-    from perdure.engine.bulk import Order, Report, Words
+    from perdure.engine.bulk_order import Order, Report, Words
     from perdure.engine.handle import RunHandle
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -80,23 +80,26 @@ async def order(
     app: App, as_json: bool, action: str, many: Many, reason: str | None, by: str | None
 ) -> None:
     """Count, ask, do."""
-    from perdure.engine.bulk import Action, Order, count_fitting
+    from perdure.engine.bulk import count_fitting
+    from perdure.engine.bulk_order import OF_LETTERS, Action, Order
     from perdure.engine.door import actor_of
+    from perdure.engine.filters import plain_words
 
     what = Action(action)
-    matched = await count_fitting(app, what, many.words)
+    words = many.words if what in OF_LETTERS else plain_words(many.words, app.time())
+    matched = await count_fitting(app, what, words)
     if many.dry_run or not matched:
         answer(as_json, {"matched": matched}, f"{_count(matched)} {_fit(matched)}.")
         return
     confirm(f"{_count(matched)} {_fit(matched)}", f"{action} them", many.yes)
     wanted = Order(
         action=what,
-        words=cast("Words", many.words),  # counting has checked them
+        words=cast("Words", words),  # counting has checked them
         before=app.time(),
         by=actor_of(operator(by)),
         reason=reason,
     )
-    await audited(app, by, f"bulk_{action}", str(matched), reason, **_plain(many.words))
+    await audited(app, by, f"bulk_{action}", str(matched), reason, **_plain(words))
     with progress(f"{action} {_count(matched)}", HUNDREDTHS) as reached:
         run_id, report = await _carried_out(app, wanted, matched, reached)
     data = {"matched": matched, "run_id": run_id, **_plain(report)}
@@ -158,7 +161,7 @@ async def _report(made: RunHandle[Report], app: App) -> Report:
     """What the run returned. Raises RunUnsuccessful."""
     import msgspec
 
-    from perdure.engine.bulk import Report
+    from perdure.engine.bulk_order import Report
     from perdure.engine.handle import result_of
 
     result = result_of(await app.runs.get(made.id), None)

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from perdure.engine.app import App
 
-PATIENCE = 2.0
-"""Seconds that somebody waits for a name."""
+DEFAULT_TIMEOUT_S = 2.0
+TIMEOUT_VARIABLE = "PERDURE_COMPLETION_TIMEOUT"
+"""The environment variable that sets how many seconds a shell waits for names."""
 MOST = 100
 
 Names = dict[str, str]
@@ -37,10 +38,12 @@ def _completing(find: NameSource) -> Callable[..., list[CompletionItem]]:
 def _names(ctx: click.Context, find: NameSource) -> Names:
     import asyncio
     import logging
+    import os
 
     async def look() -> Names:
         app = database_app(ctx.params.get("url"), ctx.params.get("environment"))
-        async with asyncio.timeout(PATIENCE):
+        timeout = float(os.environ.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT_S))
+        async with asyncio.timeout(timeout):
             await _check_schema(app)
             async with await at_home(app, ctx.params.get("environment")):
                 return await find(app)

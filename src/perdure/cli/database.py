@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from perdure.cli.audit_entries import EntryFilter, print_entries
 from perdure.cli.loading import (
     at_home,
     beside_a_database,
@@ -59,23 +60,38 @@ async def _migrate(url: str, as_json: bool) -> None:
 @click.command()
 @click.option("--log", "of_log", is_flag=True, help="Verify the log of operators' orders instead.")
 @click.option("--anchor", help="A head that an earlier `audit --log` told: it must still be there.")
+@click.option("--entries", is_flag=True, help="Print the log of operators' orders instead.")
+@click.option("--action", help="With --entries: only these, e.g. cancel_run.")
+@click.option("--actor", help="With --entries: only orders of this operator.")
+@click.option("--target", help="With --entries: only orders about this run, schedule, queue, …")
 @url_option
 @environment_option
 @json_option
 @explained
 def audit(
-    of_log: bool, anchor: str | None, url: str | None, environment: str | None, as_json: bool
+    of_log: bool,
+    anchor: str | None,
+    entries: bool,
+    url: str | None,
+    environment: str | None,
+    as_json: bool,
+    **wanted: str | None,
 ) -> None:
     """Replay every history and compare it with what is stored.
 
-    Exits 1 on any mismatch. With --json, one line each finding and one for the totals.
+    Exits 1 on any mismatch. With --json, one line each finding and one for the totals; with
+    --entries, one line each entry.
     """
+    if any(wanted.values()) and not entries:
+        raise click.UsageError("--action, --actor and --target go with --entries.")
     app = database_app(url, environment)
     is_of_log = of_log or anchor is not None
 
     async def examine() -> None:
         async with _sources(await at_home(app, environment)) as (runs, log):
-            if is_of_log:
+            if entries:
+                await print_entries(log, app.environment, EntryFilter(**wanted), as_json)
+            elif is_of_log:
                 await _verify(app, log, anchor, as_json)
             else:
                 await _audit(app, runs, as_json)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.bulk import Many, one_or_many_letters, order
+from perdure.cli.filtering import letter_filters, words_of
 from perdure.cli.operating import (
+    as_data,
     audited,
     by_option,
     made_run,
@@ -16,10 +18,11 @@ from perdure.cli.operating import (
     payload_of,
     payload_option,
     reason_option,
+    run_argument,
     shown,
 )
 from perdure.cli.output import answer
-from perdure.cli.table import table
+from perdure.cli.table import pairs, table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -32,17 +35,28 @@ def dead_letters() -> None:
 
 @dead_letters.command("list")
 @click.option("--status", default="open", show_default=True, help="open, replayed, discarded, all.")
+@letter_filters
 @click.option("--limit", type=int, default=100, show_default=True)
 @on_database
-async def list_letters(app: App, as_json: bool, status: str, limit: int) -> None:
+async def list_letters(app: App, as_json: bool, status: str, limit: int, **filters: Any) -> None:
     """Newest first."""
     import msgspec
 
     chosen = None if status == "all" else status
-    found = shown(app, await app.dead_letters.list(status=chosen, limit=limit))
+    page = await app.dead_letters.page(status=chosen, limit=limit, **words_of(filters))
+    found = shown(app, list(page.letters))
     rows = [(d.run_id, d.task, d.status, d.reason, d.opened_at, d.message) for d in found]
     text = table(("RUN", "TASK", "STATUS", "REASON", "OPENED", "MESSAGE"), rows)
     answer(as_json, msgspec.to_builtins(found), text if rows else "There are none.")
+
+
+@dead_letters.command()
+@run_argument
+@on_database
+async def show(app: App, as_json: bool, run_id: str) -> None:
+    """Show the dead letter of a run."""
+    letter = as_data(shown(app, await app.dead_letters.get(run_id)))
+    answer(as_json, letter, pairs(letter))
 
 
 @dead_letters.command()

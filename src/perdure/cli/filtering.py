@@ -3,36 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import click
 
 from perdure.cli import completing
-from perdure.cli.instants import instant_of
-from perdure.cli.operating import tags_of
-from perdure.cli.output import Misused
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+class SingleOption(click.Option):
+    """An option that may be given once. click would silently take the last one."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        settings["multiple"] = True
+        super().__init__(*arguments, **settings)
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        values = super().process_value(ctx, value) or ()
+        if len(values) > 1:
+            raise click.UsageError(f"{self.opts[0]} may be given only once.", ctx)
+        return values[0] if values else None
+
+
+_single = partial(click.option, cls=SingleOption)
+
 _OF_BOTH = (
-    click.option("--task", help="Only of this task.", shell_complete=completing.tasks),
-    click.option("--queue", help="Only in this queue.", shell_complete=completing.queues),
-    click.option("--failure-kind", help="Only what failed so: error, timeout, crash, …"),
-    click.option("--fingerprint", help="Only what failed in this way."),
+    _single("--task", help="Only of this task.", shell_complete=completing.tasks),
+    _single("--queue", help="Only in this queue.", shell_complete=completing.queues),
+    _single("--failure-kind", help="Only what failed so: error, timeout, crash, …"),
+    _single("--fingerprint", help="Only what failed in this way."),
 )
 _OF_RUNS = (
-    click.option("--status", help="Only runs in this status.", shell_complete=completing.statuses),
-    click.option("--text", help="Only runs with this in task, id or outcome."),
-    click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Only such runs."),
-    click.option("--batch", "batch_id", help="Only runs that were asked for together."),
     click.option(
+        "--status",
+        multiple=True,
+        metavar="STATUS[,…]",
+        help="Only runs in this status, or in one of several.",
+        shell_complete=completing.statuses,
+    ),
+    _single("--text", help="Only runs with this in task, id or outcome."),
+    _single("--tag", metavar="KEY=VALUE", help="Only runs with this tag."),
+    _single("--batch", "batch_id", help="Only runs that were asked for together."),
+    _single(
         "--schedule",
         "schedule_id",
         help="Only runs of this schedule.",
         shell_complete=completing.schedules,
     ),
-    click.option("--created-after", metavar="INSTANT", help="E.g. 2030-01-31T09:00, in UTC."),
-    click.option("--created-before", metavar="INSTANT", help="The same."),
+    _single("--parent", "parent_id", metavar="RUN", help="Only children of this run."),
+    _single("--since", metavar="WHEN", help="Created since then: 1h ago, or an instant."),
+    _single("--created-after", metavar="WHEN", help="The same, e.g. 2030-01-31T09:00 (UTC)."),
+    _single("--created-before", metavar="WHEN", help="Created before then."),
+    _single("--finished-after", metavar="WHEN", help="Ended since then."),
+    _single("--finished-before", metavar="WHEN", help="Ended before then."),
 )
 
 
@@ -51,12 +76,8 @@ def _with(command: F, options: tuple[Callable[[F], F], ...]) -> F:
 
 
 def words_of(given: dict[str, Any]) -> dict[str, Any]:
-    """What was given, as `app.runs.list` and orders take it."""
+    """Return the filters that were given, as `app.runs.list` and bulk orders take them."""
     words = {name: value for name, value in given.items() if value not in (None, ())}
-    for name in ("created_after", "created_before"):
-        if name in words:
-            words[name] = instant_of(words[name], f"--{name.replace('_', '-')}", "UTC")
-    tags = words.pop("tags", ())
-    if len(tags) > 1:
-        raise Misused("give one --tag")
-    return {**words, "tag": next(iter(tags_of(tags).items()))} if tags else words
+    if "status" in words:
+        words["status"] = ",".join(words["status"])
+    return words

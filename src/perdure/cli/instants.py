@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -13,16 +12,15 @@ if TYPE_CHECKING:
 
     from perdure.core.schedule import Cadence
 
-_DURATION = re.compile(r"(\d{1,6})(s|m|h|d)")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-
 
 def duration_of(text: str, what: str) -> timedelta:
     """A length of time."""
-    found = _DURATION.fullmatch(text)
+    from perdure.core.filter_terms import parse_duration
+
+    found = parse_duration(text)
     if found is None:
         raise Misused(f"{what} must be like 90d, 12h or 30m, not {text!r}")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    return found
 
 
 def instant_of(text: str, what: str, zone: str | None = None) -> datetime:

@@ -71,7 +71,7 @@ async def revoke(app: App, as_json: bool, key_id: str, reason: str | None, by: s
     from perdure.engine.keys import keys_of
 
     key = await keys_of(app).revoke(key_id, by=actor_of(operator(by)))
-    await audited(app, by, "revoke_key", key.id, reason)
+    await audited(app, by, "revoke_key", key.id, reason, environment=key.environment)
     answer(as_json, _data(key), f"{key.id} ({key.name}) opens nothing any more.")
 
 
@@ -87,7 +87,7 @@ async def rotate(app: App, as_json: bool, key_id: str, overlap: str, by: str | N
 
     length, actor = duration_of(overlap, "--overlap"), actor_of(operator(by))
     made = await keys_of(app).rotate(key_id, length, by=actor)
-    await audited(app, by, "rotate_key", made.key.id)
+    await audited(app, by, "rotate_key", made.key.id, environment=made.key.environment)
     _show(as_json, made)
 
 

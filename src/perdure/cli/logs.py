@@ -6,13 +6,18 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from datetime import UTC, datetime
 from typing import Any
 
 from perdure.cli.output import CannotStart
+from perdure.cli.table import format_value
 from perdure.engine.redaction import Redact, Redaction, Redactor
 from perdure.telemetry.record import fields_of
+
+_FIELD = re.compile(r"%\((\w+)\)")
+"""A field that a message shows, as `%(name)s`."""
 
 
 def log_to_stderr(as_json: bool) -> None:
@@ -52,9 +57,14 @@ class Presentable(logging.Formatter):
 
 
 class Lines(Presentable):
+    """For people: after the message come only those fields that it does not show."""
+
     def format(self, record: logging.LogRecord) -> str:
         message, said, trace = self.said(record)
-        fields = " ".join(f"{name}={value}" for name, value in said.items())
+        shown = set(_FIELD.findall(record.msg)) if isinstance(record.msg, str) else set()
+        fields = " ".join(
+            f"{name}={format_value(said[name])}" for name in said if name not in shown
+        )
         line = f"{_time(record)} {record.levelname:<7} {record.name}  {message}"
         line = f"{line}  {fields}" if fields else line
         return f"{line}\n{trace}" if trace else line

@@ -36,7 +36,15 @@ SECTIONS: dict[str, dict[str, Line]] = {
             "schedules:schedules", "What runs by itself: look at it, hold it, define it."
         ),
         "queues": Line("queues:queues", "What holds for queues: pauses, limits, turns."),
+        "tasks": Line(
+            "tasks:tasks", "List known tasks: their settings, schemas, versions and workers."
+        ),
+        "limits": Line("limits:limits", "List and set limits of tasks and of their keys."),
         "workers": Line("workers:workers", "Who works, and who shall end."),
+        "status": Line(
+            "status:status",
+            "Show last ticks, the next schedule, expired leases, workers and queues.",
+        ),
         "top": Line("top:top", "Watch queues, workers, failures and throughput."),
         "webhooks": Line("webhooks:webhooks", "Who is told of runs."),
     },

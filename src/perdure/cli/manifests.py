@@ -6,12 +6,12 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from perdure.cli.loading import is_server
-from perdure.cli.operating import by_option, on_database, operator
+from perdure.cli.operating import audited, by_option, on_database, operator
 from perdure.cli.output import CommandFailed, answer, explained, json_option
 
 if TYPE_CHECKING:
@@ -55,6 +55,11 @@ async def apply(
     from perdure.engine.showing import Showing
 
     done = await app.manifests.apply(_read(files), by=operator(by), dry_run=dry_run, prune=prune)
+    if not dry_run:
+        details: dict[str, Any] = Counter(DONE[item.action] for item in done.items)
+        names = sorted(item.name for item in done.items if item.action != "keep")
+        targets = ", ".join(files)
+        await audited(app, by, "apply_manifest", targets, items=names, prune=prune, **details)
     done = done.shown(Showing(app.redact))
     data = {"differs": done.differs, **msgspec.to_builtins(done)}
     answer(as_json, data, "\n".join(_told(done)))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from perdure.core.run import Run
     from perdure.engine.app import App
     from perdure.engine.handle import RunHandle
+    from perdure.engine.options import Retry
     from perdure.web.views import View
 
 Command = Callable[..., Coroutine[Any, Any, None]]
@@ -35,6 +36,12 @@ needed_reason = click.option("--reason", required=True, help="Why; it stays read
 by_option = click.option("--by", help="Who asks; by default the user of this shell.")
 payload_option = click.option("--payload", help="Other arguments, as a JSON object.")
 tag_option = click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE")
+retry_option = click.option(
+    "--retry",
+    multiple=True,
+    metavar="RULE=VALUE",
+    help="A retry rule, e.g. max_attempts=5 or delays=[1,30]; repeat it for several.",
+)
 
 
 def on_database(command: Command) -> Callable[..., None]:
@@ -62,12 +69,9 @@ def on_database(command: Command) -> Callable[..., None]:
 def operator(by: str | None) -> str:
     if by:
         return by
-    import getpass
+    from perdure.engine.os_user import os_user
 
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a container without a name for its user
-        return "cli"
+    return os_user() or "cli"
 
 
 def payload_of(text: str | None) -> dict[str, Any] | None:
@@ -84,11 +88,37 @@ def payload_of(text: str | None) -> dict[str, Any] | None:
 
 
 def tags_of(words: tuple[str, ...]) -> dict[str, str]:
+    return parse_pairs(words, "--tag")
+
+
+def parse_pairs(words: tuple[str, ...], option: str) -> dict[str, str]:
+    """Parse KEY=VALUE words. Raise Misused for another form and for a repeated key."""
     pairs = [word.partition("=") for word in words]
     for word, (key, equals, _) in zip(words, pairs, strict=True):
         if not (key and equals):
-            raise Misused(f"--tag must be KEY=VALUE, not {word!r}")
+            raise Misused(f"{option} must be KEY=VALUE, not {word!r}")
+        if [other for other, _, _ in pairs].count(key) > 1:
+            raise Misused(f"{option} {key} may be given only once")
     return {key: value for key, _, value in pairs}
+
+
+def parse_values(words: tuple[str, ...], option: str) -> dict[str, Any]:
+    """Parse KEY=VALUE words whose values are JSON, or otherwise text."""
+    return {key: _json_or_text(value) for key, value in parse_pairs(words, option).items()}
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def parse_retry(words: tuple[str, ...]) -> Retry | None:
+    """Parse the words of `retry_option`. Raise InvalidInput for rules that do not exist."""
+    from perdure.engine.options import Retry
+
+    return Retry(**parse_values(words, "--retry")) if words else None
 
 
 def shown(app: App, value: T) -> T:
@@ -130,9 +160,17 @@ def made_run(as_json: bool, made: RunHandle[Any], how: str) -> None:
 
 
 async def audited(
-    app: App, by: str | None, action: str, target: str, reason: str | None = None, **details: Any
+    app: App,
+    by: str | None,
+    action: str,
+    target: str,
+    reason: str | None = None,
+    *,
+    environment: str | None = None,
+    **details: Any,
 ) -> None:
-    """Write an order down where those given through the API are, which a server does itself."""
+    """Append an order to the audit log of the app's environment, or of another one. A server does
+    that itself."""
     if is_server(app.url):
         return
     from perdure.core.audit_trail import AuditEntry
@@ -148,4 +186,4 @@ async def audited(
         outcome="done",
         details=details or None,
     )
-    await AuditLog(app).write(entry)
+    await AuditLog(app, environment).write(entry)

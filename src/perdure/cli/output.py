@@ -107,6 +107,11 @@ def fail_fast_option(command: Callable[P, Any]) -> Callable[P, Any]:
     return click.option("--fail-fast", is_flag=True, help=help_)(command)
 
 
+def metrics_option(command: Callable[P, Any]) -> Callable[P, Any]:
+    help_ = "Serve Prometheus metrics at http://HOST:PORT/metrics, on this machine only by default."
+    return click.option("--metrics", metavar="[HOST:]PORT", help=help_)(command)
+
+
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
     import asyncio
 

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--older-than", metavar="AGE", help="What ended so long ago: 90d, 12h.")
 @click.option("--status", "statuses", multiple=True, help="Only what ended so; may be repeated.")
+@click.option(
+    "--open-dead-letters",
+    is_flag=True,
+    help="With --older-than: delete runs of open dead letters, too.",
+)
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @by_option
@@ -34,7 +39,8 @@ def prune(url: str | None, as_json: bool, **options: Any) -> None:
 
     As maintenance does by itself, in every environment: what succeeded after the configured
     retention, what failed after failure_retention; see `perdure config`. With --older-than, that
-    age counts instead, and one is asked first.
+    age counts instead, and one is asked first. Runs of open dead letters stay, unless
+    --open-dead-letters or the setting open_dead_letter_retention says otherwise.
     """
     app = database_app(beside_a_database(database_url(url), "prune"), None)
 
@@ -50,12 +56,15 @@ async def _prune(
     as_json: bool,
     older_than: str | None,
     statuses: tuple[str, ...],
+    open_dead_letters: bool,
     dry_run: bool,
     yes: bool,
     by: str | None,
 ) -> None:
     age = None if older_than is None else duration_of(older_than, "--older-than")
-    pruning = app.pruning(older_than=age, statuses=statuses or None)
+    pruning = app.pruning(
+        older_than=age, statuses=statuses or None, open_dead_letters=open_dead_letters
+    )
     old = await pruning.count()
     total = sum(it.count for it in old)
     if dry_run:
@@ -80,4 +89,7 @@ async def _pruned(pruning: Pruning, total: int) -> dict[str, int]:
 
 
 def _data(old: list[Old], name: str) -> dict[str, Any]:
-    return {name: {it.status: it.count for it in old if it.count}}
+    counts: Counter[str] = Counter()
+    for it in old:
+        counts[it.status] += it.count
+    return {name: dict(+counts)}

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 NO_LIMIT = "none"
 
+create_option = click.option(
+    "--create", is_flag=True, help="Also if no task, setting or run names the queue yet."
+)
 queue_argument = click.argument("name", metavar="QUEUE", shell_complete=completing.queues)
 
 
@@ -32,7 +35,14 @@ async def list_queues(app: App, as_json: bool) -> None:
     """Every queue that a task lives in, or that anybody has spoken of."""
     found = shown(app, await app.queues.list())
     rows = [
-        (it.name, _state(it), _value(it.concurrency), _value(it.rate), _value(it.fair), _why(it))
+        (
+            it.name,
+            _state(it),
+            format_value(it.concurrency),
+            format_value(it.rate),
+            format_value(it.fair),
+            _why(it),
+        )
         for it in found
     ]
     text = table(("QUEUE", "STATE", "CONCURRENCY", "RATE", "FAIR", "WHY"), rows)
@@ -50,11 +60,14 @@ async def show(app: App, as_json: bool, name: str) -> None:
 @queues.command()
 @queue_argument
 @needed_reason
+@create_option
 @by_option
 @on_database
-async def pause(app: App, as_json: bool, name: str, reason: str, by: str | None) -> None:
+async def pause(
+    app: App, as_json: bool, name: str, reason: str, create: bool, by: str | None
+) -> None:
     """No run of it is claimed until it is resumed; attempts that run go on."""
-    after = await app.queues.pause(name, reason, by=_actor(by))
+    after = await app.queues.pause(name, reason, by=_actor(by), create=create)
     await audited(app, by, "pause_queue", name, reason)
     _said(app, as_json, after)
 
@@ -65,8 +78,7 @@ async def pause(app: App, as_json: bool, name: str, reason: str, by: str | None)
 @on_database
 async def resume(app: App, as_json: bool, name: str, by: str | None) -> None:
     """Let its runs go on, at once."""
-    after = await app.queues.resume(name)
-    await audited(app, by, "resume_queue", name)
+    after = await app.queues.resume(name, by=_actor(by))
     _said(app, as_json, after)
 
 
@@ -75,6 +87,7 @@ async def resume(app: App, as_json: bool, name: str, by: str | None) -> None:
 @click.option("--concurrency", help="How many leases at once; none: no limit.")
 @click.option("--rate", help="How many starts in a time, e.g. 100/1m; none: no limit.")
 @click.option("--fair/--no-fair", default=None, help="Whether its keys take turns.")
+@create_option
 @by_option
 @on_database
 async def set_queue(
@@ -84,19 +97,22 @@ async def set_queue(
     concurrency: str | None,
     rate: str | None,
     fair: bool | None,
+    create: bool,
     by: str | None,
 ) -> None:
     """From now on, whatever code says, until it is reset."""
     given: dict[str, Any] = {}
     if concurrency is not None:
-        given["concurrency"] = None if concurrency == NO_LIMIT else _number(concurrency)
+        given["concurrency"] = (
+            None if concurrency == NO_LIMIT else parse_limit(concurrency, "--concurrency")
+        )
     if rate is not None:
         given["rate"] = None if rate == NO_LIMIT else rate
     if fair is not None:
         given["fair"] = fair
     if not given:
         raise click.UsageError("Say what: --concurrency, --rate, --fair or --no-fair.")
-    after = await app.queues.set(name, by=_actor(by), **given)
+    after = await app.queues.set(name, by=_actor(by), create=create, **given)
     await audited(app, by, "set_queue", name, **given)
     _said(app, as_json, after)
 
@@ -107,16 +123,15 @@ async def set_queue(
 @on_database
 async def reset(app: App, as_json: bool, name: str, by: str | None) -> None:
     """Give it back to code. A paused queue stays paused."""
-    after = await app.queues.reset(name)
-    await audited(app, by, "reset_queue", name)
+    after = await app.queues.reset(name, by=_actor(by))
     _said(app, as_json, after)
 
 
-def _number(text: str) -> int:
+def parse_limit(text: str, option: str) -> int:
     try:
         return int(text)
     except ValueError:
-        problem = f"--concurrency must be a whole number or {NO_LIMIT}, not {text!r}"
+        problem = f"{option} must be a whole number or {NO_LIMIT}, not {text!r}"
         raise CommandFailed(problem) from None
 
 
@@ -128,7 +143,9 @@ def _actor(by: str | None) -> Actor:
 
 def _said(app: App, as_json: bool, queue: QueueState) -> None:
     queue = shown(app, queue)
-    settings = {name: _told(getattr(queue, name)) for name in ("concurrency", "rate", "fair")}
+    settings = {
+        name: format_setting(getattr(queue, name)) for name in ("concurrency", "rate", "fair")
+    }
     facts = {"queue": queue.name, "state": _state(queue), "because": _why(queue), **settings}
     answer(as_json, _data(queue), pairs(facts))
 
@@ -144,7 +161,7 @@ def _why(queue: QueueState) -> str:
     return f"{who}: {queue.paused.reason}" if queue.paused.reason else who
 
 
-def _value(setting: Setting) -> str:
+def format_value(setting: Setting) -> str:
     if setting.value is None:
         return NO_LIMIT
     return (
@@ -152,11 +169,11 @@ def _value(setting: Setting) -> str:
     )
 
 
-def _told(setting: Setting) -> str:
+def format_setting(setting: Setting) -> str:
     if setting.by is None:
-        return _value(setting)
+        return format_value(setting)
     who = f"{setting.source} {setting.by.id or ''}".strip()
-    return f"{_value(setting)}, as {who} says"
+    return f"{format_value(setting)}, as {who} says"
 
 
 def _data(queue: QueueState) -> dict[str, Any]:

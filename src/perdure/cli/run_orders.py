@@ -10,6 +10,7 @@ import click
 from perdure.cli.bulk import Many, one_or_many_runs, order
 from perdure.cli.instants import instant_of
 from perdure.cli.operating import (
+    as_data,
     audited,
     by_option,
     made_run,
@@ -20,7 +21,9 @@ from perdure.cli.operating import (
     reason_option,
     run_argument,
     said,
+    view_of,
 )
+from perdure.cli.output import answer
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -82,6 +85,7 @@ async def resume(app: App, as_json: bool, run_id: str | None, by: str | None, **
 @click.command()
 @one_or_many_runs
 @payload_option
+@click.option("--again", is_flag=True, help="Also if the run has a retry or rerun already.")
 @reason_option
 @by_option
 @on_database
@@ -90,6 +94,7 @@ async def retry(
     as_json: bool,
     run_id: str | None,
     payload: str | None,
+    again: bool,
     reason: str | None,
     by: str | None,
     **many: Any,
@@ -97,9 +102,12 @@ async def retry(
     """A new try at a run that failed or is a dead letter; or at all runs that fit."""
     which = _which(run_id, many, payload)
     if run_id is None:
+        if again:
+            raise click.UsageError("--again is for one run; bulk retries skip what has a retry")
         await order(app, as_json, "retry", which, reason, by)
         return
-    made = await app.runs.retry(run_id, reason, by=operator(by), payload=payload_of(payload))
+    arguments = payload_of(payload)
+    made = await app.runs.retry(run_id, reason, by=operator(by), payload=arguments, again=again)
     await audited(app, by, "retry_run", run_id, reason)
     made_run(as_json, made, f"retries {run_id}")
 
@@ -133,6 +141,34 @@ def _which(run_id: str | None, many: dict[str, Any], payload: str | None = None)
     which = Many(**many)
     which.check(run_id, payload)
     return which
+
+
+@click.command()
+@run_argument
+@reason_option
+@by_option
+@on_database
+async def wake(app: App, as_json: bool, run_id: str, reason: str | None, by: str | None) -> None:
+    """Let a waiting run continue: what it waits for has happened."""
+    after = await app.runs.wake(run_id, by=operator(by))
+    await audited(app, by, "wake_run", run_id, reason)
+    await said(app, as_json, after)
+
+
+@click.command("reset-idempotency-key")
+@run_argument
+@reason_option
+@by_option
+@on_database
+async def reset_idempotency_key(
+    app: App, as_json: bool, run_id: str, reason: str | None, by: str | None
+) -> None:
+    """Let the next trigger with the run's idempotency key create a new run."""
+    run = await app.runs.reset_idempotency_key(run_id, reason, by=operator(by))
+    freed = f"The idempotency key of {run_id} is free"
+    none = f"{run_id} has no idempotency key"
+    text = f"{none if run.idempotency_key is None else freed}."
+    answer(as_json, as_data(view_of(app).run(run)), text)
 
 
 @click.command()

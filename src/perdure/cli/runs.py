@@ -7,20 +7,31 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from perdure.cli.filtering import run_filters, words_of
 from perdure.cli.operating import as_data, on_database, run_argument, shown, view_of, why
 from perdure.cli.output import FAILED, CommandFailed, answer
-from perdure.cli.run_orders import cancel, pause, rerun, reschedule, resume, retry
-from perdure.cli.table import pairs, table
+from perdure.cli.run_orders import (
+    cancel,
+    pause,
+    rerun,
+    reschedule,
+    reset_idempotency_key,
+    resume,
+    retry,
+    wake,
+)
+from perdure.cli.table import format_json, format_value, pairs, table
 from perdure.cli.table import shown as plainly
 from perdure.cli.watching import looks
 
 if TYPE_CHECKING:
+    from perdure.core.events import RecordedEvent
     from perdure.core.failure import Failure
     from perdure.core.run import Run
     from perdure.engine.app import App
-    from perdure.storage.protocol import RecordedEvent
     from perdure.storage.run_log import LogLine
 
 
@@ -40,14 +51,17 @@ async def list_runs(
     """Runs, newest first."""
     given = words_of(filters)
     page = shown(app, await app.runs.list(limit=limit, cursor=cursor, **given))
+    retried = await app.runs.successors([run for run in page.runs if run.is_terminal])
     rows = [
-        (run.id, run.task, run.status, run.queue, run.counters.attempts, run.created_at, why(run))
+        (*_columns(run), f"{why(run)} (retried as {retried[run.id]})".strip())
+        if run.id in retried
+        else (*_columns(run), why(run))
         for run in page.runs
     ]
     text = table(("RUN", "TASK", "STATUS", "QUEUE", "ATTEMPTS", "CREATED", "WHY"), rows)
     more = f"\nThere are more: --cursor {page.cursor}" if page.cursor else ""
-    runs = map(view_of(app).run, page.runs)
-    data = {"runs": as_data(list(runs)) if as_json else [], "cursor": page.cursor}
+    views = [replace(view_of(app).run(it), retried_as=retried.get(it.id)) for it in page.runs]
+    data = {"runs": as_data(views) if as_json else [], "cursor": page.cursor}
     answer(as_json, data, text + more if rows else "There are none.")
 
 
@@ -57,7 +71,9 @@ async def list_runs(
 async def show(app: App, as_json: bool, run_id: str) -> None:
     """Everything about one run."""
     run = shown(app, await app.runs.get(run_id))
-    answer(as_json, as_data(view_of(app).run(run)), _story(run))
+    retried = (await app.runs.successors([run] if run.is_terminal else [])).get(run.id)
+    view = replace(view_of(app).run(run), retried_as=retried)
+    answer(as_json, as_data(view), _story(run, retried))
 
 
 @click.command("why")
@@ -72,20 +88,28 @@ async def why_run(app: App, as_json: bool, run_id: str) -> None:
     answer(as_json, as_data(view_of(app).why(found)), "\n".join([head, *origin, *lines]))
 
 
-def _story(run: Run) -> str:
+def _columns(run: Run) -> tuple[Any, ...]:
+    return run.id, run.task, run.status, run.queue, run.counters.attempts, run.created_at
+
+
+def _story(run: Run, retried_as: str | None) -> str:
     """What there is to say, and the traceback last."""
     from perdure.core.why.origin import origin_of
 
     fields = (
-        "id environment task status queue priority payload result tags meta reason "
+        "id environment task status queue priority tags meta reason "
         "created_at run_at expires_at started_at finished_at updated_at parent_id batch_id "
-        "idempotency_key singleton_key concurrency_key"
+        "continuation_of idempotency_key singleton_key concurrency_key"
     )
     known = {name: getattr(run, name) for name in fields.split()}
     known |= {
+        "payload": format_json(run.payload),
+        "result": None if run.result_json is UNSET else format_json(run.result),
         "source": origin_of(run),
         "attempts": f"{run.counters.attempts} of {run.policy.tries}",
         "failure": why(run) if run.failure is not None else None,
+        "fingerprint": None if run.failure is None else run.failure.fingerprint,
+        "retried_as": retried_as,
         "worker": None if run.lease is None else run.lease.worker_id,
     }
     trace = None if run.failure is None else run.failure.traceback
@@ -140,6 +164,19 @@ async def attempts(app: App, as_json: bool, run_id: str) -> None:
 @runs.command()
 @run_argument
 @on_database
+async def progress(app: App, as_json: bool, run_id: str) -> None:
+    """Show how far the latest attempt says that it is."""
+    found = shown(app, await app.runs.progress(run_id))
+    text = f"No attempt at {run_id} has reported progress."
+    if found is not None:
+        words = (f"{found.fraction:.0%}", found.message, f"(attempt {found.attempt},")
+        text = " ".join([*filter(None, words), f"{plainly(found.at)})"])
+    answer(as_json, as_data({"progress": found}), text)
+
+
+@runs.command()
+@run_argument
+@on_database
 async def watch(app: App, as_json: bool, run_id: str) -> None:
     """Its events as they happen, until it has ended. Exits 0 only if it succeeded."""
     async for happened in _as_they_happen(app, run_id):
@@ -185,7 +222,9 @@ def _line(line: LogLine) -> str:
     import logging
 
     level = logging.getLevelName(line.level)
-    fields = " ".join(f"{name}={value}" for name, value in (line.fields or {}).items())
+    fields = " ".join(
+        f"{name}={format_value(value)}" for name, value in (line.fields or {}).items()
+    )
     said = f"{plainly(line.at)}  {line.attempt}  {level:<7}  {line.message}"
     return f"{said}  {fields}" if fields else said
 
@@ -222,5 +261,5 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-for command in (cancel, pause, reschedule, rerun, resume, retry):
+for command in (cancel, pause, reschedule, rerun, reset_idempotency_key, resume, retry, wake):
     runs.add_command(command)

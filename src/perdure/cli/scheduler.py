@@ -11,13 +11,14 @@ from perdure.cli.loading import (
     load_app,
     url_option,
 )
-from perdure.cli.output import explained, fail_fast_option, json_option, run
+from perdure.cli.output import explained, fail_fast_option, json_option, metrics_option, run
 
 
 @click.command()
 @click.argument("app_spec", metavar="[APP]", required=False)
 @url_option
 @environment_option
+@metrics_option
 @fail_fast_option
 @json_option
 @explained
@@ -25,6 +26,7 @@ def scheduler(
     app_spec: str | None,
     url: str | None,
     environment: str | None,
+    metrics: str | None,
     fail_fast: bool,
     as_json: bool,
 ) -> None:
@@ -35,10 +37,12 @@ def scheduler(
     A database that cannot be reached at the start is waited for.
     """
     from perdure.cli.logs import hide_by, log_to_stderr
+    from perdure.engine.metrics_server import parse_metrics_address
     from perdure.engine.scheduler_process import run_scheduler
 
+    address = None if metrics is None else parse_metrics_address(metrics)
     log_to_stderr(as_json)
     app = database_app(url, environment) if app_spec is None else load_app(app_spec, url)
     beside_a_database(app.url, "scheduler")
     hide_by(app.redact)
-    run(run_scheduler(app, fail_fast=fail_fast))
+    run(run_scheduler(app, fail_fast=fail_fast, metrics=address))

@@ -32,6 +32,7 @@ from perdure.cli.schedule_story import (
     story,
     times_of,
 )
+from perdure.cli.schedule_update import update
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -47,7 +48,7 @@ def schedules() -> None:
     """What runs by itself: look at it, hold it, define it."""
 
 
-for command in (apply, export, schema):
+for command in (apply, export, schema, update):
     schedules.add_command(command)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
@@ -27,12 +28,23 @@ def pairs(values: dict[str, Any]) -> str:
     return "\n".join(f"{name:<{widest}}  {shown(value, None)}" for name, value in there.items())
 
 
+def format_json(value: Any) -> str:
+    """Format a value as JSON, with every character that a terminal can show."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def format_value(value: Any) -> str:
+    """Format text as it is, and what JSON has another form for as JSON."""
+    is_json = isinstance(value, dict | list | tuple | bool) or value is None
+    return format_json(value) if is_json else str(value)
+
+
 def shown(value: Any, widest: int | None = WIDEST) -> str:
     if value is None or value == "":
         return NOTHING
     if isinstance(value, datetime):
         return value.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00") + "Z"
-    text = str(value)
+    text = format_value(value)
     if widest is None:
         return text
     line = " ".join(text.split())

@@ -21,6 +21,8 @@ from perdure.cli.table import pairs, table
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from msgspec import UnsetType
+
     from perdure.engine.app import App
     from perdure.engine.webhooks.hook import Webhook
 
@@ -99,7 +101,7 @@ async def update(
     wanted = _wanted(secrets=secrets, **what)
     if url_of_endpoint is not None:
         wanted["url"] = url_of_endpoint
-    changed = await app.webhooks.update(name, **wanted)
+    changed = await app.webhooks.update(name, by=_by_caller(), **wanted)
     await audited(app, by, "change_webhook", name, fields=sorted(wanted))
     answer(as_json, _data(changed), f"{name} posts to {changed.url}.")
 
@@ -136,7 +138,7 @@ async def show(app: App, as_json: bool, name: str) -> None:
 @on_database
 async def pause(app: App, as_json: bool, name: str, reason: str | None, by: str | None) -> None:
     """Send nothing until it is resumed; its place is kept."""
-    hook = await app.webhooks.pause(name)
+    hook = await app.webhooks.pause(name, by=_by_caller())
     await audited(app, by, "pause_webhook", name, reason)
     answer(as_json, _data(hook), f"{name} is {hook.state}.")
 
@@ -148,7 +150,7 @@ async def pause(app: App, as_json: bool, name: str, reason: str | None, by: str 
 @on_database
 async def resume(app: App, as_json: bool, name: str, reason: str | None, by: str | None) -> None:
     """Go on where it stopped, also after it was disabled."""
-    hook = await app.webhooks.resume(name)
+    hook = await app.webhooks.resume(name, by=_by_caller())
     await audited(app, by, "resume_webhook", name, reason)
     answer(as_json, _data(hook), f"{name} is {hook.state}.")
 
@@ -170,7 +172,7 @@ async def replay(
     by: str | None,
 ) -> None:
     """Tell everything again from a place on."""
-    hook = await app.webhooks.replay(name, since=_utc(since), after=after)
+    hook = await app.webhooks.replay(name, since=_utc(since), after=after, by=_by_caller())
     await audited(app, by, "replay_webhook", name, reason, cursor=hook.cursor)
     answer(as_json, _data(hook), f"{name} goes on after {hook.cursor}.")
 
@@ -182,7 +184,7 @@ async def replay(
 @on_database
 async def delete(app: App, as_json: bool, name: str, reason: str | None, by: str | None) -> None:
     """Forget it."""
-    await app.webhooks.delete(name)
+    await app.webhooks.delete(name, by=_by_caller())
     await audited(app, by, "delete_webhook", name, reason)
     answer(as_json, {"deleted": name}, f"{name} is deleted.")
 
@@ -195,7 +197,7 @@ async def test(app: App, as_json: bool, name: str, by: str | None) -> None:
     """Post an event `webhook.test` now, from here or from the server. Exits 1 unless taken."""
     import msgspec
 
-    posted = await app.webhooks.test(name)
+    posted = await app.webhooks.test(name, by=_by_caller())
     await audited(app, by, "test_webhook", name, outcome=posted.outcome)
     told = f"answered {posted.status}" if posted.error is None else posted.error
     answer(as_json, msgspec.to_builtins(posted), f"{posted.outcome}: {told}")
@@ -228,6 +230,13 @@ def _header(word: str) -> tuple[str, Any]:
     if not (name and equals):
         raise CommandFailed(f"--header must be NAME=VARIABLE, not {word!r}")
     return name, Secret(variable)
+
+
+def _by_caller() -> UnsetType:
+    """Return the value of `by` that leaves the entry in the audit log to this command."""
+    from msgspec import UNSET
+
+    return UNSET
 
 
 def _utc(instant: datetime | None) -> datetime | None:

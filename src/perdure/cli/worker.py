@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.loading import database_app, environment_option, load_app, url_option
-from perdure.cli.output import explained, fail_fast_option, json_option, run
+from perdure.cli.output import explained, fail_fast_option, json_option, metrics_option, run
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -31,21 +31,18 @@ if TYPE_CHECKING:
 @click.option(
     "--scheduler/--no-scheduler", default=None, help="Make what is scheduled, too: not over HTTP."
 )
+@metrics_option
 @fail_fast_option
-@click.option("--supervised", is_flag=True, hidden=True)
+@click.option("--supervised", type=int, hidden=True)
 @json_option
 @explained
 def worker(
     app_spec: str | None,
     url: str | None,
     environment: str | None,
-    concurrency: int | None,
-    queues: str | None,
-    targets: str | None,
     processes: int,
-    drain: float | None,
     as_json: bool,
-    **switches: Any,
+    **choices: Any,
 ) -> None:
     """Execute runs of APP (module:attribute) until stopped.
 
@@ -57,22 +54,40 @@ def worker(
     SIGTERM, Ctrl-C or `perdure workers drain` lets runs end until the drain is over, hands over
     the rest, and exits 0. A second one exits at once, with 1. With --json, log lines are JSON.
 
-    A storage that cannot be reached at the start is waited for.
+    A storage that cannot be reached at the start is waited for. Of several --processes, the
+    first serves its metrics at the port of --metrics, the second at the next one, and so on.
     """
     from perdure.cli.logs import log_to_stderr
-    from perdure.engine.worker_process import WorkerOptions
 
+    options = _options(processes, **choices)
     log_to_stderr(as_json)
     if processes > 1:
-        sys.exit(_supervise(processes, drain))
-    options = WorkerOptions(
-        concurrency=concurrency,
+        sys.exit(_supervise(processes, choices["drain"]))
+    _work(_app(app_spec, url, environment, options), options)
+
+
+def _options(
+    processes: int,
+    *,
+    queues: str | None,
+    targets: str | None,
+    drain: float | None,
+    metrics: str | None,
+    supervised: int | None,
+    **others: Any,
+) -> WorkerOptions:
+    from perdure.engine.metrics_server import parse_metrics_address
+    from perdure.engine.worker_process import WorkerOptions
+
+    address = None if metrics is None else parse_metrics_address(metrics, processes)
+    return WorkerOptions(
         queues=_names(queues, "queue", "--queues"),
         targets=_names(targets, "kind of target", "--targets") or (),
         drain=_length(drain),
-        **switches,
+        supervised=supervised is not None,
+        metrics=None if address is None else address.of_process(supervised or 0),
+        **others,
     )
-    _work(_app(app_spec, url, environment, options), options)
 
 
 def _app(
@@ -116,9 +131,9 @@ def _length(seconds: float | None) -> timedelta | None:
 
 
 def _one_of_them(arguments: list[str]) -> list[str]:
-    """The same command for one process: of `--processes`, the last one counts."""
+    """Return the same command for one process: of `--processes`, the last one counts."""
     again = arguments.index("worker") + 1
-    flags = ["--supervised", "--processes", "1"]
+    flags = ["--processes", "1", "--supervised"]  # the pool adds the place of the process
     return [sys.executable, "-m", "perdure", *arguments[:again], *arguments[again:], *flags]
 
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 import click
 
 from perdure.cli import completing
-from perdure.cli.operating import audited, by_option, on_database, operator, reason_option, shown
+from perdure.cli.operating import (
+    as_data,
+    audited,
+    by_option,
+    on_database,
+    operator,
+    reason_option,
+    shown,
+    view_of,
+)
 from perdure.cli.output import FAILED, answer
 from perdure.cli.table import table
 from perdure.cli.watching import looks
@@ -15,6 +24,9 @@ from perdure.cli.watching import looks
 if TYPE_CHECKING:
     from perdure.engine.app import App
     from perdure.engine.catalogue import WorkerEntry
+
+
+worker_argument = click.argument("worker_id", metavar="WORKER", shell_complete=completing.workers)
 
 
 @click.group()
@@ -28,13 +40,10 @@ async def list_workers(app: App, as_json: bool) -> None:
     """Every worker that was seen within the last hour."""
     import msgspec
 
-    from perdure.engine.overview import state_of
-
     found = shown(app, await app.workers.list())
-    since = app.time() - app.defaults.lease_ttl
     rows = [
         (
-            *(w.id, w.host, w.process_id, f"{w.running}/{w.concurrency}", state_of(w, since)),
+            *(w.id, w.host, w.process_id, f"{w.running}/{w.concurrency}", w.state),
             *(_queues(w.queues), w.seen_at, _why(w)),
         )
         for w in found
@@ -46,7 +55,28 @@ async def list_workers(app: App, as_json: bool) -> None:
 
 
 @workers.command()
-@click.argument("worker_id", metavar="WORKER", shell_complete=completing.workers)
+@worker_argument
+@on_database
+async def leases(app: App, as_json: bool, worker_id: str) -> None:
+    """List the runs that a worker holds."""
+    found = shown(app, await app.workers.leases(worker_id))
+    rows = [
+        (
+            run.id,
+            run.task,
+            run.status,
+            run.queue,
+            None if run.lease is None else run.lease.expires_at,
+        )
+        for run in found
+    ]
+    text = table(("RUN", "TASK", "STATUS", "QUEUE", "LEASE EXPIRES"), rows)
+    data = as_data([view_of(app).run(run) for run in found])
+    answer(as_json, data, text if rows else f"{worker_id} holds no runs.")
+
+
+@workers.command()
+@worker_argument
 @reason_option
 @click.option(
     "--wait", is_flag=True, help="Until it has ended; exits 1 if it falls silent instead."
@@ -76,11 +106,9 @@ async def drain(
 
 async def _gone(app: App, entry: WorkerEntry) -> WorkerEntry:
     """As it was last heard of: it has ended, or has been silent for a lease."""
-    from perdure.engine.overview import state_of
-
     async for _ in looks(app):
         entry = next((it for it in await app.workers.list() if it.id == entry.id), entry)
-        if state_of(entry, app.time() - app.defaults.lease_ttl) in ("stopped", "silent"):
+        if entry.state in ("stopped", "silent"):
             break
     return entry
 

@@ -3,6 +3,7 @@ tables those systems published; nowhere else."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -88,8 +89,20 @@ def resolve_status(word: str) -> StatusFilter:
         return StatusFilter((Status(word),))
     if word in ALIASES:
         return ALIASES[word]
-    known = ", ".join([*Status, *ALIASES])
-    raise InvalidInput("status", f"{word!r} is not a status or alias; there are: {known}")
+    raise InvalidInput("status", f"{word!r:.80} is not a status; there are: {', '.join(Status)}")
+
+
+def parse_statuses(words: Iterable[str]) -> StatusFilter:
+    """Return the filter for runs in any of these statuses. Raise InvalidInput for words that one
+    filter cannot join."""
+    found = [resolve_status(word) for word in words]
+    kinds = tuple(dict.fromkeys(kind for it in found for kind in it.kinds))
+    if kinds and not all(it.kinds for it in found):
+        problem = (
+            "words for a kind of failure cannot be mixed with statuses; filter by failure_kind"
+        )
+        raise InvalidInput("status", problem)
+    return StatusFilter(tuple(dict.fromkeys(it for one in found for it in one.statuses)), kinds)
 
 
 def seed_word(seed: Seed, run: Run) -> str | None:

@@ -133,6 +133,8 @@ def encode_state(run: Run) -> str:
         run.cancellation,
         run.awaiting,
         run.interruptions,
+        run.executed_version,
+        run.misfits,
     )
     return _encode(state).decode()
 

@@ -8,7 +8,7 @@ import msgspec
 
 from perdure.core.bounds import CARRYING, check_bounds
 from perdure.core.effects import NO_EFFECTS, DeadLetterClosed, Effects, consequences
-from perdure.core.events import Event
+from perdure.core.events import Event, RecordedEvent
 from perdure.core.lifecycle import EventType
 from perdure.core.limits import Gate, freed_gates
 from perdure.core.reducer import project
@@ -32,6 +32,12 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lease_token: str | None = None
     needs_expiry: bool = False
     freed: tuple[Gate, ...] = ()
+
+    @property
+    def records(self) -> tuple[RecordedEvent, ...]:
+        """The events as they will stand in the run's history."""
+        first = self.expected_sequence + 1
+        return tuple([RecordedEvent(first + i, event) for i, event in enumerate(self.events)])
 
 
 def prepare_commit(

@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from perdure.core.webhook import WebhookState
-from perdure.errors import PerdureError
+from perdure.errors import PerdureError, SchemaMismatch
 
 LONG_TRANSACTION = timedelta(minutes=5)
 LONG_IDLE = timedelta(minutes=1)
@@ -19,6 +19,11 @@ WEBHOOK_LATE = timedelta(minutes=5)
 CLOCK_OFFSET = timedelta(seconds=5)
 PRUNING_LATE = timedelta(days=1)
 MANY_DEAD = 50_000
+"""Dead rows, where there are more than live ones. Between two passes of autovacuum, a minute apart,
+a busy queue leaves more: only what remains after them is a problem."""
+FAR_TOO_MANY = 20
+"""Times `MANY_DEAD`, or the live rows: a problem in any case."""
+VACUUM_LATE = timedelta(minutes=10)
 MANY_CHECKPOINTS = 10
 """Fewer forced ones say nothing: a large import or a restore does that."""
 LONG_LOG = 128 * 2**20
@@ -49,6 +54,8 @@ class Code(StrEnum):
     STUCK_GATES = "stuck_gates"
     SILENT_WORKERS = "silent_workers"
     UNSERVED_QUEUES = "unserved_queues"
+    NOT_IMPORTABLE = "not_importable"
+    BLOCKED_LOOPS = "blocked_loops"
     WEBHOOKS_DISABLED = "webhooks_disabled"
     WEBHOOKS_FAILING = "webhooks_failing"
     WEBHOOKS_BEHIND = "webhooks_behind"
@@ -66,21 +73,24 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """Rows as the server estimates them, and whether it cleans up after them by itself."""
+    """Rows as the server estimates them, whether it cleans up after them by itself, and how long
+    ago it last did; none: not yet."""
 
     name: str
     live: int
     dead: int
     is_vacuumed: bool = True
+    vacuumed_ago: timedelta | None = None
 
 
 class Session(msgspec.Struct, frozen=True):
-    """Somebody's open transaction."""
+    """An open transaction. `keeps_rows`: vacuum cannot remove rows that died since it began."""
 
     who: str
     age: timedelta
     is_idle: bool = False
     is_writing: bool = False
+    keeps_rows: bool = False
 
 
 class Vitals(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +144,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     stuck: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     unserved: tuple[str, ...] = ()
+    not_importable: tuple[str, ...] = ()
+    blocked_loops: tuple[str, ...] = ()
     webhooks: tuple[WebhookFact, ...] = ()
 
 
@@ -148,11 +160,11 @@ def examine(facts: Facts) -> list[Finding]:
 
 def unusable(error: PerdureError, code: Code) -> Finding:
     """Where nothing else could be looked at."""
-    advice = {
-        Code.SCHEMA: "Run `perdure migrate`, or upgrade Perdure if the schema is the newer one.",
-        Code.UNREACHABLE: "See that the database is up and that its URL is right.",
-    }
-    return Finding(code, True, f"{error}.", advice[code])
+    advice = "See that the database is up and that its URL is right."
+    if code is Code.SCHEMA:
+        is_newer = isinstance(error, SchemaMismatch) and error.found > error.wanted
+        advice = "Upgrade Perdure on this machine." if is_newer else "Run `perdure migrate`."
+    return Finding(code, True, f"{error}.", advice)
 
 
 def _log(facts: Facts) -> Findings:
@@ -193,14 +205,32 @@ def _vacuum(facts: Facts) -> Findings:
         where = "on this server" if not vitals.is_vacuumed else f"for {_some(off)}"
         advice = "Switch it on: without it tables grow and every claim gets slower."
         yield Finding(Code.AUTOVACUUM_OFF, True, f"Autovacuum is off {where}.", advice)
-    for it in vitals.tables:
-        if it.dead > max(MANY_DEAD, it.live):
+
+
+def _dead_rows(facts: Facts) -> Findings:
+    """Tables where vacuum does not keep up: a transaction prevents it, or it does not come."""
+    sessions = facts.vitals.sessions
+    keeper = next((it for it in sessions if it.keeps_rows and it.age > LONG_IDLE), None)
+    for it in facts.vitals.tables:
+        usual = max(MANY_DEAD, it.live)
+        is_late = it.vacuumed_ago is not None and it.vacuumed_ago > VACUUM_LATE
+        is_behind = keeper is not None or is_late or it.dead > FAR_TOO_MANY * usual
+        if it.dead > usual and is_behind:
             words = f"{it.name} has {it.dead} dead rows beside {it.live} live ones."
-            advice = (
-                f"End transactions that are open for long, then run VACUUM {it.name}. If it "
-                "comes again, give autovacuum more workers or a higher cost limit."
-            )
-            yield Finding(Code.DEAD_ROWS, True, words, advice)
+            yield Finding(Code.DEAD_ROWS, True, words, _vacuum_advice(it, keeper))
+
+
+def _vacuum_advice(dead: Table, keeper: Session | None) -> str:
+    if keeper is not None:
+        return (
+            f"Vacuum cannot remove them while a transaction of {keeper.who} is open: end it. It "
+            f"began {keeper.age} ago."
+        )
+    last = f"{dead.vacuumed_ago} ago" if dead.vacuumed_ago is not None else "never"
+    return (
+        f"No transaction prevents it, but vacuum does not keep up (it last ended {last}). Run "
+        f"VACUUM {dead.name}, and give autovacuum more workers or a higher cost limit."
+    )
 
 
 def _server(facts: Facts) -> Findings:
@@ -281,6 +311,14 @@ def _workers(facts: Facts) -> Findings:
         words = f"Runs are due in queues that no live worker serves: {_some(facts.unserved)}."
         advice = "Start a worker for them: `perdure worker APP --queues …`."
         yield Finding(Code.UNSERVED_QUEUES, True, words, advice)
+    if facts.not_importable:
+        words = f"Live workers cannot import handlers: {_some(facts.not_importable)}."
+        advice = "Deploy the missing modules there. Until then the runs wait for other workers."
+        yield Finding(Code.NOT_IMPORTABLE, True, words, advice)
+    if facts.blocked_loops:
+        words = f"Async handlers block the loop of their worker: {_some(facts.blocked_loops)}."
+        advice = "Make each a `def` handler, or let it await: others on its loop wait meanwhile."
+        yield Finding(Code.BLOCKED_LOOPS, True, words, advice)
 
 
 def _webhooks(facts: Facts) -> Findings:
@@ -321,6 +359,7 @@ _LOOKS: tuple[Callable[[Facts], Findings], ...] = (
         _access,
         _log,
         _vacuum,
+        _dead_rows,
         _server,
         _transactions,
         _clock,

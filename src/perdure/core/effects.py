@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import assert_never
+from typing import Any, assert_never
 
 import msgspec
 
@@ -17,8 +17,8 @@ from perdure.core import events as e
 from perdure.core.failure import FailureKind, clean_reason
 from perdure.core.lifecycle import DEAD_LETTERED, Status
 from perdure.core.retry import LONGEST
-from perdure.core.run import Actor, Run
-from perdure.core.values import Instant, as_it_will_be_read
+from perdure.core.run import Actor, Run, Source, SourceType
+from perdure.core.values import Instant, as_it_will_be_read, decode_value
 
 
 class KeyKind(StrEnum):
@@ -27,6 +27,7 @@ class KeyKind(StrEnum):
     IDEMPOTENCY = "idempotency"
     SINGLETON = "singleton"
     OCCURRENCE = "occurrence"
+    SUCCESSOR = "successor"
 
 
 class Key(msgspec.Struct, frozen=True, order=True):
@@ -69,6 +70,14 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     closed_by: Actor | None = None
     closed_reason: str | None = None
     replay_run_id: str | None = None
+    payload_json: msgspec.Raw | msgspec.UnsetType = msgspec.field(
+        default=msgspec.UNSET, name="payload"
+    )
+    """The run's payload. Lists of dead letters leave it out, as lists of runs do."""
+
+    @property
+    def payload(self) -> Any:
+        return None if self.payload_json is msgspec.UNSET else decode_value(self.payload_json)
 
 
 class DeadLetterClosed(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +103,8 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 NO_EFFECTS = Effects()
 AT_ONCE = datetime(1970, 1, 1, tzinfo=UTC)
+SUCCESSOR_KEPT = timedelta(days=365)
+"""How long after its end a retry or rerun keeps its original from being retried again."""
 
 _FREES_IDEMPOTENCY = frozenset(
     {Status.FAILED, Status.DEAD_LETTERED, Status.EXPIRED, Status.SKIPPED}
@@ -104,7 +115,7 @@ def consequences(
     run: Run, events: Sequence[e.Event], *, pushed_queues: Collection[str] = ()
 ) -> Effects:
     """What follows from `events`, which led to `run`."""
-    has_keys = run.idempotency_key or run.singleton_key or run.occurrence_key
+    has_keys = run.idempotency_key or run.singleton_key or run.occurrence_key or run.source.run_id
     is_dead, is_pushed = run.status is DEAD_LETTERED, run.queue in pushed_queues
     if not (has_keys or is_dead or is_pushed):
         return NO_EFFECTS
@@ -149,7 +160,7 @@ def freed_idempotency_key(run: Run) -> tuple[KeyFreed, ...]:
 
 def standing_keys(run: Run) -> tuple[Key, ...]:
     """The keys that only this run can own, as things stand: nobody may take them from it."""
-    stand = {KeyKind.OCCURRENCE} if run.is_terminal else {KeyKind.OCCURRENCE, KeyKind.SINGLETON}
+    stand = {KeyKind.OCCURRENCE} if run.is_terminal else set(KeyKind) - {KeyKind.IDEMPOTENCY}
     return tuple(key for key in _keys(run) if key.kind in stand)
 
 
@@ -163,8 +174,20 @@ def _keys(run: Run) -> tuple[Key, ...]:
         (KeyKind.IDEMPOTENCY, run.task, run.idempotency_key),
         (KeyKind.SINGLETON, run.task, run.singleton_key),
         (KeyKind.OCCURRENCE, "", run.occurrence_key),
+        (KeyKind.SUCCESSOR, "", _predecessor(run.source)),
     )
     return tuple(Key(run.environment, kind, scope, name) for kind, scope, name in wanted if name)
+
+
+def successor_key(environment: str, run_id: str) -> Key:
+    """The key that the first retry or rerun of a run owns."""
+    return Key(environment, KeyKind.SUCCESSOR, "", run_id)
+
+
+def _predecessor(source: Source) -> str | None:
+    """The run of which this is the first retry or rerun."""
+    is_again = source.type in (SourceType.RERUN, SourceType.MANUAL_RETRY)
+    return source.run_id if is_again and not source.again else None
 
 
 def _freed(run: Run) -> tuple[KeyFreed, ...]:
@@ -185,6 +208,8 @@ def _free_at(run: Run, kind: KeyKind) -> datetime | None:
             return AT_ONCE
         case KeyKind.IDEMPOTENCY:
             return run.created_at + min(run.policy.idempotency_ttl, LONGEST)
+        case KeyKind.SUCCESSOR:
+            return run.updated_at + SUCCESSOR_KEPT
         case KeyKind.OCCURRENCE:
             return None
         case _:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, ClassVar
 
 import msgspec
@@ -99,9 +100,10 @@ class RunLeaseReturned(Fact, frozen=True, kw_only=True, tag=EventType.LEASE_RETU
 
 
 class RunStarted(Fact, frozen=True, kw_only=True, tag=EventType.STARTED.value):
-    """An attempt began."""
+    """An attempt began, by a worker with this version of the task."""
 
     attempt: int
+    task_version: int | None = None
 
 
 class Completion(Fact, frozen=True, kw_only=True):
@@ -141,14 +143,22 @@ class RunRetryScheduled(Completion, frozen=True, kw_only=True, tag=EventType.RET
 
 INTERRUPTED = "storage_unavailable"
 """The reason of a release that the database has caused, not the handler."""
+NOT_SERVED = "not_served"
+"""The reason of a release by a worker whose code cannot execute the run."""
 
 
 class RunReleased(Completion, frozen=True, kw_only=True, tag=EventType.RELEASED.value):
-    """The handler gave the run back: until `resume_at`, or until what it is `awaiting`."""
+    """The handler gave the run back: until `resume_at`, or until what it is `awaiting`.
+
+    With `failure`, the worker gave it back without calling the handler. `misfit` is the digest of
+    the handler's payload schema if the payload does not fit it.
+    """
 
     resume_at: Instant | None = None
     awaiting: Awaiting | None = None
     reason: str | None = None
+    failure: Failure | None = None
+    misfit: str | None = None
 
 
 class RunCancellationRequested(
@@ -223,3 +233,22 @@ EVENT_CLASSES: dict[EventType, type[Event]] = {
 }
 for _type, _class in EVENT_CLASSES.items():
     _class.type = _type
+
+
+class RecordedEvent(msgspec.Struct, frozen=True):
+    """An event where it stands in its run's history."""
+
+    sequence: int
+    event: Event
+
+    @property
+    def type(self) -> EventType:
+        return self.event.type
+
+    @property
+    def occurred_at(self) -> datetime:
+        return self.event.occurred_at
+
+    @property
+    def actor(self) -> Actor:
+        return self.event.actor

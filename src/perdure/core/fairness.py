@@ -14,10 +14,11 @@ import msgspec
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """Runs of one key, task and priority; `is_due`: the first of them may be claimed."""
+    """Runs of one key, task, version and priority; `is_due`: the first of them may be claimed."""
 
     key: str | None
     task: str
+    version: int
     priority: int
     is_due: bool
 

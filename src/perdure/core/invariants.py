@@ -183,5 +183,5 @@ def _attempt_problems(run: Run, events: Sequence[e.Event]) -> list[str]:
         problems.append("its attempts are not numbered from one without gaps")
     open_attempts = [a for a in attempts if a.status is AttemptStatus.RUNNING]
     if len(open_attempts) > (1 if run.is_leased else 0):
-        problems.append("an attempt was never completed")
+        problems.append("an attempt has not ended")
     return problems

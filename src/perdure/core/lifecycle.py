@@ -51,12 +51,21 @@ TERMINAL = frozenset(
 ACTIVE = frozenset(Status) - TERMINAL
 FAILURES = frozenset({Status.FAILED, Status.DEAD_LETTERED})
 LEASED = frozenset({Status.CLAIMED, Status.RUNNING, Status.CANCELLATION_REQUESTED})
+RUNNABLE = frozenset(
+    {Status.QUEUED, Status.SCHEDULED, Status.RETRYING, Status.RELEASED, Status.WAITING}
+)
+"""A worker may claim such a run once it is due. A run with an expired lease is not among them:
+maintenance recovers it first."""
+DELIVERY_RECOVERY = frozenset({Status.CLAIMED, Status.RUNNING})
+"""Maintenance recovers such a run once its lease has expired."""
+CANCELLATION_FINALISATION = frozenset({Status.CANCELLATION_REQUESTED})
+"""Maintenance cancels such a run once its lease has expired."""
 
 MEANING: dict[Status, str] = {
     Status.SCHEDULED: "due at a later time",
     Status.QUEUED: "waiting for a worker",
     Status.CLAIMED: "a worker holds the lease, the attempt has not begun",
-    Status.RUNNING: "the attempt is executing",
+    Status.RUNNING: "the attempt is running",
     Status.RETRYING: "an attempt failed; due again at `run_at`",
     Status.RELEASED: "the handler gave the run back until `run_at`; no failure",
     Status.WAITING: "parked until a signal, a child or an approval, or until a deadline",

@@ -166,6 +166,7 @@ def _delivery_requested(run: Run, event: e.RunDeliveryRequested) -> Run:
         dispatch_expires_at=delivery.dispatch_expires_at,
         trace_carrier=next((c for c in carriers if c is not None), None),
         counters=counters if run.lease is None else _more(counters, "abandons"),
+        executed_version=_executed_version(run),
     )
 
 
@@ -216,7 +217,7 @@ def _started(run: Run, event: e.RunStarted) -> Run:
         updated_at=event.occurred_at,
         status=RUNNING,
         counters=replace(run.counters, attempts=event.attempt),
-        lease=replace(run.lease, attempt=event.attempt),
+        lease=replace(run.lease, attempt=event.attempt, version=event.task_version),
         failure=None,
         started_at=event.occurred_at,
     )
@@ -261,6 +262,7 @@ def _retry_scheduled(run: Run, event: e.RunRetryScheduled) -> Run:
         run_at=event.retry_at,
         lease=None,
         interruptions=0,
+        executed_version=_executed_version(run),
         **_NO_RESERVATION,
     )
 
@@ -268,7 +270,7 @@ def _retry_scheduled(run: Run, event: e.RunRetryScheduled) -> Run:
 def _released(run: Run, event: e.RunReleased) -> Run:
     if event.awaiting is None and event.resume_at is None:
         raise InvariantViolation(run.id, f"{event.type} says neither when nor what it waits for")
-    awaiting = event.awaiting
+    awaiting, called = event.awaiting, event.failure is None
     return _after(
         run,
         event,
@@ -278,8 +280,25 @@ def _released(run: Run, event: e.RunReleased) -> Run:
         awaiting=awaiting,
         lease=None,
         interruptions=run.interruptions + 1 if event.reason == e.INTERRUPTED else 0,
+        failure=event.failure,
+        misfits=_misfits(run, event),
+        executed_version=_executed_version(run) if called else run.executed_version,
         **_NO_RESERVATION,
     )
+
+
+def _misfits(run: Run, event: e.RunReleased) -> tuple[str, ...]:
+    if event.misfit is None or event.misfit in run.misfits:
+        return run.misfits
+    return (*run.misfits, event.misfit)
+
+
+def _executed_version(run: Run) -> int | None:
+    """The newest version that has executed an attempt, the one that ends now included."""
+    version = None if run.lease is None else run.lease.version
+    if version is None or run.executed_version is None:
+        return version or run.executed_version
+    return max(version, run.executed_version)
 
 
 def _cancellation_requested(run: Run, event: e.RunCancellationRequested) -> Run:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from perdure.core.failure import Failure
-from perdure.core.lifecycle import LEASED, QUEUED, TERMINAL, Status
+from perdure.core.lifecycle import LEASED, QUEUED, RUNNABLE, TERMINAL, Status
 from perdure.core.retry import Backoff
 from perdure.core.values import Instant, decode_value
 
@@ -61,7 +61,7 @@ class SourceType(StrEnum):
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Why the run exists."""
+    """Why the run exists. `again`: the run that it repeats had a retry or rerun before."""
 
     type: SourceType = SourceType.TRIGGER
     run_id: str | None = None
@@ -69,6 +69,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     nominal_time: Instant | None = None
     reason: str | None = None
     rule_id: str | None = None
+    again: bool = False
 
 
 class OnLeaseExpired(StrEnum):
@@ -134,6 +135,8 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     renewed_at: Instant
     expires_at: Instant
     attempt: int | None = None
+    version: int | None = None
+    """The version of the task that executes the attempt."""
 
 
 class AwaitingKind(StrEnum):
@@ -163,7 +166,7 @@ class Streak(msgspec.Struct, frozen=True, gc=False):
     count: int
 
 
-_CLAIMED_WHEN_DUE = frozenset({Status.SCHEDULED, Status.RETRYING, Status.RELEASED, Status.WAITING})
+_CLAIMED_WHEN_DUE = RUNNABLE - {Status.QUEUED}
 _MAY_EXPIRE = frozenset({Status.QUEUED, Status.SCHEDULED, Status.PAUSED})
 
 
@@ -219,6 +222,10 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     awaiting: Awaiting | None = None
     interruptions: int = 0
     """How many attempts in a row the database has interrupted. They are not counted."""
+    executed_version: int | None = None
+    """The newest version of the task that has executed an attempt."""
+    misfits: tuple[str, ...] = ()
+    """Digests of the payload schemas of workers that the payload did not fit."""
 
     @property
     def payload(self) -> Any:
@@ -242,6 +249,12 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         if self.status is QUEUED:
             return self.run_at or self.updated_at
         return self.run_at if self.status in _CLAIMED_WHEN_DUE else None
+
+    @property
+    def required_version(self) -> int:
+        """The oldest version of the task that may execute the run: the newest that created it or
+        has executed an attempt. 0: any."""
+        return max(self.task_version or 0, self.executed_version or 0)
 
     @property
     def claim_rank(self) -> datetime | None:

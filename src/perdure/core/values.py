@@ -30,29 +30,45 @@ Instant: TypeAlias = Annotated[datetime, msgspec.Meta(tz=True)]
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_WHITE_SPACE = b" \t\r\n"
+_LONGEST_ESCAPE_SAVING = 5
+"""Bytes between an escape such as `\\u0041` and the shortest character that it stands for."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 def encode_value(value: Any, *, field: str = "payload", limit: int = DEFAULT_LIMIT) -> msgspec.Raw:
     """The JSON text of `value`, checked. Raises InvalidValue or PayloadTooLarge."""
     body = _dump(value, field)
-    _check_size(body, field, limit)
+    _check_size(len(body), field, limit)
     return msgspec.Raw(body)
 
 
 def check_text(body: bytes, *, field: str = "payload", limit: int = DEFAULT_LIMIT) -> msgspec.Raw:
-    """JSON text from outside, kept exactly as it is (but for white space around it)."""
-    _check_size(body, field, limit)
+    """Return JSON text from outside as it is, without the white space around it. The limit counts
+    the bytes of the value: a text that is longer only by escapes and white space is returned
+    without them."""
+    text = body.strip(_WHITE_SPACE)
+    is_long = len(text) > limit
+    if is_long:
+        _check_size(_least_size(text), field, limit)
     try:
         # Decoded here, because `json` would also take UTF-16 and byte order marks.
-        value = json.loads(body.decode(), parse_constant=_refuse_constant)
+        value = json.loads(text.decode(), parse_constant=_refuse_constant)
     except RecursionError as error:
         raise _too_deep(field) from error
     except ValueError as error:
         raise InvalidValue(field, f"is not JSON: {error}") from error
     # Writing the parsed value finds what parsing alone lets through: surrogates, 1e999.
-    _dump(value, field)
-    return msgspec.Raw(body.strip(b" \t\r\n"))
+    compact = _dump(value, field)
+    if is_long:
+        _check_size(len(compact), field, limit)
+    return msgspec.Raw(compact if is_long else text)
+
+
+def _least_size(text: bytes) -> int:
+    """Return how many bytes the value of a JSON text has at least, without parsing it."""
+    plain = text.translate(None, _WHITE_SPACE)
+    return len(plain) - _LONGEST_ESCAPE_SAVING * plain.count(b"\\u") - plain.count(b"\\/")
 
 
 def decode_value(body: msgspec.Raw) -> Any:
@@ -137,9 +153,9 @@ def _children(value: Any, field: str) -> list[Any]:
     return []
 
 
-def _check_size(body: bytes, field: str, limit: int) -> None:
-    if len(body) > limit:
-        raise PayloadTooLarge(field, len(body), limit)
+def _check_size(size: int, field: str, limit: int) -> None:
+    if size > limit:
+        raise PayloadTooLarge(field, size, limit)
 
 
 def _too_deep(field: str) -> InvalidValue:

@@ -6,6 +6,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.core.run import Actor
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from perdure.engine.results import Results
     from perdure.engine.scheduler import Scheduler
     from perdure.engine.schedules import Schedules
+    from perdure.engine.task_catalogue import TaskCatalogue
     from perdure.engine.webhooks.keeping import Webhooks
     from perdure.engine.webhooks.sender import WebhookSender
     from perdure.engine.worker_backend import WorkerBackend
@@ -83,7 +85,8 @@ class App(Declarations):
         self.environment = self.home_environment = check_label(named, "environment")
         self.clock = clock or SystemClock()
         self.ids = ids or Ids()
-        self.actor = client_of(actor)
+        if actor is not None:
+            self.actor = client_of(actor)
         self.storage_options = storage_options
         self.redact = redact or Redaction()
         self.redactor = Redactor(self.redact)
@@ -96,6 +99,10 @@ class App(Declarations):
         self._opened: Opened | None = None
         self._times_opened = 0
         forks.forgets_its_parent(self)
+
+    @cached_property
+    def actor(self) -> Actor:
+        return client_of(None)
 
     # Opening
 
@@ -233,18 +240,18 @@ class App(Declarations):
         return self._open.limits
 
     @property
+    def catalogue(self) -> TaskCatalogue:
+        return self._open.catalogue
+
+    @property
     def schedules(self) -> Schedules:
         return self._open.schedules
 
     @property
     def manifests(self) -> Manifests:
-        from perdure.engine.manifests.applying import Manifests
+        from perdure.engine.remote.manifests import make_manifests
 
-        if self.rest is None:
-            return Manifests(self)
-        from perdure.engine.remote.manifests import RemoteManifests
-
-        return RemoteManifests(self, self.rest)
+        return make_manifests(self)
 
     @property
     def webhooks(self) -> Webhooks:
@@ -280,14 +287,7 @@ class App(Declarations):
         from perdure.engine.worker_host import WorkerHost
 
         places = self.defaults.concurrency if concurrency is None else concurrency
-        return WorkerHost(
-            self,
-            places,
-            queues,
-            drain=drain,
-            same_loop=same_loop,
-            targets=targets,
-        )
+        return WorkerHost(self, places, queues, drain=drain, same_loop=same_loop, targets=targets)
 
     def executing(self, run_id: str) -> WorkerHost:
         """A worker for one run only, here: unless another one has it already."""
@@ -359,14 +359,24 @@ class App(Declarations):
         return await examine_app(self)
 
     def pruning(
-        self, *, older_than: Duration | None = None, statuses: Sequence[str] | None = None
+        self,
+        *,
+        older_than: Duration | None = None,
+        statuses: Sequence[str] | None = None,
+        open_dead_letters: bool = False,
     ) -> Pruning:
-        """What is old enough to be forgotten, to be counted or pruned now: by retention, or what
-        ended before `older_than`; with `statuses`, only what ended so."""
+        """Count or delete old runs now: those that the configured retention no longer keeps, or
+        those that ended before `older_than`; with `statuses`, only runs that ended so. Runs of open
+        dead letters stay, unless `open_dead_letters` is true beside `older_than`."""
         refuse_server(self.url)
         from perdure.engine.pruning import Pruning
 
-        return Pruning(self, older_than=older_than, statuses=statuses)
+        return Pruning(
+            self,
+            older_than=older_than,
+            statuses=statuses,
+            open_dead_letters=open_dead_letters,
+        )
 
     async def tick(self, *, grace: Duration | None = None) -> None:
         """One pass of scheduler and maintenance. If it finds expired leases it stays until it may

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from perdure.core.commit import Commit, prepare_commit
-from perdure.core.decide import continuing, decide_create
+from perdure.core.decide import NewRun, continuing, decide_create
 from perdure.core.run import Actor, Run
 from perdure.core.values import encode_value
 from perdure.engine.catalogue import (
@@ -23,10 +24,13 @@ from perdure.engine.catalogue import (
     by_name,
     check_payload,
     known_tasks,
+    settings_of,
 )
 from perdure.engine.client import CommitBatcher, Made, handle_of, new_run
-from perdure.engine.options import TaskSettings, TriggerOptions
-from perdure.errors import PerdureError, TaskNotFound
+from perdure.engine.door import find_similar
+from perdure.engine.options import TriggerOptions
+from perdure.engine.tracing import Carrier
+from perdure.errors import PerdureError, RunNotFound, TaskNotFound
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -35,6 +39,8 @@ if TYPE_CHECKING:
 
 FRESH = 1.0
 """Seconds for which the catalogue is taken to be as it was."""
+MAX_HINTS = 10
+"""Unknown names that are compared with all known ones, for each read of the catalogue."""
 
 
 class Wish(msgspec.Struct, frozen=True):
@@ -46,6 +52,8 @@ class Wish(msgspec.Struct, frozen=True):
     payload_size: int = 0
     """Bytes of the payload's JSON, if they are known."""
     origin: Origin | None = None
+    trace_carrier: Carrier | None = None
+    """The span of the caller, if the caller is traced."""
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +65,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     payload_json: msgspec.Raw
     parent: Run | None = None
     batch_id: str | None = None
-    carrier: dict[str, str] | None = None
+    carrier: Carrier | None = None
 
 
 Offload = Callable[..., Awaitable[Any]]
@@ -77,6 +85,7 @@ class Asking:
         self._app = app
         self._batches = CommitBatcher(app)
         self._entries: dict[str, TaskEntry] = {}
+        self._similar: dict[str, str | None] = {}
         self._read_at = float("-inf")
 
     async def ask(self, wish: Wish, actor: Actor, offload: Offload = run_inline) -> RunHandle[Any]:
@@ -88,29 +97,54 @@ class Asking:
 
     async def ask_all(
         self,
-        wishes: Sequence[Wish],
+        wishes: Sequence[Wish | PerdureError],
         actor: Actor,
         batch_id: str | None = None,
         offload: Offload = run_inline,
     ) -> list[RunHandle[Any] | Exception]:
-        """In the order of the wishes: a handle, or what was wrong with that one."""
-        await self._look_up({wish.task for wish in wishes})
-        each = (self._made(wish, actor, batch_id, offload) for wish in wishes)
+        """In the order of the wishes: a handle, or what was wrong with that one. An error among
+        the wishes is returned as it is."""
+        await self._look_up({wish.task for wish in wishes if isinstance(wish, Wish)})
+        continued = await self._find_continued(wishes)
+        each = (self._made(wish, actor, batch_id, offload, continued) for wish in wishes)
         return list(await asyncio.gather(*each))
 
+    async def _find_continued(self, wishes: Sequence[Wish | PerdureError]) -> Mapping[str, Run]:
+        """Return the runs that the new ones continue, by their ids. A parent is known already."""
+        good = [wish for wish in wishes if isinstance(wish, Wish)]
+        parents = [wish.origin.parent for wish in good if wish.origin is not None]
+        found = {run.id: run for run in parents if run is not None}
+        run_ids = {wish.options.continuation_of for wish in good} - found.keys()
+        wanted = sorted(run_id for run_id in run_ids if run_id is not None)
+        return found | await self._app.storage.get(wanted) if wanted else found
+
     async def _made(
-        self, wish: Wish, actor: Actor, batch_id: str | None, offload: Offload
+        self,
+        wish: Wish | PerdureError,
+        actor: Actor,
+        batch_id: str | None,
+        offload: Offload,
+        continued: Mapping[str, Run],
     ) -> RunHandle[Any] | Exception:
+        if isinstance(wish, PerdureError):
+            return wish
         try:
             task = self._task(wish.task)
             schema = self._entries[wish.task].payload_schema or {}
             if wish.origin is not None:
                 await offload(wish.payload_size, check_payload, wish.task, schema, wish.payload)
-                return await self._made_for(wish, wish.origin, task, actor)
+                return await self._made_for(wish, wish.origin, task, actor, continued)
             payload = await offload(wish.payload_size, self._payload, wish, schema)
             queue = wish.options.queue or task.settings.queue
-            with self._app.tracing.trigger(wish.task, queue) as span:
-                commit = self._creation(task, wish, payload, actor, batch_id, span.carrier)
+            with self._app.tracing.trigger(wish.task, queue, wish.trace_carrier) as span:
+                now = self._app.time()
+                new = replace(
+                    new_run(task, payload, wish.options, now, None),
+                    environment=self._app.environment,
+                    batch_id=batch_id,
+                    trace_carrier=span.carrier,
+                )
+                commit = self._creation(_continuing(new, wish, continued), actor, now)
                 span.about(commit.run.id)
                 outcome: Made = await self._batches.commit(commit)
             return handle_of(self._app, task, outcome)
@@ -118,19 +152,22 @@ class Asking:
             return error
 
     async def _made_for(
-        self, wish: Wish, origin: Origin, task: Task[..., Any], actor: Actor
+        self,
+        wish: Wish,
+        origin: Origin,
+        task: Task[..., Any],
+        actor: Actor,
+        continued: Mapping[str, Run],
     ) -> RunHandle[Any]:
         """The client has opened a span of its own, and has made the payload's text."""
         app, now = self._app, self._app.time()
-        wanted = replace(
+        new = replace(
             new_run(task, origin.payload_json, wish.options, now, origin.parent),
             environment=app.environment,
             batch_id=origin.batch_id,
             trace_carrier=origin.carrier,
         )
-        if origin.parent is not None and wish.options.continuation_of is not None:
-            wanted = continuing(wanted, origin.parent)
-        events = decide_create(wanted, origin.run_id, actor, now)
+        events = decide_create(_continuing(new, wish, continued), origin.run_id, actor, now)
         commit = prepare_commit(None, events, origin.commit_id)
         return handle_of(app, task, await self._batches.commit(commit))
 
@@ -139,36 +176,35 @@ class Asking:
         check_payload(wish.task, schema, wish.payload)
         return encode_value(dict(wish.payload), limit=self._app.defaults.payload_limit)
 
-    def _creation(
-        self,
-        task: Task[..., Any],
-        wish: Wish,
-        payload: msgspec.Raw,
-        actor: Actor,
-        batch_id: str | None,
-        carrier: dict[str, str] | None,
-    ) -> Commit:
-        app, now = self._app, self._app.time()
-        wanted = replace(
-            new_run(task, payload, wish.options, now, None),
-            environment=app.environment,
-            batch_id=batch_id,
-            trace_carrier=carrier,
-        )
-        events = decide_create(wanted, app.ids.run_id(now), actor, now)
-        return prepare_commit(None, events, app.ids.commit_id())
+    def _creation(self, new: NewRun, actor: Actor, now: datetime) -> Commit:
+        events = decide_create(new, self._app.ids.run_id(now), actor, now)
+        return prepare_commit(None, events, self._app.ids.commit_id())
 
     def _task(self, name: str) -> Task[..., Any]:
         if name not in self._entries:
-            raise TaskNotFound(name)
-        entry = self._entries[name]
-        fields = {field: getattr(entry, field) for field in TaskSettings.__struct_fields__}
+            raise TaskNotFound(name, self._find_similar(name))
         # All that a trigger asks of a task is its settings.
-        return cast("Task[..., Any]", KnownTask(TaskSettings(**fields)))
+        return cast("Task[..., Any]", KnownTask(settings_of(self._entries[name])))
+
+    def _find_similar(self, name: str) -> str | None:
+        """Return the known task with the most similar name, for a few names of a batch."""
+        if name not in self._similar and len(self._similar) < MAX_HINTS:
+            self._similar[name] = find_similar(name, self._entries)
+        return self._similar.get(name)
 
     async def _look_up(self, names: set[str]) -> None:
         now = self._app.clock.elapsed()
         if names <= self._entries.keys() and now - self._read_at < FRESH:
             return
         found = await known_tasks(self._app.storage, self._app.environment)
-        self._entries, self._read_at = by_name(found), now
+        self._entries, self._read_at, self._similar = by_name(found), now, {}
+
+
+def _continuing(new: NewRun, wish: Wish, continued: Mapping[str, Run]) -> NewRun:
+    """Raise RunNotFound if the run to continue is not one of the new run's environment."""
+    run_id = wish.options.continuation_of
+    if run_id is None:
+        return new
+    if run_id not in continued:
+        raise RunNotFound(run_id)
+    return continuing(new, continued[run_id])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from perdure.core.audit_trail import AuditEntry, SealedEntry, flaws, seal
+from perdure.engine.door import By, actor_of
 from perdure.engine.redaction import HIDDEN, Redactor
 from perdure.engine.write import MOST_CONFLICTS
 from perdure.errors import InvalidInput, PerdureError, StorageUnavailable
@@ -22,10 +25,11 @@ _URL_FIELDS = ("url", "uri", "endpoint")
 
 
 class AuditLog:
-    """One environment's. Who writes at the same time shares a transaction."""
+    """One environment's, by default the app's. Concurrent writers share a transaction."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, environment: str | None = None) -> None:
         self._app = app
+        self._environment = environment or app.environment
         self._waiting: list[tuple[AuditEntry, asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
 
@@ -41,8 +45,22 @@ class AuditLog:
     async def read(self, *, after: int = 0, limit: int = 100) -> Sequence[SealedEntry]:
         """Entries by position, oldest first."""
         return await audit_entries_of(self._app).audit_entries(
-            self._app.environment, after=after, limit=limit
+            self._environment, after=after, limit=limit
         )
+
+    async def read_newest(
+        self, *, before: int | None = None, limit: int = 100
+    ) -> Sequence[SealedEntry]:
+        """Entries before a position, newest first. Positions have no gaps, so that a page is
+        shorter than `limit` only at the beginning of the log, or if entries were removed."""
+        if before is None:
+            head = await self._app.storage.audit_head(self._environment)
+            before = 1 if head is None else head.position + 1
+        first = max(before - limit, 1)
+        if before <= first:
+            return []
+        entries = await self.read(after=first - 1, limit=before - first)
+        return [sealed for sealed in reversed(entries) if sealed.position < before]
 
     async def _write(self) -> None:
         while self._waiting:
@@ -58,7 +76,7 @@ class AuditLog:
 
     async def _append(self, entries: Sequence[AuditEntry]) -> Exception | None:
         """Again where another process was faster."""
-        storage, environment = self._app.storage, self._app.environment
+        storage, environment = self._app.storage, self._environment
         try:
             for _ in range(MOST_CONFLICTS):
                 head = await storage.audit_head(environment)
@@ -67,6 +85,28 @@ class AuditLog:
         except PerdureError as error:
             return error
         return StorageUnavailable("the audit log is being written by many at once; try again")
+
+
+@asynccontextmanager
+async def recorded(
+    app: App, by: By | UnsetType, action: str, target: str, **details: Any
+) -> AsyncIterator[None]:
+    """Write an order to the audit log once it is carried out: nothing else keeps its actor.
+
+    With UNSET the caller writes the entry itself. Raises InvalidInput before the order begins.
+    """
+    actor = None if by is UNSET else actor_of(by)
+    yield
+    if actor is not None:
+        order = AuditEntry(
+            at=app.time(),
+            actor=actor,
+            action=action,
+            target=target,
+            outcome="done",
+            details=details or None,
+        )
+        await AuditLog(app).write(order)
 
 
 def redact_entry(entry: AuditEntry, redactor: Redactor) -> AuditEntry:

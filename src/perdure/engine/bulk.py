@@ -9,27 +9,25 @@ whoever reruns everything does not mean to give all old orders again.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import msgspec
 from msgspec.structs import replace
 
 from perdure.core.alias import StatusFilter
-from perdure.core.lifecycle import ACTIVE, FAILURES, LEASED, TERMINAL, Status
-from perdure.core.run import Actor, ActorType
-from perdure.core.values import Instant
+from perdure.core.lifecycle import Status
+from perdure.core.run import Actor, ActorType, Run
+from perdure.engine.bulk_actions import BulkAction
+from perdure.engine.bulk_order import ABOUT, OF_LETTERS, Action, Order, Report
 from perdure.engine.context import Context
 from perdure.engine.door import reason_of
 from perdure.engine.filters import make_filter
-from perdure.engine.ids import make_run_id
 from perdure.engine.options import Retry
-from perdure.errors import PerdureError, StorageError
+from perdure.engine.slices import slice_items
+from perdure.engine.write import load_all
+from perdure.errors import PerdureError
 from perdure.storage.protocol import RunFilter
 
 if TYPE_CHECKING:
@@ -37,72 +35,20 @@ if TYPE_CHECKING:
     from perdure.engine.handle import RunHandle
 
 Tell = Callable[[int, int], None]
+Batch = tuple[list[Run], list[PerdureError]]
+"""Runs, and the errors of those that could not be read."""
 
 TASK = "perdure.bulk"
 QUEUE = "perdure"
-PAGE = 200
-AT_ONCE = 8
+BATCH_RUNS = 500
+"""Runs in one commit. More of them would let other writers wait longer, on SQLite."""
+READ_RUNS = 100
+"""Runs that are read by id at once."""
+BATCH_BYTES = 8 * 1024 * 1024
+"""A batch of runs that are read by id ends when its payloads reach this size."""
 MOST = 1_000_000
 """More than so many are not counted."""
 TIRELESS = Retry(max_attempts=50, maximum=60)
-
-
-class Words(TypedDict, total=False):
-    """A filter of runs, or of dead letters; always of the environment that the order is in."""
-
-    status: str | None
-    task: str | None
-    queue: str | None
-    tag: tuple[str, str] | None
-    batch_id: str | None
-    schedule_id: str | None
-    parent_id: str | None
-    created_after: Instant | None
-    created_before: Instant | None
-    failure_kind: str | None
-    fingerprint: str | None
-    text: str | None
-
-
-class Action(StrEnum):
-    """What can be ordered about many at once."""
-
-    CANCEL = "cancel"
-    PAUSE = "pause"
-    RESUME = "resume"
-    RETRY = "retry"
-    RERUN = "rerun"
-    REPLAY = "replay"
-    DISCARD = "discard"
-
-
-OF_LETTERS = frozenset({Action.REPLAY, Action.DISCARD})
-ABOUT: dict[Action, frozenset[Status]] = {
-    Action.CANCEL: ACTIVE - {Status.CANCELLATION_REQUESTED},
-    Action.PAUSE: ACTIVE - LEASED - {Status.WAITING, Status.PAUSED},
-    Action.RESUME: frozenset({Status.PAUSED}),
-    Action.RETRY: FAILURES,
-    Action.RERUN: TERMINAL,
-}
-"""Runs in other statuses do not fit, whatever else does: the order would change nothing."""
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do with everything that fits `words` and was there `before`."""
-
-    action: Action
-    words: Words
-    before: Instant
-    by: Actor
-    reason: str | None = None
-
-
-class Report(msgspec.Struct, frozen=True):
-    """Of the last attempt: how many it looked at, and how many were refused for what reason."""
-
-    seen: int
-    done: int
-    refused: dict[str, int]
 
 
 async def count_fitting(app: App, action: Action, words: Mapping[str, Any]) -> int:
@@ -126,8 +72,7 @@ async def count_fitting(app: App, action: Action, words: Mapping[str, Any]) -> i
 
 def _wanted(app: App, action: Action, words: Mapping[str, Any]) -> RunFilter:
     """Runs that the order can be about."""
-    others: Any = {name: value for name, value in words.items() if name != "status"}
-    wanted = make_filter(app.environment, words.get("status"), others)
+    wanted = make_filter(app.environment, words, app.time())
     given = wanted.status or StatusFilter(tuple(Status))
     possible = tuple(status for status in given.statuses if status in ABOUT[action])
     return replace(wanted, status=StatusFilter(possible, given.kinds))
@@ -170,74 +115,68 @@ def tags_of(action: Action) -> dict[str, str]:
 
 
 class BulkOrder:
-    """One order, about to be carried out. The ids of new runs follow from `order_id`; `tell` is
-    called with how many were seen, of how many."""
+    """One order, about to be carried out. `tell` is called with how many runs were seen, of how
+    many."""
 
     def __init__(self, app: App, order: Order, order_id: str, tell: Tell) -> None:
         self._app = app
         self._order = order
         self._order_id = order_id
         self._tell = tell
-        self._outcomes: Counter[str] = Counter()
 
     async def carry_out(self) -> Report:
-        total = await count_fitting(self._app, self._order.action, self._order.words)
-        async for run_ids in self._pages():
-            for first in range(0, len(run_ids), AT_ONCE):
-                some = map(self._try, run_ids[first : first + AT_ONCE])
-                for trouble in await asyncio.gather(*some, return_exceptions=True):
-                    if trouble is not None:
-                        raise trouble
-            seen = self._outcomes.total()
-            if seen:
-                self._tell(seen, max(total, seen))
-        done = self._outcomes.pop("", 0)
-        return Report(done + self._outcomes.total(), done, dict(self._outcomes))
+        order = self._order
+        total = await count_fitting(self._app, order.action, order.words)
+        action = BulkAction(self._app, order, self._order_id)
+        seen, refused = 0, Counter[str]()
+        async for runs, lost in self._batches():
+            errors = lost + await action.apply(runs)
+            refused.update(type(error).__name__ for error in errors)
+            seen += len(runs) + len(lost)
+            self._tell(seen, max(total, seen))
+        return Report(seen, seen - refused.total(), dict(refused))
 
-    async def _try(self, run_id: str) -> None:
-        """What storage refuses is tried again by the next attempt; the rest is told."""
-        try:
-            await self._act()(run_id)
-        except StorageError:
-            raise
-        except PerdureError as error:
-            self._outcomes[type(error).__name__] += 1
-        else:
-            self._outcomes[""] += 1
+    def _batches(self) -> AsyncIterator[Batch]:
+        return self._letters() if self._order.action in OF_LETTERS else self._runs()
 
-    def _act(self) -> Callable[[str], Awaitable[object]]:
-        runs, letters = self._app.runs, self._app.dead_letters
-        reason, by = self._order.reason, self._order.by
-        acts: dict[Action, Callable[[str], Awaitable[object]]] = {
-            Action.CANCEL: lambda it: runs.cancel(it, reason, by=by),
-            Action.PAUSE: lambda it: runs.pause(it, reason, by=by),
-            Action.RESUME: lambda it: runs.resume(it, by=by),
-            Action.RETRY: lambda it: runs.retry(it, reason, by=by, new_id=self._new_id(it)),
-            Action.RERUN: lambda it: runs.rerun(it, reason, by=by, new_id=self._new_id(it)),
-            Action.REPLAY: lambda it: letters.replay(it, reason, by=by, new_id=self._new_id(it)),
-            Action.DISCARD: lambda it: letters.discard(it, reason, by=by),
-        }
-        return acts[self._order.action]
-
-    def _new_id(self, run_id: str) -> str:
-        digest = hashlib.sha256(f"{self._order_id} {run_id}".encode()).digest()
-        return make_run_id(self._order.before, lambda count: digest[:count])
-
-    async def _pages(self) -> AsyncIterator[Sequence[str]]:
+    async def _runs(self) -> AsyncIterator[Batch]:
+        wanted = _wanted(self._app, self._order.action, cast(dict[str, Any], self._order.words))
         cursor: str | None = None
         while True:
-            run_ids, cursor = await self._page(cursor)
-            yield [run_id for run_id in run_ids if run_id != self._order_id]
+            page = await self._app.storage.find(wanted, limit=BATCH_RUNS, cursor=cursor)
+            runs = [run for run in page.runs if self._concerns(run, wanted)]
+            if runs:
+                yield runs, []
+            cursor = page.cursor
             if cursor is None:
                 return
 
-    async def _page(self, cursor: str | None) -> tuple[Sequence[str], str | None]:
-        before, words = self._order.before, cast(dict[str, Any], self._order.words)
-        if self._order.action in OF_LETTERS:
-            letters = await self._app.dead_letters.page(limit=PAGE, cursor=cursor, **words)
-            known = [it.run_id for it in letters.letters if it.opened_at <= before]
-            return known, letters.cursor
-        wanted = _wanted(self._app, self._order.action, words)
-        page = await self._app.storage.find(wanted, limit=PAGE, cursor=cursor)
-        runs = [run for run in page.runs if run.created_at <= before]
-        return [run.id for run in runs if wanted.task or run.task != TASK], page.cursor
+    def _concerns(self, run: Run, wanted: RunFilter) -> bool:
+        is_other = run.task != TASK or bool(wanted.task)
+        return is_other and run.id != self._order_id and run.created_at <= self._order.before
+
+    async def _letters(self) -> AsyncIterator[Batch]:
+        words, cursor = cast(dict[str, Any], self._order.words), None
+        while True:
+            page = await self._app.dead_letters.page(limit=BATCH_RUNS, cursor=cursor, **words)
+            known = [it.run_id for it in page.letters if it.opened_at <= self._order.before]
+            async for batch in _load_batches(self._app, known):
+                yield batch
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+
+async def _load_batches(app: App, run_ids: Sequence[str]) -> AsyncIterator[Batch]:
+    """Read runs by id, a few at a time: a batch ends before it gets large."""
+    runs: list[Run] = []
+    lost: list[PerdureError] = []
+    for some in slice_items(run_ids, READ_RUNS):
+        found = await load_all(app.storage, some, app.environment)
+        runs += [run for run in found.values() if isinstance(run, Run)]
+        lost += [error for error in found.values() if isinstance(error, PerdureError)]
+        if sum(len(bytes(run.payload_json)) for run in runs) >= BATCH_BYTES:
+            yield runs, lost
+            runs, lost = [], []
+    if runs or lost:
+        yield runs, lost

@@ -29,7 +29,7 @@ from perdure.engine.outcome import (
     Stopped,
     crashed,
     not_executed,
-    rejected,
+    not_importable,
     timed_out,
 )
 from perdure.engine.processes import Process, ProcessDied, Processes
@@ -226,7 +226,7 @@ class ProcessCall(Call):
         except ProcessDied as died:
             return Stopped() if self.context.cancelled else crashed(str(died))
         except InvalidInput as error:
-            return rejected(error)
+            return not_importable(error)
         except Exception as error:  # noqa: BLE001  # no process to be had, or no sense in it
             return not_executed(error)
 

@@ -6,8 +6,9 @@ version of a task wins; without versions, the latest start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
@@ -15,12 +16,13 @@ import msgspec
 from perdure.core.rates import Rate
 from perdure.core.run import Actor, Policy
 from perdure.core.values import Instant, encode_value
-from perdure.engine.door import did_you_mean
+from perdure.engine.door import did_you_mean, find_similar
 from perdure.engine.executors.target import HttpTarget, Target
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import Executor, TaskSettings, TriggerOptions
 from perdure.engine.task import Task
 from perdure.errors import InvalidInput, InvalidPayload, PerdureError, TaskNotFound
+from perdure.errors.input import refuse_mistakes
 from perdure.storage.protocol import Record, Storage
 from perdure.telemetry import table
 
@@ -48,7 +50,8 @@ _JSON_TYPES: dict[Any, Any] = {
 
 
 class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One task, as the catalogue knows it. `by_manifest`: no code defines it."""
+    """One task, as the catalogue knows it. `by_manifest`: no code defines it. `concurrency_key`:
+    the path of the key in the payload; `has_key_function`: only the task's code can derive it."""
 
     name: str
     queue: str
@@ -61,6 +64,8 @@ class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_per_key: int | None = None
     rate: Rate | None = None
     rate_per_key: Rate | None = None
+    concurrency_key: str | None = None
+    has_key_function: bool = False
     target: Target | None = None
     aliases: tuple[str, ...] = ()
     by_manifest: bool = False
@@ -95,6 +100,7 @@ class KnownTask(msgspec.Struct):
 
     settings: TaskSettings
     signature: None = None
+    key_function: None = None
     last_made: Any = None
 
     @property
@@ -112,7 +118,14 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
 
 class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One worker process, as it last said of itself; `seen_at` is the storage's time. It says
-    `stopped` last of all. `key_id`: the API key that registered it, set by the server."""
+    `stopped` last of all. `key_id`: the API key that registered it, set by the server.
+    `app.workers.list()` sets `state` (working, draining, stopped, or silent for a lease) and counts
+    the leases that the worker holds as `running`; neither is stored.
+
+    `versions` of those tasks that have one; `schemas`: the digest of each task's payload schema;
+    `not_importable`: the tasks whose handlers it cannot import now, and why; `loop_lag_seconds`:
+    how late its handlers' loop answers; `loop_blocked_by`: the handler that blocks it, and where.
+    """
 
     id: str
     host: str
@@ -122,16 +135,30 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     queues: tuple[str, ...] | None
     tasks: tuple[str, ...]
+    versions: dict[str, int] = msgspec.field(default_factory=dict)
+    schemas: dict[str, str] = msgspec.field(default_factory=dict)
+    not_importable: dict[str, str] = msgspec.field(default_factory=dict)
+    loop_lag_seconds: float = 0.0
+    loop_blocked_by: str = ""
     stopping: bool = False
     stopped: bool = False
     drain: Drain | None = None
     seen_at: Instant | None = None
     key_id: str | None = None
+    state: str | None = None
 
     def is_live(self, since: datetime) -> bool:
         """A worker speaks with every renewal: one silent for a whole lease is as gone as one that
         said so."""
         return not self.stopped and self.seen_at is not None and self.seen_at > since
+
+    def state_since(self, since: datetime) -> str:
+        """Return the state of a worker that is silent unless it was seen after `since`."""
+        if self.stopped:
+            return "stopped"
+        if not self.is_live(since):
+            return "silent"
+        return "draining" if self.stopping else "working"
 
 
 def entry_of(task: Task[..., Any]) -> TaskEntry:
@@ -175,7 +202,7 @@ async def publish_tasks(
 
 
 def _is_replaced(record: Record, entry: TaskEntry, replaces: Replaces) -> bool:
-    known = _readable([record], read_task)
+    known = decode_records([record], read_task)
     return not known or replaces(entry, known[0])
 
 
@@ -189,10 +216,10 @@ def read_task(record: Record) -> TaskEntry:
 
 async def known_tasks(storage: Storage, environment: str) -> list[TaskEntry]:
     """Return the catalogue, without entries that cannot be read, which is logged."""
-    return _readable(await storage.records(environment, TASK), read_task)
+    return decode_records(await storage.records(environment, TASK), read_task)
 
 
-def _readable(records: Sequence[Record], read: Callable[[Record], EntryT]) -> list[EntryT]:
+def decode_records(records: Sequence[Record], read: Callable[[Record], EntryT]) -> list[EntryT]:
     """Return the entries that this code can decode; one damaged record must not hide the rest."""
     entries: list[EntryT] = []
     for record in records:
@@ -208,17 +235,15 @@ async def list_tasks(app: App) -> list[TaskEntry]:
     """The catalogue of an open app's environment, beside the database or at a server."""
     if app.rest is None:
         return await known_tasks(app.storage, app.environment)
-    from perdure.engine.remote.client import Items
-
-    return (await app.rest.get(Items[TaskEntry], "tasks")).items
+    return await app.rest.get_all(TaskEntry, "tasks")
 
 
 async def find_task(storage: Storage, environment: str, name: str) -> TaskEntry:
     """Also by a name it had before. Raises TaskNotFound."""
-    found = by_name(await known_tasks(storage, environment)).get(name)
-    if found is None:
-        raise TaskNotFound(name)
-    return found
+    entries = by_name(await known_tasks(storage, environment))
+    if name not in entries:
+        raise TaskNotFound(name, find_similar(name, entries))
+    return entries[name]
 
 
 def by_name(entries: Sequence[TaskEntry]) -> dict[str, TaskEntry]:
@@ -245,25 +270,64 @@ async def trigger_known(
 
 
 def check_payload(task: str, schema: dict[str, Any], payload: Mapping[str, Any]) -> None:
-    """Names, and types where they are plain. Raises InvalidPayload."""
-    body = schema.get("$defs", {}).get(schema.get("$ref", "").rpartition("/")[2], schema)
-    properties = body.get("properties")
-    if properties is None:
+    """Names, and types where they are plain. Raises InvalidPayload. Parts of a schema that have
+    another form than those that tasks publish are not checked: workers wrote them."""
+    body = _definition(schema)
+    properties, required = body.get("properties"), body.get("required")
+    if not isinstance(properties, dict):
         return
+    wrong = _wrong_arguments(task, properties, payload)
+    missing = _missing_arguments(task, required if isinstance(required, list) else [], payload)
+    refuse_mistakes(chain(wrong, missing))
+
+
+def _wrong_arguments(
+    task: str, properties: dict[str, Any], payload: Mapping[str, Any]
+) -> Iterator[InvalidPayload]:
+    has_hint = False
     for name, value in payload.items():
         if name not in properties:
-            hint = did_you_mean(name, properties)
-            raise InvalidPayload(task, name, f"there is no such argument{hint}")
-        wanted = properties[name].get("type")
-        if wanted in _JSON_TYPES and not isinstance(value, _JSON_TYPES[wanted]):
-            raise InvalidPayload(task, name, f"must be of type {wanted}, not {value!r:.80}")
-    for name in body.get("required", ()):
-        if name not in payload:
-            raise InvalidPayload(task, name, "is missing")
+            hint = "" if has_hint else did_you_mean(name, properties)
+            has_hint = True  # a hint takes long
+            yield InvalidPayload(task, name, f"there is no such argument{hint}")
+            continue
+        wanted = _plain_type(properties[name])
+        if wanted is not None and not isinstance(value, _JSON_TYPES[wanted]):
+            yield InvalidPayload(task, name, f"must be of type {wanted}, not {value!r:.80}")
+
+
+def _missing_arguments(
+    task: str, required: list[Any], payload: Mapping[str, Any]
+) -> Iterator[InvalidPayload]:
+    for name in required:
+        if isinstance(name, str) and name not in payload:
+            yield InvalidPayload(task, name, "is missing")
+
+
+def payload_arguments(schema: dict[str, Any]) -> dict[str, bool]:
+    """Return the arguments that a schema names, and whether each is required."""
+    body = _definition(schema)
+    properties, required = body.get("properties"), body.get("required")
+    names = properties if isinstance(properties, dict) else {}
+    return {name: isinstance(required, list) and name in required for name in names}
+
+
+def _definition(schema: dict[str, Any]) -> dict[str, Any]:
+    """The definition that a schema refers to, or the schema itself."""
+    reference, definitions = schema.get("$ref"), schema.get("$defs")
+    if not (isinstance(reference, str) and isinstance(definitions, dict)):
+        return schema
+    found = definitions.get(reference.rpartition("/")[2])
+    return found if isinstance(found, dict) else schema
+
+
+def _plain_type(schema: Any) -> str | None:
+    wanted = schema.get("type") if isinstance(schema, dict) else None
+    return wanted if isinstance(wanted, str) and wanted in _JSON_TYPES else None
 
 
 async def known_workers(storage: Storage, environment: str) -> list[WorkerEntry]:
-    return _readable(await storage.records(environment, WORKER), read_worker)
+    return decode_records(await storage.records(environment, WORKER), read_worker)
 
 
 def read_worker(record: Record) -> WorkerEntry:

@@ -25,7 +25,7 @@ import msgspec
 from perdure.engine.context import AttemptStopped, Context
 from perdure.engine.handler import Handler
 from perdure.engine.importable import Location, find
-from perdure.engine.outcome import Ending, Stopped, rejected
+from perdure.engine.outcome import Ending, Stopped, not_importable
 from perdure.engine.own_sources import ignore_bytecode_in_child
 from perdure.engine.run_log import TASK_LOG, least_level
 from perdure.engine.signature import Signature
@@ -143,7 +143,7 @@ class Child:
         try:
             handler = self._handler(request)
         except InvalidInput as error:
-            return rejected(error)
+            return not_importable(error)
         self.send(Began())
         with entered(request.trace_carrier):
             return handler.call(context)

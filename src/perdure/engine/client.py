@@ -17,6 +17,7 @@ from perdure.core.events import Event
 from perdure.core.run import Policy, Run, Source, SourceType
 from perdure.engine import hints, write
 from perdure.engine.batching import MOST_IN_A_BATCH, Batcher
+from perdure.engine.concurrency_keys import derived_key, derives_key
 from perdure.engine.context import Context, current
 from perdure.engine.door import duration
 from perdure.engine.handle import RunHandle
@@ -77,7 +78,7 @@ class Client:
         parent = parent_context()
         if parent is not None and parent.run.id == options.continuation_of:
             return parent.run
-        return await write.load(self._app.storage, options.continuation_of)
+        return await write.load(self._app.storage, options.continuation_of, self._app.environment)
 
 
 class Bulk(Generic[R]):
@@ -163,7 +164,8 @@ class Bulk(Generic[R]):
             batch_id=self._batch_id,
             carrier=carrier,
         )
-        self._pattern = first.events
+        if not _derives_key(self._task, self._options):
+            self._pattern = first.events
         return first
 
 
@@ -190,7 +192,7 @@ def creation(
     """The commit that makes a run. Needs no open app."""
     parent = parent_context()
     special = (parent, continued, batch_id, carrier, options.tags, options.meta)
-    is_usual = special == _NOTHING_SPECIAL
+    is_usual = special == _NOTHING_SPECIAL and not _derives_key(task, options)
     common = (app.environment, app.actor, task.settings, options)
     if is_usual and task.last_made is not None and task.last_made.common == common:
         return _like(task.last_made.events, app.ids, payload, now)
@@ -260,7 +262,7 @@ def new_run(
         source=source,
         parent_id=options.parent_id or (parent.id if parent else None),
         root_id=options.root_id or (parent.root_id if parent else None),
-        concurrency_key=options.concurrency_key,
+        concurrency_key=concurrency_key(task, payload, options),
         idempotency_key=options.idempotency_key,
         singleton_key=options.singleton_key,
         tags=options.tags,
@@ -268,6 +270,22 @@ def new_run(
         task_version=settings.version,
         debug=options.debug,
     )
+
+
+def concurrency_key(
+    task: Task[..., Any], payload: msgspec.Raw, options: TriggerOptions
+) -> str | None:
+    """The given key, or the one that the task derives. Raises InvalidInput if it needs one."""
+    if options.concurrency_key is not None:
+        return options.concurrency_key
+    function, signature = task.key_function, task.signature
+    if function is None:
+        return derived_key(task.settings, payload)
+    return derived_key(task.settings, payload, lambda: function(**signature.all_arguments(payload)))
+
+
+def _derives_key(task: Task[..., Any], options: TriggerOptions) -> bool:
+    return options.concurrency_key is None and derives_key(task.settings)
 
 
 def _policy(policy: Policy, options: TriggerOptions) -> Policy:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.retry import LONGEST
-from perdure.engine.defaults import BOUNDS, DEFAULTS, Defaults
+from perdure.engine.defaults import BOUNDS, DEFAULTS, Defaults, kind_of
 from perdure.engine.door import did_you_mean
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
@@ -104,7 +104,7 @@ def _setting(
 
 def _value(name: str, given: Any, source: str) -> Any:
     """`given` as the type that the default has; durations are seconds."""
-    kind = type(getattr(DEFAULTS, name))
+    kind = kind_of(name)
     try:
         if not isinstance(given, _TAKES[kind]) or isinstance(given, bool):
             raise ValueError

@@ -128,6 +128,11 @@ class Context:
         transaction = self._transaction
         return transaction if transaction is not None and transaction.is_open else None
 
+    @property
+    def is_concluding(self) -> bool:
+        """Whether the handler has returned and its transaction is being committed."""
+        return self._transaction is not None and self._transaction.is_concluding
+
     async def conclude(self, ending: Ending) -> Ending | Settled:
         """For the worker: what became of an open transaction is the end of the attempt."""
         if self._transaction is None:
@@ -141,8 +146,8 @@ class Context:
         table.PROGRESS.say_on(self.log.aside, fraction=done, progress=message)
 
     def release(self, *, delay: Duration | None = None, until: datetime | None = None) -> Never:
-        """Give the run back until later; it begins anew then. No failure, not counted. In an
-        `async def` it may be awaited, for the looks of it."""
+        """Give the run back until later; it begins anew then. No failure, not counted. Raises, so
+        it is not awaited, in an `async def` either."""
         if delay is not None and until is not None:
             raise InvalidInput("until", "give delay or until, not both")
         length = None if delay is None else duration(delay, "delay")

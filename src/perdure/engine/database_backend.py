@@ -12,6 +12,7 @@ from perdure.core.events import RunDeadLettered
 from perdure.core.run import Run
 from perdure.engine.catalogue import WORKER, Drain, TaskEntry, WorkerEntry, known_tasks
 from perdure.engine.outcome import decide_ending
+from perdure.engine.versions import judge_misfits, load_live_workers
 from perdure.engine.worker_backend import (
     CONFLICT,
     Finished,
@@ -82,6 +83,11 @@ class DatabaseBackend:
         jitter = self._app.clock.jitter
         events = decide_ending(item.run, item.token, item.ending, now, jitter, item.evidence)
         item.commit = prepare_commit(item.run, events, commit_id)
+
+    async def judge_misfits(self, items: Sequence[Finished], now: datetime) -> None:
+        since = now - self._app.defaults.lease_ttl
+        live = await load_live_workers(self._storage, self._app.environment, since)
+        judge_misfits(items, live)
 
     async def claim(self, request: ClaimRequest, finished: Sequence[Finished]) -> WorkClaimed:
         commits = _commits(finished)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, 
 from perdure.core.rates import Rate, make_rate
 from perdure.core.settings import Values
 from perdure.core.values import check_label
+from perdure.engine.concurrency_keys import check_key_arguments
 from perdure.engine.context import Context
 from perdure.engine.defaults import Defaults
 from perdure.engine.definition import TaskDecorator, check_function, keywords_of, task_settings
@@ -29,7 +30,15 @@ if TYPE_CHECKING:
     from perdure.engine.executors.secret import Secret
     from perdure.engine.executors.target import Stdout, Text
     from perdure.engine.schedule_options import ScheduleKeywords
-    from perdure.engine.task import AsyncContextTask, AsyncTask, ContextTask, PlainTask
+    from perdure.engine.task import (
+        Anything,
+        AsyncContextTask,
+        AsyncOptionalContextTask,
+        AsyncTask,
+        ContextTask,
+        OptionalContextTask,
+        PlainTask,
+    )
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,6 +65,20 @@ class Declarations:
 
     @overload
     def task(  # type: ignore[overload-overlap]  # the narrower one comes first
+        self, function: Callable[Concatenate[Anything, ...], Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[..., R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Anything, ...], R], /) -> PlainTask[..., R]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]  # the narrower one comes first
+        self, function: Callable[Concatenate[Context | None, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncOptionalContextTask[P, R]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]  # the narrower one comes first
+        self, function: Callable[Concatenate[Context | None, P], R], /
+    ) -> OptionalContextTask[P, R]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]  # the narrower one comes first
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
     ) -> AsyncContextTask[P, R]: ...
     @overload
@@ -74,7 +97,7 @@ class Declarations:
 
         `name`, `aliases`, `queue`, `retry`, `timeout`, `priority`, `ttl`, `lease_ttl`,
         `on_lease_expired`, `executor`, `version`, `concurrency`, `concurrency_per_key`, `rate`,
-        `rate_per_key`, `record_heartbeats`.
+        `rate_per_key`, `concurrency_key`, `record_heartbeats`.
         """
         only_known(settings, _KEYWORDS, "setting of a task")
         if function is _NOTHING:
@@ -93,7 +116,10 @@ class Declarations:
         made = task_settings(function, self.defaults, **settings)
         if made.executor is Executor.PROCESS:
             locate(function)
-        return Task(self._app, function, made, Signature(function, Context))
+        signature, key = Signature(function, Context), settings.get("concurrency_key")
+        check_key_arguments(key, signature.names)
+        key_function = None if isinstance(key, str) else key
+        return Task(self._app, function, made, signature, key_function=key_function)
 
     def _add(self, task: Task[..., Any]) -> Task[..., Any]:
         refuse_reserved_names(task.name, task.settings.aliases)
@@ -123,6 +149,7 @@ class Declarations:
         headers: Mapping[str, Text] | None = None,
         signing_secret: Secret | Sequence[Secret] | None = None,
         response_limit: int | None = None,
+        truncate: bool = False,
         **settings: Unpack[TargetKeywords],
     ) -> Task[..., Any]:
         """A task that is a request: its payload is posted to `url`, the answer is its result.
@@ -130,7 +157,7 @@ class Declarations:
         from perdure.engine.executors.target_task import http_target, target_task
 
         only_known(settings, TargetKeywords.__annotations__, "setting of an http task")
-        target = http_target(url, method, headers, signing_secret, response_limit)
+        target = http_target(url, method, headers, signing_secret, response_limit, truncate)
         return self._add(target_task(self._app, name, target, settings))
 
     def shell_task(
@@ -143,6 +170,7 @@ class Declarations:
         permanent: Sequence[int] = (),
         stdout: Stdout | str = "text",
         output_limit: int | None = None,
+        truncate: bool = False,
         **settings: Unpack[TargetKeywords],
     ) -> Task[..., Any]:
         """A task that is a command: it reads its payload from standard input, and what it writes
@@ -150,7 +178,7 @@ class Declarations:
         from perdure.engine.executors.target_task import shell_target, target_task
 
         only_known(settings, TargetKeywords.__annotations__, "setting of a shell task")
-        target = shell_target(argv, env, cwd, permanent, stdout, output_limit)
+        target = shell_target(argv, env, cwd, permanent, stdout, output_limit, truncate)
         return self._add(target_task(self._app, name, target, settings))
 
     @explain_keywords

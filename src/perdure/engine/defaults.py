@@ -49,10 +49,13 @@ class Defaults(ExplainedStruct, frozen=True, kw_only=True):
     idempotency_ttl: timedelta = timedelta(days=30)
     retention: timedelta = timedelta(days=30)
     failure_retention: timedelta = timedelta(days=90)
+    open_dead_letter_retention: timedelta | None = None
 
     def __post_init__(self) -> None:
-        for name, usual in zip(self.__struct_fields__, self.__struct_defaults__, strict=True):
-            force_setattr(self, name, _checked(name, getattr(self, name), type(usual)))
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if value is not None or name not in OPTIONAL_DURATIONS:
+                force_setattr(self, name, _checked(name, value, kind_of(name)))
         if self.http_allow:
             from perdure.engine.executors.addresses import allowed_networks
 
@@ -77,8 +80,18 @@ _OF_SCHEDULES = {
     for name, usual in zip(Defaults.__struct_fields__, Defaults.__struct_defaults__, strict=True)
     if name in ("misfire", "misfire_grace", "catch_up_limit", "overlap", "max_concurrency")
 }
+OPTIONAL_DURATIONS = frozenset({"open_dead_letter_retention"})
+"""Settings that are None by default and a duration otherwise."""
 LONGER_THAN_NOTHING = frozenset({"poll", "maintenance_tick", "idempotency_ttl"})
 BOUNDS = {"backoff_factor": (1.0, 1000.0), "backoff_jitter": (0.0, 1.0)}
+
+
+def kind_of(name: str) -> type[Any]:
+    """Return the type of a setting's values."""
+    if name in OPTIONAL_DURATIONS:
+        return timedelta
+    usual: object = Defaults.__struct_defaults__[Defaults.__struct_fields__.index(name)]
+    return type(usual)
 
 
 def _checked(name: str, value: Any, kind: type) -> Any:

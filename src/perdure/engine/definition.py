@@ -12,6 +12,7 @@ from perdure.core.rates import Rate, make_rate
 from perdure.core.run import OnLeaseExpired
 from perdure.core.settings import check_concurrency
 from perdure.core.values import check_label
+from perdure.engine.concurrency_keys import KeyFunction, check_key_rule
 from perdure.engine.defaults import Defaults
 from perdure.engine.door import Duration, choice, count, some_time
 from perdure.engine.options import Executor, Retry, TaskSettings, make_policy
@@ -19,7 +20,15 @@ from perdure.errors import InvalidInput, InvalidTask
 
 if TYPE_CHECKING:
     from perdure.engine.context import Context
-    from perdure.engine.task import AsyncContextTask, AsyncTask, ContextTask, PlainTask
+    from perdure.engine.task import (
+        Anything,
+        AsyncContextTask,
+        AsyncOptionalContextTask,
+        AsyncTask,
+        ContextTask,
+        OptionalContextTask,
+        PlainTask,
+    )
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,6 +42,22 @@ class TaskDecorator:
     def __init__(self, define: Callable[[Callable[..., Any]], Any]) -> None:
         self._define = define
 
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # the narrower one comes first
+        self, function: Callable[Concatenate[Anything, ...], Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[..., R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Anything, ...], R], /
+    ) -> PlainTask[..., R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # the narrower one comes first
+        self, function: Callable[Concatenate[Context | None, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncOptionalContextTask[P, R]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # the narrower one comes first
+        self, function: Callable[Concatenate[Context | None, P], R], /
+    ) -> OptionalContextTask[P, R]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]  # the narrower one comes first
         self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
@@ -158,10 +183,10 @@ def task_settings(
     concurrency_per_key: int | None = None,
     rate: Rate | str | None = None,
     rate_per_key: Rate | str | None = None,
+    concurrency_key: str | KeyFunction | None = None,
     record_heartbeats: bool = False,
 ) -> TaskSettings:
     """A task's definition from what the decorator was told. Raises InvalidInput."""
-    check_priority(priority)
     return TaskSettings(
         name=check_label(function.__name__ if name is None else name, "name"),
         queue=check_label(defaults.queue if queue is None else queue, "queue"),
@@ -174,20 +199,28 @@ def task_settings(
             on_lease_expired=on_lease_expired,
             record_heartbeats=record_heartbeats,
         ),
-        priority=priority,
         ttl=None if ttl is None else some_time(ttl, "ttl"),
         version=None if version is None else count(version, "version", least=0),
-        **_checked(aliases, concurrency, concurrency_per_key, rate, rate_per_key),
+        **_checked(aliases, priority, concurrency, concurrency_per_key, rate, rate_per_key),
+        **_key_settings(concurrency_key),
     )
 
 
+def _key_settings(rule: str | KeyFunction | None) -> dict[str, Any]:
+    check_key_rule(rule)
+    path = rule if isinstance(rule, str) else None
+    return {"concurrency_key": path, "has_key_function": callable(rule)}
+
+
 def _checked(
-    aliases: Any, most: Any, most_per_key: Any, rate: Any, rate_per_key: Any
+    aliases: Any, priority: int, most: Any, most_per_key: Any, rate: Any, rate_per_key: Any
 ) -> dict[str, Any]:
+    check_priority(priority)
     if not isinstance(aliases, list | tuple):
         raise InvalidInput("aliases", f"must be a list of names, not {aliases!r:.80}")
     return {
         "aliases": tuple(check_label(alias, "aliases") for alias in aliases),
+        "priority": priority,
         "concurrency": check_concurrency(most),
         "concurrency_per_key": check_concurrency(most_per_key, "concurrency_per_key"),
         "rate": make_rate(rate),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -80,8 +81,23 @@ async def _facts(app: App, storage: Storage) -> Facts:
         stuck=await _stuck_gates(app, storage),
         silent=tuple(f"{it.id} on {it.host}" for it in silent),
         unserved=await _unserved(app, storage, live),
+        not_importable=tuple(_not_importable(live)),
+        blocked_loops=tuple(_blocked_loops(live)),
         webhooks=await _webhooks(app, storage, now),
     )
+
+
+def _not_importable(live: list[WorkerEntry]) -> Iterator[str]:
+    for worker in live:
+        for task, problem in worker.not_importable.items():
+            yield f"{task} on {worker.host} ({problem})"
+
+
+def _blocked_loops(live: list[WorkerEntry]) -> Iterator[str]:
+    for worker in live:
+        if worker.loop_blocked_by:
+            lag_s = f"{worker.loop_lag_seconds:.0f} s"
+            yield f"{worker.loop_blocked_by}, for {lag_s} or longer, on {worker.host}"
 
 
 async def _unserved(app: App, storage: Storage, live: list[WorkerEntry]) -> tuple[str, ...]:

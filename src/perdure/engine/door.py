@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from enum import StrEnum
+from itertools import islice
 from typing import Any, TypeVar
 
 from perdure.core.decide.lease import MAX_LEASE_TTL
@@ -111,17 +112,25 @@ def only_known(given: Iterable[str], known: Iterable[str], what: str) -> None:
 
 
 MAX_GUESSED = 200
+MAX_COMPARED = 1000
+"""Names. A comparison takes microseconds, and a request may hold up no other for long."""
 """Characters of a name for which a similar one is sought. The search takes time for each one."""
 
 
 def did_you_mean(given: Any, known: Iterable[str]) -> str:
     """A hint at what may have been meant, or nothing."""
+    similar = find_similar(str(given), known)
+    return f"; did you mean {similar}?" if similar else ""
+
+
+def find_similar(given: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like the given one, if one is."""
     from difflib import get_close_matches  # only to explain a mistake
 
-    if len(str(given)) > MAX_GUESSED:
-        return ""
-    near = get_close_matches(str(given), list(known), 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    if len(given) > MAX_GUESSED:
+        return None
+    near = get_close_matches(given, islice(known, MAX_COMPARED), 1)
+    return near[0] if near else None
 
 
 def actor_of(by: By, field: str = "by") -> Actor:
@@ -148,9 +157,14 @@ def reason_of(reason: str | None, field: str = "reason") -> str | None:
 
 
 def client_of(actor: By | None) -> Actor:
-    """Who triggers: a client, unless it says that it is something else."""
-    if actor is None or isinstance(actor, str):
-        return Actor(ActorType.CLIENT, None if actor is None else check_label(actor, "actor"))
+    """Return the actor of an app's triggers: a client with this name, or the given actor. Without
+    one it is the operating system's user and host."""
+    if actor is None:
+        from perdure.engine.os_user import user_at_host  # only if it is used
+
+        return Actor(ActorType.CLIENT, user_at_host())
+    if isinstance(actor, str):
+        return Actor(ActorType.CLIENT, check_label(actor, "actor"))
     return actor_of(actor, "actor")
 
 

@@ -20,8 +20,8 @@ class SyncFacade:
     """`app.sync`: an app's coroutines on a loop of its own, opened at the first call.
 
     `app.sync.runs.get(id)` is `await app.runs.get(id)`, and so for `schedules`, `manifests`,
-    `dead_letters`, `queues`, `limits`, `workers` and `webhooks`; `app.sync.call(lambda app: …)` is
-    for all else.
+    `dead_letters`, `queues`, `limits`, `catalogue`, `workers` and `webhooks`;
+    `app.sync.call(lambda app: …)` is for all else.
     `app.sync.close()`, or leaving `with app.sync:`, closes it; a later call opens it again.
     """
 
@@ -73,6 +73,10 @@ class SyncFacade:
     @property
     def limits(self) -> Waiting:
         return Waiting(self, "limits")
+
+    @property
+    def catalogue(self) -> Waiting:
+        return Waiting(self, "catalogue")
 
     @property
     def webhooks(self) -> Waiting:

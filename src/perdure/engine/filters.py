@@ -1,37 +1,47 @@
-"""Which runs somebody wants to see: the words of a list, checked."""
+"""Filters of runs and dead letters: one parser for Python, flags and query parameters."""
 
 from __future__ import annotations
 
-import re
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
-from perdure.core.alias import resolve_status
+from perdure.core.alias import StatusFilter, parse_statuses
 from perdure.core.effects import DeadLetterStatus
 from perdure.core.failure import FailureKind
+from perdure.core.filter_terms import parse_instant, parse_tag
 from perdure.engine.door import choice, count, only_known, text
 from perdure.errors import InvalidInput
 from perdure.storage.oversight import LetterFilter
 from perdure.storage.protocol import RunFilter
 
 MOST_ON_A_PAGE = 1000
-_STORABLE = re.compile(r"[^\x00\ud800-\udfff]*")
+_INSTANTS = ("created_after", "created_before", "finished_after", "finished_before")
+
+Statuses = str | Sequence[str]
+"""A status, several separated by commas, or a list of them."""
+When = datetime | timedelta | str
+"""An instant, or how long ago."""
 
 
 class RunFilters(TypedDict, total=False):
-    """What is not given does not matter. `text` looks in task, id and outcome; a task may be given
-    by its name or as itself; `tags` is another way to say `tag`, {"team": "red"}."""
+    """Which runs; a filter that is not given does not matter. `text` looks in task, id and outcome.
+    A task may be given by its name or as itself. `tag` is ("team", "red") or "team=red", `tags` is
+    {"team": "red"}. Instants are datetimes, ISO texts, or lengths of time ("1h", a timedelta): so
+    long ago. `since` is another name of `created_after`."""
 
-    environment: str
     task: Any
     tags: dict[str, str] | None
     queue: str | None
-    tag: tuple[str, str] | None
+    tag: tuple[str, str] | str | None
     batch_id: str | None
     schedule_id: str | None
     parent_id: str | None
-    created_after: datetime | None
-    created_before: datetime | None
+    since: When | None
+    created_after: When | None
+    created_before: When | None
+    finished_after: When | None
+    finished_before: When | None
     failure_kind: str | None
     fingerprint: str | None
     text: str | None
@@ -46,35 +56,63 @@ class LetterFilters(TypedDict, total=False):
     fingerprint: str | None
 
 
-def make_filter(environment: str, status: str | None, filters: RunFilters) -> RunFilter:
-    """Raises InvalidInput for a filter that there is not, or a value that it cannot have."""
-    only_known(filters, RunFilters.__annotations__, "filter of runs")
-    _plainly(filters)
-    for name, value in filters.items():
-        if value is None:
-            continue
-        if name == "tag":
-            _check_tag(value)
-        elif not name.startswith("created_"):  # storage says what is wrong with an instant
-            _searchable(value, name)
-    filters.setdefault("environment", environment)
-    wanted = None if status is None else resolve_status(text(status, "status"))
-    plain: dict[str, Any] = {**filters}
-    return RunFilter(status=wanted, **plain)
+def make_filter(environment: str, words: Mapping[str, Any], now: datetime) -> RunFilter:
+    """Return the filter that the words name, from whichever interface they come. Raise InvalidInput
+    for a filter that does not exist, or a value that it cannot have."""
+    fields = plain_words(words, now)
+    for name in ("status", "failure_kind"):
+        if name in fields:
+            fields[name] = _CHOICES[name](fields[name])
+    return RunFilter(environment=environment, **fields)
 
 
-def _plainly(filters: Any) -> None:
-    """A task by its name, a tag by its name and value; a kind of failure that there is."""
-    if isinstance(named := getattr(filters.get("task"), "name", None), str):
-        filters["task"] = named
-    if filters.get("failure_kind") is not None:
-        filters["failure_kind"] = choice(filters["failure_kind"], FailureKind, "failure_kind")
-    tags = filters.pop("tags", None)
-    if tags:
-        if not isinstance(tags, dict) or len(tags) > 1 or filters.get("tag") is not None:
-            problem = f"one tag can be looked for, e.g. {{'team': 'red'}}, not {tags!r:.80}"
-            raise InvalidInput("tags", problem)
-        [filters["tag"]] = tags.items()
+def plain_words(words: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Return the words of a filter in the form that means the same at any time and on any server:
+    instants instead of lengths of time, a task's name instead of the task. Raise InvalidInput."""
+    only_known(words, ("status", *RunFilters.__annotations__), "filter of runs")
+    given = {name: value for name, value in words.items() if value is not None and value != {}}
+    _rename(given, "since", "created_after", lambda since: parse_instant(since, "since", now))
+    _rename(given, "tags", "tag", _only_tag)
+    return {name: _plain(value, name, now) for name, value in given.items()}
+
+
+def _rename(given: dict[str, Any], name: str, to: str, read: Callable[[Any], Any]) -> None:
+    """Replace a filter by the one that it is another name of."""
+    if name not in given:
+        return
+    if to in given:
+        raise InvalidInput(name, f"is another way to say {to}; give one of them")
+    given[to] = read(given.pop(name))
+
+
+def _only_tag(tags: Any) -> Any:
+    if not isinstance(tags, dict) or len(tags) != 1:
+        problem = f"one tag can be looked for, e.g. {{'team': 'red'}}, not {tags!r:.80}"
+        raise InvalidInput("tags", problem)
+    return next(iter(tags.items()))
+
+
+def _plain(value: Any, name: str, now: datetime) -> Any:
+    if name in _INSTANTS:
+        return parse_instant(value, name, now)
+    if name == "tag":
+        key, wanted = parse_tag(value, name)
+        return text(key, name), text(wanted, name)
+    if name == "status" and isinstance(value, list | tuple):
+        value = ",".join(text(word, name) for word in value)
+    if name == "task" and isinstance(named := getattr(value, "name", None), str):
+        value = named
+    return text(value, name)
+
+
+def _statuses(value: str) -> StatusFilter:
+    return parse_statuses(text(value, "status").split(","))
+
+
+_CHOICES: dict[str, Callable[[str], Any]] = {
+    "status": _statuses,
+    "failure_kind": lambda kind: choice(kind, FailureKind, "failure_kind"),
+}
 
 
 def make_letter_filter(
@@ -84,7 +122,7 @@ def make_letter_filter(
     only_known(filters, LetterFilters.__annotations__, "filter of dead letters")
     for name, value in filters.items():
         if value is not None:
-            _searchable(value, name)
+            text(value, name)
     wanted = None if status is None else choice(status, DeadLetterStatus, "status")
     return LetterFilter(environment=environment, status=wanted, **filters)
 
@@ -95,18 +133,3 @@ def page_limit(limit: int) -> int:
         problem = f"must be at most {MOST_ON_A_PAGE}, not {limit}; go on with the page's cursor"
         raise InvalidInput("limit", problem)
     return limit
-
-
-def _searchable(value: object, name: str) -> None:
-    """What is nowhere stored cannot be asked for either: not every database takes the question."""
-    if not _STORABLE.fullmatch(text(value, name)):
-        raise InvalidInput(name, f"must not hold NUL or lone surrogates, but is {value!r:.80}")
-
-
-def _check_tag(tag: object) -> None:
-    match tag:
-        case (str(key), str(value)):
-            _searchable(key, "tag")
-            _searchable(value, "tag")
-        case _:
-            raise InvalidInput("tag", f"must be a pair, e.g. ('team', 'red'), not {tag!r:.80}")

@@ -18,6 +18,7 @@ from perdure.engine.outcome import (
     ending_of,
     mismatched,
     rejected,
+    unfit,
 )
 from perdure.engine.signature import Signature
 from perdure.errors import InvalidInput, InvalidPayload, ResultMismatch
@@ -45,7 +46,7 @@ class Handler:
         try:
             arguments = self.arguments(context)
         except InvalidInput as error:
-            return rejected(error)
+            return unfit(error)
         enter(context)
         try:
             value = self.invoke(arguments)

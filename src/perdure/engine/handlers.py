@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.bounds import MAX_OUTPUT_BYTES
 from perdure.core.decide.lease import Evidence
+from perdure.core.failure import FailureKind
 from perdure.core.run import Run
 from perdure.engine.calls import Call, ProcessCall, Surroundings, ThreadCall
 from perdure.engine.context import Context
 from perdure.engine.handler import Handler
 from perdure.engine.loop_calls import LoopCall, Performer
+from perdure.engine.loop_watch import LoopWatch
 from perdure.engine.mailbox import Mailbox
 from perdure.engine.options import Executor
-from perdure.engine.outcome import Ending, HandedOver, Settled, not_executed, plain
+from perdure.engine.outcome import Ending, HandedOver, Settled, Unserved, not_executed, plain
 from perdure.engine.processes import Processes
 from perdure.engine.run_logs import AttemptLog, RunLogs
 from perdure.engine.task import Task
@@ -31,6 +36,9 @@ from perdure.engine.tracing import Tracing
 from perdure.engine.transaction import TransactionTerms
 from perdure.engine.watchdog import Ladder, StopReason, Watchdog
 from perdure.engine.worker_backend import Finished
+
+if TYPE_CHECKING:
+    from perdure.engine.app import App
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -74,7 +82,7 @@ class Handlers:
         self.tasks = tasks
         self._ladder = ladder
         self._result_limit = result_limit
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
         self._variables = contextvars.copy_context()
         self._threads = Threads("perdure-task")
         self._processes = Processes(self._loop.time)
@@ -85,6 +93,7 @@ class Handlers:
         self._reports: list[Report] = []
         self._is_leaving = False
         self.terms: TransactionTerms | None = None
+        self.loop_watch: LoopWatch | None = None
 
     def connect(
         self, loop: asyncio.AbstractEventLoop, on_reports: OnReports, logs: RunLogs
@@ -104,6 +113,22 @@ class Handlers:
             variables=self._variables,
             on_over=self._on_over,
         )
+
+    @asynccontextmanager
+    async def watched_loop(self, app: App) -> AsyncIterator[None]:
+        """Watch the handlers' loop from the I/O loop, unless they are one."""
+        if self._loop is self._io_loop:
+            yield
+            return
+        watch = LoopWatch(app, self._loop, self._thread_id, self._around.performer)
+        stop_gauges = app.metrics.registry.watch(watch.gauges)
+        watch.start()
+        self.loop_watch = watch
+        try:
+            yield
+        finally:
+            stop_gauges()
+            await watch.stop()
 
     def begin(self, runs: Sequence[Run]) -> None:
         """Every one of them will be reported, whatever becomes of the others."""
@@ -137,6 +162,11 @@ class Handlers:
         """What has not ended is given up."""
         for token in list(self._calls):
             self._watchdog(token).give_up()
+
+    def is_ending(self, token: str) -> bool:
+        """Whether the attempt has ended, or its transaction is being committed."""
+        call = self._calls.get(token)
+        return call is None or call.context.is_concluding
 
     def trace(self, token: str) -> dict[str, Any]:
         """From any thread: where the time of this attempt went so far."""
@@ -215,6 +245,8 @@ class Handlers:
         elif isinstance(ending, Settled):
             self._report(Closed(run.id, token, ending.topics, is_stuck))
         else:
+            if ending.__class__ is Unserved and ending.failure.kind is FailureKind.REJECTED:
+                ending = replace(ending, misfit=self.tasks[run.task].schema_digest)
             output = call.context.output
             if output is not None:
                 output = plain(output, MAX_OUTPUT_BYTES, "output")

@@ -23,6 +23,7 @@ from perdure.engine.door import OPERATOR, By, Duration, actor_of, choice, durati
 from perdure.engine.keywords import explain_methods
 from perdure.errors import AccessRefused, InvalidInput, KeyNotFound, StorageUnavailable
 from perdure.storage.protocol import Record, Storage
+from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -37,6 +38,8 @@ MAX_VALID_SECRETS = 10
 MAX_ENDED_SECRETS = 10
 """Secrets that are kept after their end, so that a client that shows one learns of the rotation."""
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+MAX_KEYS = 2000
+"""Keys of an environment, with those that have ended, after which a key creates no other one."""
 
 
 class Scope(StrEnum):
@@ -165,6 +168,7 @@ class Keys:
             secrets=(Secret(hash=hash_secret(credential.secret), made_at=now),),
         )
         self._check_grant(key)
+        await self._check_room()
         return NewKey(await self._put(key), text)
 
     async def revoke(self, key_id: str, *, by: By = OPERATOR) -> ApiKey:
@@ -201,7 +205,8 @@ class Keys:
 
     async def used(self, last_used: dict[str, datetime]) -> None:
         """Write down when keys were last used. Whoever changes one at the same time wins."""
-        known = {key.id: key for key in await read_keys(self._app.storage)}
+        keys = await read_keys(self._app.storage)
+        known = {key.id: key for key in keys if key.environment != HOME}
         records = [
             _record(replace(known[key_id], last_used_at=at))
             for key_id, at in last_used.items()
@@ -219,6 +224,12 @@ class Keys:
             if all(await self._app.storage.put([_record(changed)])):
                 return changed
         raise StorageUnavailable(f"key {key_id} is being changed by many at once; try again")
+
+    async def _check_room(self) -> None:
+        """Raise InvalidInput if a grantor's environment has as many keys as it may have."""
+        if self._grantor is not None and len(await self._read()) >= MAX_KEYS:
+            problem = f"the environment has {MAX_KEYS} keys, with those that have ended"
+            raise InvalidInput("key", f"{problem}; create more beside the database, without a key")
 
     async def _read(self) -> dict[str, ApiKey]:
         """By id, those that the caller may see."""
@@ -250,7 +261,29 @@ def keys_of(app: App) -> Keys:
 
 
 async def read_keys(storage: Storage) -> list[ApiKey]:
-    return [_key(record) for record in await storage.records(HOME, KEY)]
+    """Return all keys. A record that cannot be read is logged, and becomes a key that is refused:
+    no secret, no scope, revoked. So a damaged record neither hides the others nor lets a server
+    conclude that there are no keys."""
+    return [_read_or_quarantine(record) for record in await storage.records(HOME, KEY)]
+
+
+def _read_or_quarantine(record: Record) -> ApiKey:
+    try:
+        return _key(record)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        table.UNREADABLE_RECORD.log_hourly(
+            f"key {record.name}", record=f"key {record.name}", error=str(error)
+        )
+        return ApiKey(
+            id=record.name,
+            name="unreadable",
+            environment=HOME,
+            scopes=(),
+            created_at=LONG_AGO,
+            created_by=Actor(ActorType.SYSTEM, "perdure"),
+            revoked_at=LONG_AGO,
+            version=record.version,
+        )
 
 
 def make_scopes(scopes: Iterable[str]) -> tuple[Scope, ...]:

@@ -37,13 +37,17 @@ class Leases(Service):
         backend: WorkerBackend,
         on_lost: Callable[[str], None],
         on_cancel: Callable[[str], None],
+        is_ending: Callable[[str], bool],
     ) -> None:
+        """`is_ending`: whether the attempt with this token has ended, or is committing its
+        transaction. A renewal may then find the lease gone because the outcome is stored."""
         super().__init__(app.clock)
         self.held: dict[str, Run] = {}
         self._app = app
         self._backend = backend
         self._on_lost = on_lost
         self._on_cancel = on_cancel
+        self._is_ending = is_ending
         self._due = self._next_due([])
         self._due_earlier = asyncio.Event()
         self._lost = app.metrics.registry.counter(metrics.LEASES_LOST)
@@ -54,12 +58,22 @@ class Leases(Service):
         former = [token for token, run in self.held.items() if run.id in again]
         self.held |= new
         self._renew_by(self._next_due(new.values()))
-        for token in former:  # ended in storage, by us or by others; its handler may not know
-            self.drop(token)
-            self._on_lost(token)
+        for token in former:
+            if self._is_ending(token):
+                self.drop(token)
+            else:
+                self.lose(token)
 
     def drop(self, token: str) -> None:
         self.held.pop(token, None)
+
+    def lose(self, token: str) -> None:
+        """Stop the attempt, and log and count the loss, unless that was done before."""
+        run = self.held.pop(token, None)
+        if run is not None:
+            self._on_lost(token)
+            self._lost.add()
+            table.LEASE_LOST.say(run_id=run.id)
 
     def check(self, run_id: str, token: str) -> None:
         """Raises LeaseLost if the lease is not held any more."""
@@ -96,13 +110,11 @@ class Leases(Service):
         self.held |= {token: run for token, run in recorded.items() if token in self.held}
 
     def _act_on(self, answer: Renewed, asked: Mapping[str, str]) -> None:
-        """`asked`: each run's token in the question. Only of that one does the answer speak."""
+        """`asked`: each run's token in the question. Only of that one does the answer speak. If the
+        attempt is ending, the answer to its outcome says whether the lease was lost."""
         for run_id in sorted(answer.lost):
-            if asked[run_id] in self.held:
-                self.drop(asked[run_id])
-                self._on_lost(asked[run_id])
-                self._lost.add()
-                table.LEASE_LOST.say(run_id=run_id)
+            if not self._is_ending(asked[run_id]):
+                self.lose(asked[run_id])
         for run_id in sorted(answer.cancelling):
             self._on_cancel(asked[run_id])
 

@@ -1,11 +1,9 @@
 """What code and operators say about queues and tasks: how many at once, how many in a time.
 
-The rules: an operator's word wins, setting by setting, until it is reset. Code speaks when an app
-opens. It speaks for each of its tasks, and whatever it does not say about them it takes back;
-unless the catalogue knows a higher version of the task. It speaks for the queues that it names,
-and takes back what it once said about a queue if it does not name it any more: "it" being an app
-that has one of the tasks which, in that queue, the app had that said so. Of two apps that differ
-and have no versions, the one that opened last is heard.
+An operator's value wins, setting by setting, until it is reset. An app's code declares its values
+when the app opens: for its tasks, unless the catalogue knows a newer version, and for the queues it
+names. A value that its code no longer declares is withdrawn; for a queue, by an app that has one of
+the tasks which that queue had in the declaring app. Without versions, the last app to open wins.
 """
 
 from __future__ import annotations
@@ -35,12 +33,14 @@ from perdure.core.settings import (
 )
 from perdure.core.values import as_it_will_be_read, check_label
 from perdure.engine import hints
+from perdure.engine.audit_log import recorded
 from perdure.engine.catalogue import MOST_CONFLICTS, known_tasks
-from perdure.engine.door import OPERATOR, By, actor_of, flag, reason_of, text
+from perdure.engine.door import OPERATOR, By, actor_of, find_similar, flag, reason_of, text
 from perdure.engine.keywords import explain_methods
 from perdure.engine.options import TaskSettings
 from perdure.engine.task import Task
-from perdure.errors import InvalidInput, StorageUnavailable, TaskNotFound
+from perdure.errors import InvalidInput, QueueNotFound, StorageUnavailable, TaskNotFound
+from perdure.storage.protocol import RunFilter
 from perdure.telemetry import table
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ class TaskLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def declare_limits(app: App) -> None:
-    """Write down what this app's code says; again where somebody was faster. Limits that cannot be
-    read are an operator's to set anew: newer code may have written them."""
+    """Store what this app's code says; again after a conflict. Unreadable limits are left alone."""
     for _ in range(MOST_CONFLICTS):
         changed = await undeclared_limits(app)
         if not changed or all(await app.storage.put_limits([_next(it) for it in changed])):
@@ -114,9 +113,12 @@ def _declared(app: App, known: Known) -> Iterator[Limit]:
     """Every limit that this app speaks for, as it would have it."""
     by, at = app.actor, app.time()
     homes = {name: task.settings.queue for name, task in app.tasks.items()}
+    own: dict[str, list[str]] = {}
+    for task_name, queue in homes.items():
+        own.setdefault(queue, []).append(task_name)
     for name, values in app.queue_settings.items():
-        own = [task for task, queue in homes.items() if queue == name]
-        yield declare(_limit(app, known, LimitScope.QUEUE, name), values, by, at, own)
+        tasks = own.get(name, [])
+        yield declare(_limit(app, known, LimitScope.QUEUE, name), values, by, at, tasks)
     for (scope, name), limit in known.items():
         forgotten = scope is LimitScope.QUEUE and name not in app.queue_settings
         if forgotten and any(homes.get(task) == name for task in limit.homes):
@@ -160,30 +162,38 @@ async def _of_newest_tasks(app: App, limits: Sequence[Limit]) -> list[Limit]:
 
 @explain_methods
 class Queues:
-    """`app.queues`: pause queues, and say what holds for them. `by` names the operator."""
+    """`app.queues`: pause queues, and say what holds for them. `by` names the operator.
+
+    A queue that no task, setting or run names raises QueueNotFound. With `create`, `set` and
+    `pause` also take such a queue: for settings that must hold before its first run."""
 
     def __init__(self, app: App) -> None:
         self._app = app
 
     async def list(self) -> Sequence[QueueState]:
-        """Every queue that a task lives in, or that anybody has spoken of."""
+        """Every queue that a task or a setting names."""
         known = await _known(self._app)
         names = {name for scope, name in known if scope is LimitScope.QUEUE}
         names |= await _queue_names(self._app)
         return [self._state(known, name) for name in sorted(names)]
 
     async def get(self, name: str) -> QueueState:
-        return self._state(await _known(self._app), name)
+        known = await _known(self._app)
+        await self._check(text(name, "queue"), known)
+        return self._state(known, name)
 
-    async def pause(self, name: str, reason: str | None = None, *, by: By = OPERATOR) -> QueueState:
-        """No run of it is claimed until it is resumed; attempts that run go on. Pausing twice
-        changes nothing, but that a reason takes the place of the one before."""
+    async def pause(
+        self, name: str, reason: str | None = None, *, by: By = OPERATOR, create: bool = False
+    ) -> QueueState:
+        """No run of it is claimed until it is resumed; attempts that run go on. A second pause
+        replaces the reason."""
         at, actor, why = self._app.time(), actor_of(by), reason_of(reason)
-        return await self._change(name, lambda limit: pause(limit, actor, at, why))
+        return await self._change(name, lambda limit: pause(limit, actor, at, why), create)
 
-    async def resume(self, name: str) -> QueueState:
-        """Let its runs go on, at once."""
-        return await self._change(name, resume)
+    async def resume(self, name: str, *, by: By | UnsetType = OPERATOR) -> QueueState:
+        """Let its runs go on, at once. The audit log keeps `by`."""
+        async with recorded(self._app, by, "resume_queue", name):
+            return await self._change(name, resume)
 
     async def set(
         self,
@@ -193,6 +203,7 @@ class Queues:
         rate: RateLike = UNSET,
         fair: bool | UnsetType = UNSET,
         by: By = OPERATOR,
+        create: bool = False,
     ) -> QueueState:
         """From now on, whatever code says. None means no limit."""
         if fair is not UNSET:
@@ -200,17 +211,34 @@ class Queues:
         values = Values(concurrency=concurrency, rate=_rate(rate, "rate"), fair=fair)
         _check_given("concurrency, rate or fair", values)
         at = self._app.time()
-        return await self._change(name, _overruling(values, actor_of(by), at))
+        return await self._change(name, _overruling(values, actor_of(by), at), create)
 
-    async def reset(self, name: str) -> QueueState:
-        """Give it back to code. A paused queue stays paused."""
-        return await self._change(name, give_back)
+    async def reset(self, name: str, *, by: By | UnsetType = OPERATOR) -> QueueState:
+        """Give it back to code. A paused queue stays paused. The audit log keeps `by`."""
+        async with recorded(self._app, by, "reset_queue", name):
+            return await self._change(name, give_back)
 
-    async def _change(self, name: str, change: Callable[[Limit], Limit]) -> QueueState:
+    async def _change(
+        self, name: str, change: Callable[[Limit], Limit], create: bool = False
+    ) -> QueueState:
         check_label(name, "queue")
+        if not flag(create, "create"):
+            await self._check(name, await _known(self._app))
         limit = await _change(self._app, LimitScope.QUEUE, name, change)
         await _tell(self._app, {name})
         return self._state({_place(limit): limit}, name)
+
+    async def _check(self, name: str, known: Known) -> None:
+        """Raise QueueNotFound unless a setting, a task or a run names the queue."""
+        if (LimitScope.QUEUE, name) in known:
+            return
+        names = await _queue_names(self._app)
+        if name in names:
+            return
+        runs = RunFilter(environment=self._app.environment, queue=name)
+        if not await self._app.storage.count(runs, most=1):
+            names |= {known_name for scope, known_name in known if scope is LimitScope.QUEUE}
+            raise QueueNotFound(name, find_similar(name, sorted(names)))
 
     def _state(self, known: Known, name: str) -> QueueState:
         limit = _limit(self._app, known, LimitScope.QUEUE, name)
@@ -268,22 +296,24 @@ class Limits:
                 await _change(self._app, scope, name, _overruling(said, actor, at))
         return await self._told(name)
 
-    async def reset(self, task: AnyTask) -> TaskLimits:
-        """Give it back to code. Raises TaskNotFound."""
-        name = await self._check(task)
-        for scope in (LimitScope.TASK, LimitScope.KEY):
-            await _change(self._app, scope, name, give_back)
-        return await self._told(name)
+    async def reset(self, task: AnyTask, *, by: By | UnsetType = OPERATOR) -> TaskLimits:
+        """Give it back to code. The audit log keeps `by`. Raises TaskNotFound."""
+        async with recorded(self._app, by, "reset_limit", task_name(task)):
+            name = await self._check(task)
+            for scope in (LimitScope.TASK, LimitScope.KEY):
+                await _change(self._app, scope, name, give_back)
+            return await self._told(name)
 
     async def _told(self, task: str) -> TaskLimits:
         await _tell(self._app, await _queue_names(self._app))
         return self._state(await _known(self._app), task)
 
     async def _check(self, task: AnyTask) -> str:
-        name = text(task if isinstance(task, str) else getattr(task, "name", task), "task")
+        name = task_name(task)
         entries = await known_tasks(self._app.storage, self._app.environment)
-        if name not in {entry.name for entry in entries}:
-            raise TaskNotFound(name)
+        names = {entry.name for entry in entries}
+        if name not in names:
+            raise TaskNotFound(name, find_similar(name, sorted(names)))
         return name
 
     def _state(self, known: Known, task: str) -> TaskLimits:
@@ -296,6 +326,10 @@ class Limits:
             concurrency_per_key=_setting(keyed, "concurrency"),
             rate_per_key=_setting(keyed, "rate"),
         )
+
+
+def task_name(task: AnyTask) -> str:
+    return text(task if isinstance(task, str) else getattr(task, "name", task), "task")
 
 
 def _check_given(known: str, *values: Values) -> None:
@@ -344,11 +378,8 @@ def _rate(value: RateLike, field: str) -> Rate | UnsetType | None:
 async def _change(
     app: App, scope: LimitScope, name: str, change: Callable[[Limit], Limit]
 ) -> Limit:
-    """The limit after `change`; again where somebody was faster.
-
-    Also stored if nothing changes: then whatever an operator tried before, and was told had
-    failed, cannot land any more.
-    """
+    """Return the limit after `change`; try again after a conflict. Store it also if nothing
+    changes: then an earlier change that was reported as failed cannot be stored any more."""
     for _ in range(MOST_CONFLICTS):
         limit = _limit(app, await _known(app), scope, name)
         changed = as_it_will_be_read(_next(replace(change(limit), unreadable=None)), "limit")

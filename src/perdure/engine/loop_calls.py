@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
 from types import coroutine
 from typing import Any
@@ -18,7 +18,7 @@ from perdure.engine.calls import Call, Surroundings
 from perdure.engine.context import Context, enter
 from perdure.engine.handler import Handler
 from perdure.engine.mailbox import Mailbox
-from perdure.engine.outcome import Ending, Settled, Stopped, ending_of, rejected
+from perdure.engine.outcome import Ending, Settled, Stopped, ending_of, unfit
 from perdure.errors import InvalidInput
 
 
@@ -31,6 +31,8 @@ class Performer:
         self._loop = to_loop.loop
         self._calls: deque[LoopCall] = deque()
         self._is_coming = self._is_told = False
+        self.current: LoopCall | None = None
+        """The call whose handler is being executed at this moment."""
 
     def add(self, call: LoopCall) -> None:
         """Whoever comes before the loop has heard of the first one is performed with it."""
@@ -96,7 +98,7 @@ class LoopCall(Call):
             return True
         concluding = self._concluded()
         try:
-            awaited = self._variables.run(concluding.send, None)
+            awaited = self._step(concluding.send, None)
         except StopIteration as end:
             self._over(end.value)
             return True
@@ -116,13 +118,13 @@ class LoopCall(Call):
     @coroutine
     def _steps(self) -> Generator[Any, Any, Ending | Settled]:
         """Each step among the call's own context variables, as if they were the task's."""
-        (concluding, awaited), run = self._waiting, self._variables.run
+        (concluding, awaited), run = self._waiting, self._step
         try:
             while True:
                 try:
                     yield awaited
                 except GeneratorExit:
-                    run(concluding.close)
+                    self._variables.run(concluding.close)
                     raise
                 except BaseException as error:  # noqa: BLE001  # the handler's to know of
                     awaited = run(concluding.throw, error)
@@ -132,12 +134,21 @@ class LoopCall(Call):
             ending: Ending | Settled = end.value
             return ending
 
+    def _step(self, resume: Callable[[Any], Any], value: Any) -> Any:
+        """Execute the handler up to where it waits next, among the call's context variables."""
+        performer = self._around.performer
+        performer.current = self
+        try:
+            return self._variables.run(resume, value)
+        finally:
+            performer.current = None
+
     async def _concluded(self) -> Ending | Settled:
         ending: Ending
         try:
             arguments = self.handler.arguments(self.context)
         except InvalidInput as error:
-            return rejected(error)
+            return unfit(error)
         enter(self.context)
         try:
             self._coroutine = self.handler.invoke(arguments)

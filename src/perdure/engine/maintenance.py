@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import decide_attention
-from perdure.core.lifecycle import TERMINAL
 from perdure.core.run import Run
 from perdure.engine import hints
 from perdure.engine.patience import Patience
-from perdure.engine.pruning import retention_of
+from perdure.engine.pruning import old_runs
 from perdure.engine.service import AppService
+from perdure.engine.tick_record import TickRecord
 from perdure.errors import StorageUnavailable
 from perdure.storage.protocol import Committed
 from perdure.telemetry import table
@@ -56,6 +56,7 @@ class Maintenance(AppService):
         self._behind = 0
         """How many passes in a row have left something that is old enough."""
         self._took = timedelta(0)
+        self._ticks = TickRecord(app, "maintenance")
 
     async def run_once(self) -> None:
         try:
@@ -67,6 +68,7 @@ class Maintenance(AppService):
                 await self._forget(now)
                 self._patience.record_write()  # a long pass is no gap
             self._passes += 1
+            await self._ticks.record(now)
         except StorageUnavailable:
             self._patience.record_failure()
             raise
@@ -154,9 +156,11 @@ class Maintenance(AppService):
         """Whether nothing is left that is old enough."""
         batch = self._app.defaults.maintenance_batch
         left = PRUNE_BATCHES
-        for status in sorted(TERMINAL):
-            before = now - retention_of(status, self._app.defaults)
-            while await self._app.storage.prune(status, before, batch) == batch:
+        prune = self._app.storage.prune
+        for old in old_runs(now, self._app.defaults):
+            while batch == await prune(
+                old.status, old.before, batch, open_letters=old.open_letters
+            ):
                 left -= 1
                 if not left:
                     return False

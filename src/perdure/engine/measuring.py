@@ -17,6 +17,7 @@ from perdure.engine.app import App
 from perdure.engine.catalogue import TASK, WORKER
 from perdure.engine.handle import RunHandle
 from perdure.engine.task import Task
+from perdure.engine.threshold import to_the_end
 
 STEPS = 4
 SAMPLES = 200
@@ -93,14 +94,14 @@ class _Bench:
         began = self._app.clock.elapsed()
         for first in range(0, self._runs, AT_A_TIME):
             count = min(AT_A_TIME, self._runs - first)
-            made = await self._task.trigger_many([{}] * count)
+            made = await to_the_end(self._task.trigger_many([{}] * count))
             assert all(isinstance(run, RunHandle) for run in made), made
         self._asked += self._runs
         return self._runs / (self._app.clock.elapsed() - began)
 
     async def trigger_one(self) -> None:
         self._asked += 1
-        await self._task.trigger()
+        await to_the_end(self._task.trigger())
 
     async def execute(self) -> float:
         """How many a second, from the worker's start until the last outcome is stored."""
@@ -110,7 +111,7 @@ class _Bench:
         return self._asked / (self._app.clock.elapsed() - began)
 
     async def round_trip(self) -> None:
-        await (await self._task.trigger()).result()
+        await (await to_the_end(self._task.trigger())).result()
 
     async def each(self, act: Callable[[], Awaitable[Any]]) -> Spread:
         times = []
@@ -128,7 +129,10 @@ def _spread(times: list[float]) -> Spread:
 
 @asynccontextmanager
 async def _leaving_nothing(app: App) -> AsyncIterator[None]:
-    """Also if it is interrupted, and then also what had not begun."""
+    """Remove every trace, also after an interruption.
+
+    Each trigger runs to its end, or its runs could be stored after the last removal.
+    """
     try:
         yield
     finally:

@@ -107,6 +107,7 @@ class Facts:
         self._queue_wait = registry.histogram(metrics.QUEUE_WAIT_SECONDS)
         self._claim_size = registry.histogram(metrics.CLAIM_SIZE)
         self._commit_size = registry.histogram(metrics.COMMIT_SIZE)
+        self._occurrences = registry.counter(metrics.SCHEDULE_OCCURRENCES)
 
     def committed(
         self, outcomes: Sequence[Outcome], batch: Sequence[Commit], telling: object = ()
@@ -150,6 +151,16 @@ class Facts:
         for step, outcome in zip(steps, outcomes, strict=True):
             if isinstance(outcome, Stepped):
                 self.committed(outcome.outcomes, step.commits)
+                self._count_occurrences(step, outcome)
+
+    def _count_occurrences(self, step: ScheduleStep, stored: Stepped) -> None:
+        """A skipped time has a run that has ended, or is one of many in a span."""
+        pairs = zip(step.commits, stored.outcomes, strict=True)
+        durable = [commit for commit, outcome in pairs if isinstance(outcome, Committed)]
+        created = [commit.run for commit in durable if commit.expected_sequence == 0]
+        skipped = sum(run.is_terminal for run in created)
+        self._occurrences.add(len(created) - skipped, ("run",))
+        self._occurrences.add(skipped + sum(span.count for span in step.spans), ("skipped",))
 
     def renewed(self, answer: Renewed, renewals: object) -> None:
         self._renewed.add(len(answer.renewed))

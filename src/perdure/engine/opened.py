@@ -18,9 +18,10 @@ from perdure.engine.hints import Hints
 from perdure.engine.limits import Limits, Queues, declare_limits
 from perdure.engine.operators import DeadLetters, Runs
 from perdure.engine.reconciling import reconcile_code
-from perdure.engine.results import Results
+from perdure.engine.results import Results, StoredResults
 from perdure.engine.schedules import Schedules
 from perdure.engine.storage_time import StorageTime
+from perdure.engine.task_catalogue import TaskCatalogue
 from perdure.engine.webhooks.keeping import Webhooks
 from perdure.engine.worker_backend import WorkerBackend
 from perdure.engine.workers import Workers
@@ -48,6 +49,7 @@ class Opened(ABC):
     workers: Workers
     queues: Queues
     limits: Limits
+    catalogue: TaskCatalogue
     schedules: Schedules
     webhooks: Webhooks
 
@@ -94,12 +96,15 @@ class OpenedDatabase(Opened):
         self.time = StorageTime(storage, app.clock, now)
         self.hints = Hints(app.hub, app.clock, storage.hint_transport())
         self.client = Client(app)
-        self.results = Results(storage, app.hub, app.clock, app.defaults.poll)
+        self.results = Results(
+            StoredResults(storage, app.environment), app.hub, app.clock, app.defaults.poll
+        )
         self.runs = Runs(app)
         self.dead_letters = DeadLetters(app)
         self.workers = Workers(app)
         self.queues = Queues(app)
         self.limits = Limits(app)
+        self.catalogue = TaskCatalogue(app)
         self.schedules = Schedules(app)
         self.webhooks = Webhooks(app)
 

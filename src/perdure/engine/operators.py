@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
-
-import msgspec
 
 from perdure.core.attempts import Attempt, derive_attempts
 from perdure.core.audit_trail import AuditEntry
@@ -21,22 +19,19 @@ from perdure.core.decide import (
 )
 from perdure.core.effects import (
     DeadLetter,
-    DeadLetterClosed,
     DeadLetterStatus,
-    KeyKind,
     close_dead_letter,
     freed_idempotency_key,
 )
-from perdure.core.events import Event
-from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, Run
-from perdure.core.values import encode_value
+from perdure.core.events import Event, RecordedEvent
+from perdure.core.run import Run
 from perdure.engine import hints, write
 from perdure.engine.audit_log import AuditLog
-from perdure.engine.door import OPERATOR, By, actor_of, count, reason_of, run_id_of, text
+from perdure.engine.door import OPERATOR, By, actor_of, count, flag, reason_of, run_id_of, text
 from perdure.engine.filters import (
     LetterFilters,
     RunFilters,
+    Statuses,
     make_filter,
     make_letter_filter,
     page_limit,
@@ -44,16 +39,15 @@ from perdure.engine.filters import (
 from perdure.engine.handle import RunHandle
 from perdure.engine.keywords import explain_methods
 from perdure.engine.reading_logs import Bundle, follow_logs, read_bundle, read_logs
+from perdure.engine.reruns import Payload, RerunRequest
+from perdure.engine.retries import Reruns
 from perdure.errors import (
-    InvalidInput,
     NotAllowed,
-    PerdureError,
     RunNotFound,
     SequenceConflict,
-    SingletonConflict,
 )
 from perdure.storage.oversight import LetterPage
-from perdure.storage.protocol import Committed, Existing, Outcome, Page, RecordedEvent
+from perdure.storage.protocol import Page
 from perdure.storage.run_log import LogLine, Progress
 
 if TYPE_CHECKING:
@@ -64,7 +58,6 @@ AnyRun = str | RunHandle[Any] | Run
 """Which run: its id, its handle, or the run as it was seen."""
 
 Decide = Callable[[Run, datetime], Sequence[Event]]
-Payload = Mapping[str, Any]
 
 
 @explain_methods
@@ -78,7 +71,7 @@ class Runs:
 
     async def get(self, run: AnyRun) -> Run:
         """The run as it is now."""
-        return await write.load(self._app.storage, run_id_of(run))
+        return await write.load(self._app.storage, run_id_of(run), self._app.environment)
 
     def handle(self, run: AnyRun) -> RunHandle[Any]:
         """A run to wait for, known by its id only, e.g. from another process."""
@@ -87,13 +80,15 @@ class Runs:
     async def list(
         self,
         *,
-        status: str | None = None,
+        status: Statuses | None = None,
         limit: int = 50,
         cursor: str | None = None,
         **filters: Unpack[RunFilters],
     ) -> Page:
-        """A page, newest first. `status` may be a seed system's word; see `RunFilters`."""
-        wanted = make_filter(self._app.environment, status, filters)
+        """A page, newest first. `status` may be several, also words of the seed systems; see
+        `RunFilters`."""
+        words = {"status": status, **filters}
+        wanted = make_filter(self._app.environment, words, self._app.time())
         if cursor is not None:
             text(cursor, "cursor")
         return await self._app.storage.find(wanted, limit=page_limit(limit), cursor=cursor)
@@ -109,7 +104,7 @@ class Runs:
         """Its history, or what came after an event's sequence."""
         run_id = run_id_of(run)
         found = await self._app.storage.events(run_id, after=count(after, "after", least=0))
-        if not found:
+        if not found or found[0].event.environment != self._app.environment:
             await self.get(run_id)
         return found
 
@@ -120,11 +115,7 @@ class Runs:
         self, run: AnyRun, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[LogLine]:
         """What its handlers said, oldest first, `after` a line's `cursor`."""
-        run_id = run_id_of(run)
-        lines = await read_logs(self._app, run_id, after, limit)
-        if not lines:
-            await self.get(run_id)
-        return lines
+        return await read_logs(self._app, await self._own_id(run), after, limit)
 
     def follow(self, run: AnyRun, *, after: str | None = None) -> AsyncIterator[LogLine]:
         """The same as it is said, until the run has ended: `async for line in …`."""
@@ -132,15 +123,12 @@ class Runs:
 
     async def progress(self, run: AnyRun) -> Progress | None:
         """How far its latest attempt says it is."""
-        run_id = run_id_of(run)
-        found = (await self._app.storage.progress([run_id])).get(run_id)
-        if found is None:
-            await self.get(run_id)
-        return found
+        run_id = await self._own_id(run)
+        return (await self._app.storage.progress([run_id])).get(run_id)
 
     async def bundle(self, run: AnyRun) -> Bundle:
         """Everything about it, for whoever is to help: plain data, without secrets."""
-        return await read_bundle(self._app, run_id_of(run))
+        return await read_bundle(self._app, await self.get(run))
 
     async def cancel(
         self,
@@ -240,7 +228,8 @@ class Runs:
         with one `new_id` it is made once."""
         actor, why = actor_of(by), reason_of(reason)
         found = await self.get(run)
-        return await self._again(found, decide_rerun, why, actor, payload, new_id)
+        request = RerunRequest(decide=decide_rerun, actor=actor, reason=why, payload=payload)
+        return await Reruns(self._app).rerun(found, request, new_id)
 
     async def retry(
         self,
@@ -250,77 +239,22 @@ class Runs:
         by: By = OPERATOR,
         payload: Payload | None = None,
         new_id: str | None = None,
+        again: bool = False,
     ) -> RunHandle[Any]:
         """A new try at a run that failed; its dead letter, if it has one, is closed with it.
 
-        Raises NotAllowed if it has been closed before, naming the run that replays it.
+        Raises AlreadyRetried if it has a retry or rerun, unless `again`; NotAllowed if its dead
+        letter was discarded.
         """
-        actor, why = actor_of(by), reason_of(reason)
+        actor, why, insists = actor_of(by), reason_of(reason), flag(again, "again")
         found = await self.get(run)
-        try:
-            return await self._again(found, decide_retry, why, actor, payload, new_id)
-        except SequenceConflict:
-            raise await self._refused_retry(found) from None
+        request = RerunRequest(decide=decide_retry, actor=actor, reason=why, payload=payload)
+        return await Reruns(self._app).retry(found, request, new_id, again=insists)
 
-    async def _again(
-        self,
-        run: Run,
-        decide: Callable[..., Sequence[Event]],
-        reason: str | None,
-        actor: Actor,
-        payload: Payload | None,
-        chosen_id: str | None,
-    ) -> RunHandle[Any]:
-        now = self._app.time()
-        new_id = chosen_id or self._app.ids.run_id(now)
-        body = self._payload(run, payload)
-        events = decide(run, new_id, actor, now, reason=reason, payload_json=body)
-        closed: DeadLetterClosed | None = None
-        if decide is decide_retry and run.status is Status.DEAD_LETTERED:
-            replayed = DeadLetterStatus.REPLAYED
-            closed = close_dead_letter(run, replayed, actor, now, new_id, reason=reason)
-        created = await self._create(events, closed, new_id if chosen_id else None)
-        self._app.hints.publish([hints.work(run.environment, run.queue)])
-        task = self._app.served_tasks.get(run.task)
-        return RunHandle(self._app, new_id, task.signature if task else None, created=created)
-
-    async def _create(
-        self, events: Sequence[Event], closed: DeadLetterClosed | None, chosen_id: str | None
-    ) -> bool:
-        """Whether it was made now; a run whose id was chosen may have been made before."""
-        app = self._app
-        try:
-            outcome = await write.create(app.storage, events, app.ids, dead_letter_closed=closed)
-        except SequenceConflict as conflict:
-            if conflict.run_id == chosen_id and conflict.actual:
-                return False
-            raise
-        _refuse_taken(outcome)
-        return True
-
-    def _payload(self, run: Run, payload: Payload | None) -> msgspec.Raw:
-        """What the new run gets: the old payload as it is, or another one, checked where we can."""
-        limit, task = self._app.defaults.payload_limit, self._app.served_tasks.get(run.task)
-        if payload is None:
-            if task is not None:
-                task.signature.decode(run.payload_json)
-            return run.payload_json
-        if not isinstance(payload, Mapping):
-            raise InvalidInput("payload", f"must be a dict of arguments, not {payload!r:.80}")
-        if task is None:
-            return encode_value(dict(payload), limit=limit)
-        return task.signature.encode(payload, limit)
-
-    async def _refused_retry(self, run: Run) -> NotAllowed:
-        """Somebody has closed the dead letter before: who, and how."""
-        letter = await self._app.storage.dead_letter(run.id)
-        by = letter.closed_by.id if letter is not None and letter.closed_by is not None else None
-        who = "" if by is None else f" by {by}"
-        if letter is None or letter.replay_run_id is None:
-            problem = f"its dead letter was discarded{who}; rerun it instead"
-        else:
-            problem = f"it was replayed{who} as {letter.replay_run_id}; look at that one"
-        return NotAllowed(run.id, "retry", run.status, problem)
+    async def successors(self, runs: Sequence[AnyRun]) -> dict[str, str]:
+        """By the ids of these runs, the first retry or rerun of those that have one."""
+        ids = [run_id_of(run) for run in runs]
+        return await self._app.storage.successors(self._app.environment, ids) if ids else {}
 
     async def _advance(self, run: AnyRun, decide: Decide, expected: int | None = None) -> Run:
         def decide_if_expected(run: Run, now: datetime) -> Sequence[Event]:
@@ -329,20 +263,18 @@ class Runs:
             return decide(run, now)
 
         app = self._app
-        return await write.advance(
-            app.storage, run_id_of(run), decide_if_expected, app.time(), app.ids
-        )
+        place = (app.storage, run_id_of(run), app.environment)
+        return await write.advance(*place, decide_if_expected, app.time(), app.ids)
+
+    async def _own_id(self, run: AnyRun) -> str:
+        """Return the run's id. Raise RunNotFound, also for a run of another environment."""
+        if isinstance(run, Run):
+            return write.check_environment(run, self._app.environment).id
+        return (await self.get(run)).id
 
     def _announce(self, run: Run) -> Run:
         self._app.hints.publish([hints.work(run.environment, run.queue)])
         return run
-
-
-def _refuse_taken(outcome: Outcome) -> None:
-    if isinstance(outcome, Existing) and outcome.key.kind is KeyKind.SINGLETON:
-        raise SingletonConflict(outcome.key.name, outcome.run_id)
-    if not isinstance(outcome, Committed):
-        raise PerdureError(f"unexpected: {outcome}")
 
 
 @explain_methods
@@ -373,7 +305,7 @@ class DeadLetters:
     async def get(self, run: AnyRun) -> DeadLetter:
         """Raises RunNotFound, also if the run never had one."""
         letter = await self._app.storage.dead_letter(run_id_of(run))
-        if letter is None:
+        if letter is None or letter.environment != self._app.environment:
             raise RunNotFound(run_id_of(run))
         return letter
 
@@ -395,5 +327,5 @@ class DeadLetters:
         actor, why = actor_of(by), reason_of(reason)
         found, now = await self._app.runs.get(run), self._app.time()
         closed = close_dead_letter(found, DeadLetterStatus.DISCARDED, actor, now, reason=why)
-        if not await self._app.storage.close_dead_letter(closed):
+        if not await self._app.storage.close_dead_letters([closed]):
             raise NotAllowed(found.id, "discard", found.status, "it has no open dead letter")

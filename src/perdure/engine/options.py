@@ -16,6 +16,7 @@ from perdure.core.retry import Backoff, BackoffKind, check_backoff
 from perdure.core.run import OnExhausted, OnLeaseExpired, Policy, is_run_id
 from perdure.core.values import check_label, encode_value, in_utc
 from perdure.core.wording import in_words
+from perdure.engine.concurrency_keys import KeyFunction
 from perdure.engine.defaults import Defaults
 from perdure.engine.door import (
     Duration,
@@ -33,6 +34,10 @@ from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.engine.executors.target import Target
+
+
+RETRY_FIELDS = ("max_attempts", "backoff", "on_exhausted", "poison_threshold")
+"""The fields of a policy that a `Retry` sets."""
 
 
 class Retry(ExplainedStruct, frozen=True):
@@ -132,7 +137,8 @@ class Executor(StrEnum):
 
 
 class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One task's definition, without its code."""
+    """One task's definition, without its code. `concurrency_key` is a path in the payload;
+    `has_key_function`: the code derives the key instead."""
 
     name: str
     queue: str
@@ -145,6 +151,8 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency_per_key: int | None = None
     rate: Rate | None = None
     rate_per_key: Rate | None = None
+    concurrency_key: str | None = None
+    has_key_function: bool = False
     target: Target | None = None
     aliases: tuple[str, ...] = ()
 
@@ -164,6 +172,7 @@ class TargetKeywords(TypedDict, total=False):
     concurrency_per_key: int | None
     rate: str | Rate | None
     rate_per_key: str | Rate | None
+    concurrency_key: str | None
     record_heartbeats: bool
 
 
@@ -185,6 +194,7 @@ class TaskKeywords(TypedDict, total=False):
     concurrency_per_key: int | None
     rate: str | Rate | None
     rate_per_key: str | Rate | None
+    concurrency_key: str | KeyFunction | None
     record_heartbeats: bool
 
 

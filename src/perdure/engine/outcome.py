@@ -19,6 +19,7 @@ from perdure.core.decide import (
     decide_shutdown,
     decide_stop,
     decide_success,
+    decide_unserved,
 )
 from perdure.core.decide.lease import Evidence
 from perdure.core.events import Event
@@ -60,6 +61,18 @@ class Interrupted(msgspec.Struct, frozen=True, tag=True):
     failure: Failure
 
 
+class Unserved(msgspec.Struct, frozen=True, tag=True):
+    """The worker's code cannot execute the run, so the handler was not called.
+
+    `misfit` is the digest of the handler's payload schema if the payload does not fit it.
+    `is_final`: it fits no live worker.
+    """
+
+    failure: Failure
+    misfit: str | None = None
+    is_final: bool = False
+
+
 class Stopped(msgspec.Struct, frozen=True, tag=True):
     """It was asked to stop, and did."""
 
@@ -76,7 +89,7 @@ class Settled(msgspec.Struct, frozen=True):
     topics: frozenset[str] = frozenset()
 
 
-Ending = Returned | Raised | GaveBack | Interrupted | Stopped | HandedOver
+Ending = Returned | Raised | GaveBack | Interrupted | Unserved | Stopped | HandedOver
 
 
 def decide_ending(
@@ -102,6 +115,17 @@ def decide_ending(
             )
         case Interrupted(failure=failure):
             return decide_interruption(run, token, now, failure, jitter=jitter(), evidence=evidence)
+        case Unserved(failure=failure, misfit=misfit, is_final=is_final):
+            return decide_unserved(
+                run,
+                token,
+                now,
+                failure,
+                misfit=misfit,
+                is_final=is_final,
+                jitter=jitter(),
+                evidence=evidence,
+            )
         case Stopped() if run.status is Status.CANCELLATION_REQUESTED:
             return decide_stop(run, token, now, evidence=evidence)
         case Stopped() | HandedOver():
@@ -112,7 +136,7 @@ def decide_ending(
 
 def redact_ending(ending: Ending, redactor: Redactor) -> Ending:
     """The same ending without secrets in the texts of its failure."""
-    if not isinstance(ending, Raised):
+    if not isinstance(ending, (Raised, Unserved)):
         return ending
     failure = ending.failure
     redacted = make_failure(
@@ -217,15 +241,29 @@ def not_stored(why: str) -> Raised:
 
 
 def rejected(error: InvalidInput) -> Raised:
-    """Arguments or results that do not fit: trying again would not help."""
-    return Raised(
-        _raw_failure(
-            FailureKind.REJECTED,
-            type=type(error).__name__,
-            message=str(error),
-            retryable=False,
-            traceback=None if error.__cause__ is None else _traceback(error),
-        )
+    """Return the ending of an attempt whose result cannot be kept: a retry would not help."""
+    return Raised(_rejection(error))
+
+
+def unfit(error: InvalidInput) -> Unserved:
+    """Return the ending of an attempt whose payload does not fit the handler's signature."""
+    return Unserved(_rejection(error))
+
+
+def not_importable(error: InvalidInput) -> Unserved:
+    """Return the ending of an attempt whose handler cannot be imported on this worker."""
+    return Unserved(
+        _raw_failure(FailureKind.SYSTEM, type="HandlerNotImportable", message=str(error))
+    )
+
+
+def _rejection(error: InvalidInput) -> Failure:
+    return _raw_failure(
+        FailureKind.REJECTED,
+        type=type(error).__name__,
+        message=str(error),
+        retryable=False,
+        traceback=None if error.__cause__ is None else _traceback(error),
     )
 
 

@@ -13,7 +13,8 @@ from perdure.core.rates import Rate
 from perdure.core.run import Run
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.limits import QueueState
-from perdure.storage.oversight import Ended
+from perdure.engine.tick_record import ServiceEntry, list_services
+from perdure.storage.oversight import Ended, NextSchedule
 from perdure.storage.protocol import Backlog
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     process_id: int
     state: str
+    started_at: datetime
     running: int
     concurrency: int
     queues: tuple[str, ...] | None
@@ -66,7 +68,10 @@ class FailureView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
-    """`ended`: how many runs ended how, second by second, within the last minute."""
+    """`ended`: how many runs ended how, second by second, within the last minute. `services`:
+    when maintenance and scheduler last ticked, to a renewal interval. `next_schedule` may be
+    overdue. `expired_leases` are not recovered yet; these and open dead letters are counted up to
+    10,000. `server_started_at`: of the server that answers, if one does."""
 
     at: datetime
     environment: str
@@ -74,6 +79,11 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerView, ...]
     failures: tuple[FailureView, ...]
     ended: tuple[Ended, ...]
+    services: tuple[ServiceEntry, ...] = ()
+    next_schedule: NextSchedule | None = None
+    expired_leases: int = 0
+    dead_letters: int = 0
+    server_started_at: datetime | None = None
 
     def ended_so(self, *statuses: Status) -> int:
         return sum(it.count for it in self.ended if it.status in statuses)
@@ -99,24 +109,19 @@ async def overview(app: App) -> Overview:
     storage, environment = app.storage, app.environment
     now = await storage.now()
     pace = await storage.pace(environment, now - WINDOW)
-    since, held = now - app.defaults.lease_ttl, await storage.held(environment)
+    counts = await storage.status_counts(environment)
     return Overview(
         at=now,
         environment=environment,
+        services=tuple(await list_services(storage, environment)),
+        next_schedule=counts.next_schedule,
+        expired_leases=counts.expired_leases,
+        dead_letters=sum(counts.dead_letters.values()),
         queues=_queues(await app.queues.list(), await storage.backlog(environment), pace),
-        workers=tuple(_worker(it, since, held) for it in await app.workers.list()),
+        workers=tuple(_worker(it) for it in await app.workers.list()),
         failures=await _failures(app, now),
         ended=tuple(await storage.throughput(environment, _second(now) - WINDOW, STEP)),
     )
-
-
-def state_of(worker: WorkerEntry, since: datetime) -> str:
-    """In a word; `since` when it must have been heard of."""
-    if worker.stopped:
-        return "stopped"
-    if not worker.is_live(since):
-        return "silent"
-    return "draining" if worker.stopping else "working"
 
 
 def _second(at: datetime) -> datetime:
@@ -151,13 +156,14 @@ def _queue(backlog: Backlog, state: QueueState | None, ended: int) -> QueueView:
     )
 
 
-def _worker(entry: WorkerEntry, since: datetime, held: Mapping[str, int]) -> WorkerView:
+def _worker(entry: WorkerEntry) -> WorkerView:
     return WorkerView(
         id=entry.id,
         host=entry.host,
         process_id=entry.process_id,
-        state=state_of(entry, since),
-        running=held.get(entry.id, 0),
+        state=entry.state or "silent",
+        started_at=entry.started_at,
+        running=entry.running,
         concurrency=entry.concurrency,
         queues=entry.queues,
         seen_at=entry.seen_at,

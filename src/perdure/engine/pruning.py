@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.lifecycle import FAILURES, TERMINAL, Status
 from perdure.engine.defaults import Defaults
@@ -21,21 +22,33 @@ MOST = 1_000_000
 
 
 class Old(msgspec.Struct, frozen=True):
-    """Runs that ended so, before then; how many, as far as it was counted."""
+    """Runs that finished with `status` before `before`, and how many were counted. Of dead-lettered
+    runs: those whose dead letter was closed before then, or has been open since before then."""
 
     status: Status
     before: datetime
-    count: int
+    count: int = 0
+    open_letters: bool = False
 
 
-def retention_of(status: Status, defaults: Defaults) -> timedelta:
-    """How long runs that ended so are kept."""
+def old_runs(now: datetime, defaults: Defaults) -> list[Old]:
+    """Return which runs the configured retention no longer keeps."""
+    old = [Old(status, now - _retention_of(status, defaults)) for status in sorted(TERMINAL)]
+    longest = defaults.open_dead_letter_retention
+    if longest is not None:
+        old.append(Old(Status.DEAD_LETTERED, now - longest, open_letters=True))
+    return old
+
+
+def _retention_of(status: Status, defaults: Defaults) -> timedelta:
     return defaults.failure_retention if status in FAILURES else defaults.retention
 
 
 class Pruning:
-    """`app.pruning()`: what is old enough to go, in every environment. `older_than` counts from
-    the end of a run; without it, as long as the configured retention says."""
+    """`app.pruning()`: runs of every environment that are old enough to be deleted. `older_than`
+    counts from the end of a run or from the closing of its dead letter, and replaces the configured
+    retention. The run of an open dead letter is deleted only with `open_dead_letters`, or if
+    `open_dead_letter_retention` is set."""
 
     def __init__(
         self,
@@ -43,8 +56,12 @@ class Pruning:
         *,
         older_than: Duration | None = None,
         statuses: Sequence[str] | None = None,
+        open_dead_letters: bool = False,
     ) -> None:
+        if open_dead_letters and older_than is None:
+            raise InvalidInput("open_dead_letters", "needs `older_than`")
         self._app = app
+        self._open_dead_letters = open_dead_letters
         self._age = None if older_than is None else duration(older_than, "older_than")
         self._statuses = sorted(TERMINAL) if statuses is None else [_ended(it) for it in statuses]
 
@@ -52,16 +69,21 @@ class Pruning:
         """What would go now."""
         storage = self._app.storage
         old = await self._old()
-        counts = [await storage.prunable(it.status, it.before, most=MOST) for it in old]
-        return [Old(it.status, it.before, n) for it, n in zip(old, counts, strict=True)]
+        counts = [
+            await storage.prunable(it.status, it.before, most=MOST, open_letters=it.open_letters)
+            for it in old
+        ]
+        return [replace(it, count=n) for it, n in zip(old, counts, strict=True)]
 
     async def prune(self) -> AsyncIterator[Old]:
         """Forget it, history and all, batch by batch: what each batch was. Keys that are free
         anyway and old gaps of schedules go, too."""
         storage, batch = self._app.storage, self._app.defaults.maintenance_batch
         for it in await self._old():
-            while count := await storage.prune(it.status, it.before, batch):
-                yield Old(it.status, it.before, count)
+            while count := await storage.prune(
+                it.status, it.before, batch, open_letters=it.open_letters
+            ):
+                yield replace(it, count=count)
         before = await storage.now() - self._app.defaults.retention
         while await storage.prune_spans(before, batch) == batch:
             pass
@@ -69,11 +91,14 @@ class Pruning:
             pass
 
     async def _old(self) -> list[Old]:
-        now, defaults = await self._app.storage.now(), self._app.defaults
-        ages = [
-            retention_of(it, defaults) if self._age is None else self._age for it in self._statuses
-        ]
-        return [Old(it, now - age, 0) for it, age in zip(self._statuses, ages, strict=True)]
+        now = await self._app.storage.now()
+        if self._age is None:
+            old = old_runs(now, self._app.defaults)
+            return [it for it in old if it.status in self._statuses]
+        old = [Old(status, now - self._age) for status in self._statuses]
+        if self._open_dead_letters and Status.DEAD_LETTERED in self._statuses:
+            old.append(Old(Status.DEAD_LETTERED, now - self._age, open_letters=True))
+        return old
 
 
 def _ended(word: str) -> Status:

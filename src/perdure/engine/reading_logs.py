@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from perdure.core.attempts import Attempt, derive_attempts
+from perdure.core.events import RecordedEvent
 from perdure.core.run import Run
 from perdure.engine import hints
 from perdure.engine.redaction import Redactor
-from perdure.engine.write import load
-from perdure.storage.protocol import RecordedEvent
 from perdure.storage.run_log import LogLine, Progress, parse_cursor
 
 if TYPE_CHECKING:
@@ -80,9 +79,7 @@ class BundleParts(msgspec.Struct, frozen=True):
     progress: Progress | None
 
 
-async def read_bundle(app: App, run_id: str) -> Bundle:
-    """Raises RunNotFound."""
-    run = await load(app.storage, run_id)
+async def read_bundle(app: App, run: Run) -> Bundle:
     return make_bundle(await load_bundle_parts(app, run), app.redactor)
 
 

@@ -30,7 +30,14 @@ from perdure.core.schedule import (
 )
 from perdure.engine import hints
 from perdure.engine.catalogue import MOST_CONFLICTS
-from perdure.engine.scheduling import announce, making, tasks_by_name, unended_runs, wish_or_none
+from perdure.engine.scheduling import (
+    announce,
+    making,
+    runnable,
+    tasks_by_name,
+    unended_runs,
+    wish_or_none,
+)
 from perdure.engine.slices import TRANSACTION_ITEMS, slice_items
 from perdure.errors import (
     InvalidInput,
@@ -40,7 +47,7 @@ from perdure.errors import (
     UnreadableHistory,
 )
 from perdure.storage.schedule_protocol import Stepped
-from perdure.telemetry import table
+from perdure.telemetry import schedule_records
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -63,19 +70,19 @@ async def reconcile_code(app: App) -> Reconciliation:
 
 def _tell(found: Reconciliation, now: datetime) -> None:
     for one in found.added:
-        table.SCHEDULE_ADDED.say(schedule_id=one.definition.id)
+        schedule_records.SCHEDULE_ADDED.say(schedule_id=one.definition.id)
         _tell_if_over(one, now)
     for before, one in found.changed:
         changed = changed_fields(before.definition, one.definition)
         fields = ", ".join([*changed, *(["it was deleted"] if before.deleted else [])])
-        table.SCHEDULE_CHANGED.say(schedule_id=before.id, fields=fields)
+        schedule_records.SCHEDULE_CHANGED.say(schedule_id=before.id, fields=fields)
         if "cadence" in changed:
             _tell_if_over(one, now)
     for kept in found.kept:
-        table.SCHEDULE_KEPT.say(schedule_id=kept.schedule.id, because=kept.because)
+        schedule_records.SCHEDULE_KEPT.say(schedule_id=kept.schedule.id, because=kept.because)
     if found.orphaned:
         names = [it.id for it in found.orphaned]
-        table.SCHEDULES_ORPHANED.say(schedules=names, names=", ".join(names))
+        schedule_records.SCHEDULES_ORPHANED.say(schedules=names, names=", ".join(names))
 
 
 def _tell_if_over(stated: Stated, now: datetime) -> None:
@@ -83,7 +90,7 @@ def _tell_if_over(stated: Stated, now: datetime) -> None:
     try:
         check_ahead(stated.definition.cadence, now)
     except InvalidInput as error:
-        table.SCHEDULE_IS_OVER.say(schedule_id=stated.definition.id, error=str(error))
+        schedule_records.SCHEDULE_IS_OVER.say(schedule_id=stated.definition.id, error=str(error))
 
 
 async def apply_stated(
@@ -128,7 +135,7 @@ async def _named(app: App, names: list[str]) -> tuple[dict[str, Schedule], set[s
         return (await app.storage.get_schedules(app.environment, names) if names else {}), set()
     except UnreadableHistory:
         if len(names) == 1:
-            table.UNREADABLE_SCHEDULE.say(schedule_id=names[0])
+            schedule_records.UNREADABLE_SCHEDULE.say(schedule_id=names[0])
             return {}, set(names)
     return await _named_in_slices(app, names, 1)
 
@@ -195,7 +202,7 @@ async def _changes(
             defined_by=by,
             definition_version=stated.version,
             by=actor,
-            is_known=schedule.definition.task in tasks,
+            is_known=runnable(tasks, schedule),
         )
         change = _begun_anew(change, schedule)
         is_whole = is_whole and change.schedule is not None

@@ -10,7 +10,14 @@ from perdure.core.decide.lease import NO_EVIDENCE
 from perdure.core.lifecycle import EventType
 from perdure.engine import hints
 from perdure.engine.leases import Leases
-from perdure.engine.outcome import Raised, log_failure, not_executed, not_stored, redact_ending
+from perdure.engine.outcome import (
+    Raised,
+    Unserved,
+    log_failure,
+    not_executed,
+    not_stored,
+    redact_ending,
+)
 from perdure.engine.storage_time import StorageTime
 from perdure.engine.worker_backend import (
     Conflict,
@@ -54,6 +61,13 @@ class Recorder:
         return [
             item for item in finished if item.is_prepared or self._prepare(item, now, commit_id)
         ]
+
+    async def judge_misfits(self) -> None:
+        """Look for workers that payloads might fit which did not fit this one."""
+        finished = self.finished
+        misfits = [it for it in finished if it.ending.__class__ is Unserved and not it.is_prepared]
+        if misfits:
+            await self._backend.judge_misfits(misfits, self._time.now())
 
     def put_back(self, finished: Sequence[Finished]) -> None:
         """Keep items that may or may not be stored. Sending them again tells."""
@@ -99,12 +113,12 @@ class Recorder:
         self._backend.prepare(item, now, commit_id)
 
     def _lose(self, item: Finished) -> None:
-        self._leases.drop(item.token)
+        self._leases.lose(item.token)
         table.LATE_OUTCOME.say(run_id=item.run.id)
 
     def _log(self, item: Finished, recorded: Recorded) -> None:
         ending = item.ending
-        if isinstance(ending, Raised) and recorded.event in _FOLLOWS:
+        if isinstance(ending, (Raised, Unserved)) and recorded.event in _FOLLOWS:
             follows = _FOLLOWS[recorded.event](recorded)
             log_failure(item.run, ending.failure, follows, self._app.redactor)
 
@@ -136,6 +150,7 @@ _FOLLOWS: dict[EventType, Any] = {
     EventType.RETRY_SCHEDULED: lambda it: f"next try at {_instant(it.claimable_at)}",
     EventType.DEAD_LETTERED: lambda it: f"dead-lettered: {it.reason}",
     EventType.FAILED: lambda it: "that was the end of it",
+    EventType.RELEASED: lambda it: f"left to another worker from {_instant(it.claimable_at)} on",
 }
 """What follows a failed attempt, in words."""
 

@@ -13,10 +13,10 @@ from datetime import timedelta
 
 from perdure.core.run import Run
 from perdure.engine.hints import Hub, Topics
-from perdure.engine.trouble import TROUBLE, went_well
+from perdure.engine.trouble import TROUBLE, OutageLog
 from perdure.engine.worker_backend import ResultSource, RunResult
 from perdure.errors import AppNotOpen, RunNotFound
-from perdure.storage.protocol import Clock
+from perdure.storage.protocol import Clock, Storage
 
 QUICK = timedelta(milliseconds=5)
 LOOK_AT_ALL = timedelta(seconds=60)
@@ -24,6 +24,24 @@ LOOK_AT_ALL = timedelta(seconds=60)
 
 
 EndedRun = Run | RunResult
+
+
+class StoredResults:
+    """The runs of one environment in a database, as `Results` reads them."""
+
+    def __init__(self, storage: Storage, environment: str) -> None:
+        self._storage = storage
+        self._environment = environment
+
+    async def get(self, run_ids: Sequence[str]) -> Mapping[str, Run]:
+        return self._own(await self._storage.get(run_ids))
+
+    async def ended(self, run_ids: Sequence[str]) -> Mapping[str, Run]:
+        return self._own(await self._storage.ended(run_ids))
+
+    def _own(self, found: Mapping[str, Run]) -> Mapping[str, Run]:
+        own = self._environment
+        return {run_id: run for run_id, run in found.items() if run.environment == own}
 
 
 class Results:
@@ -34,6 +52,7 @@ class Results:
         self._hub = hub
         self._clock = clock
         self._poll = poll
+        self._outages = OutageLog("Results", clock)
         self._waiters: dict[str, list[asyncio.Future[EndedRun]]] = defaultdict(list)
         self._unfinished: set[str] = set()
         self._looked_at_all = clock.elapsed()
@@ -67,7 +86,7 @@ class Results:
             while self._waiters:
                 self._look.clear()
                 began = self._clock.elapsed()
-                if not await went_well("Results", self._look_once()):
+                if not await self._outages.went_well(self._look_once()):
                     await self._clock.sleep(TROUBLE)
                     continue
                 await self._rest(timedelta(seconds=self._clock.elapsed() - began))

@@ -25,11 +25,11 @@ from perdure.engine.run_log import least_level
 from perdure.engine.worker_backend import SaidLog, WorkerBackend
 from perdure.errors import StorageUnavailable
 from perdure.storage.protocol import Clock
-from perdure.storage.run_log import LogBatch, LogLine, Progress
+from perdure.storage.run_log import MAX_LINES, LogBatch, LogLine, Progress
 from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Registry
 
-MOST_LINES = 1000
+MOST_LINES = MAX_LINES
 MOST_BYTES = 1024 * 1024
 """Of one attempt. The newest are kept."""
 LONGEST_MESSAGE = 8 * 1024
@@ -259,12 +259,14 @@ class RunLogs:
         try:
             await self._backend.write_logs([SaidLog(log.token, batch) for log, batch in taken])
         except StorageUnavailable as error:
-            table.LINES_NOT_STORED.say(lines=lines, error=str(error))
+            if lines:  # a batch may hold nothing but progress
+                table.LINES_NOT_STORED.say(lines=lines, error=str(error))
             for log, batch in taken:
                 log.put_back(batch)
                 self.note(log)
         except Exception as error:  # noqa: BLE001  # no outcome shall wait for this for ever
-            table.LINES_DROPPED.say(lines=lines, error=str(error))
+            if lines:
+                table.LINES_DROPPED.say(lines=lines, error=str(error))
             self._left_out.add(lines + sum(log.stored(batch) for log, batch in taken))
         else:
             self._lines.add(lines)

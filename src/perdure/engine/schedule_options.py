@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from perdure.core.decide.create import NewRun
@@ -21,11 +22,13 @@ from perdure.core.schedule import (
     Overlap,
     check_definition,
     cron,
+    merge_cadence,
 )
 from perdure.core.values import NULL, encode_value
 from perdure.engine.catalogue import TaskEntry, check_payload
+from perdure.engine.concurrency_keys import KeyRules, derived_key
 from perdure.engine.door import Duration, choice, duration, flag, only_known, some_time
-from perdure.engine.options import Retry, check_retry, make_policy
+from perdure.engine.options import RETRY_FIELDS, Retry, check_retry, make_policy
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -57,11 +60,13 @@ class ScheduleKeywords(TypedDict, total=False):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a schedule needs to know of its task: its name, its policy, and what fits it."""
+    """What a schedule needs to know of its task: its name, its policy, what fits it, and how its
+    runs get their keys."""
 
     task: str
     policy: Policy
     encode: Callable[[Mapping[str, Any]], msgspec.Raw]
+    key_rules: KeyRules | None = None
 
 
 def make_definition(
@@ -85,7 +90,9 @@ def check_usual(usual: Mapping[str, Any]) -> None:
 def changed_definition(
     definition: Definition, target: Target, said: Mapping[str, Any], cadence: Cadence | None = None
 ) -> Definition:
-    """The same, with what is said changed. Raises InvalidInput."""
+    """Return the definition with what is said changed, and nothing else: None is the task's rule
+    again, and a cadence of the same kind keeps the options that it does not name. Raises
+    InvalidInput."""
     only_known(said, ScheduleKeywords.__annotations__, "setting of a schedule")
     changes: dict[str, Any] = {
         name: _CHECKS[name](value, name) if name in _CHECKS and value is not None else value
@@ -97,12 +104,14 @@ def changed_definition(
         kept = msgspec.json.decode(definition.payload_json)
         changes["payload_json"] = target.encode(_payload(said.get("payload", kept)))
     if "retry" in said or "timeout" in said:
-        changes["policy"] = _policy(target.policy, said.get("retry"), said.get("timeout"))
+        changes["policy"] = _policy(definition.policy or target.policy, target.policy, said)
     if cadence is not None:
-        changes["cadence"] = cadence
+        changes["cadence"] = merge_cadence(cadence_of(cadence), definition.cadence)
     made = replace(definition, task=target.task, **changes)
     cadence_of(made.cadence)
     check_definition(made)
+    if target.key_rules is not None and _KEY_SOURCES & changes.keys():
+        scheduled_key(target.key_rules, made)
     return made
 
 
@@ -113,7 +122,7 @@ def target_of_entry(entry: TaskEntry, limit: int) -> Target:
         check_payload(entry.name, entry.payload_schema or {}, payload)
         return encode_value(dict(payload), limit=limit)
 
-    return Target(entry.name, entry.policy, encode)
+    return Target(entry.name, entry.policy, encode, entry)
 
 
 def target_of(app: App, name: str) -> Target | None:
@@ -125,6 +134,7 @@ def target_of(app: App, name: str) -> Target | None:
         name,
         task.settings.policy,
         lambda payload: task.signature.encode(dict(payload), app.defaults.payload_limit),
+        task.settings,
     )
 
 
@@ -141,7 +151,15 @@ def usual_policy(app: App) -> Policy:
     )
 
 
-def asked_of(entry: TaskEntry) -> NewRun:
+def scheduled_key(rules: KeyRules, definition: Definition) -> str | None:
+    """Return the key of a schedule's runs. Schedulers have no code: a function does not help.
+
+    Raises InvalidInput if the task needs a key, and neither the schedule nor a path gives it.
+    """
+    return definition.concurrency_key or derived_key(rules, definition.payload_json)
+
+
+def asked_of(entry: TaskEntry, key: str | None) -> NewRun:
     """What a plain trigger of a task asks for, without its payload."""
     return NewRun(
         task=entry.name,
@@ -149,6 +167,7 @@ def asked_of(entry: TaskEntry) -> NewRun:
         policy=entry.policy,
         priority=entry.priority,
         ttl=entry.ttl,
+        concurrency_key=key,
         task_version=entry.version,
     )
 
@@ -170,14 +189,23 @@ def _payload(payload: Any) -> Mapping[str, Any]:
     return payload
 
 
-def _policy(policy: Policy, retry: Retry | None, timeout: Duration | None) -> Policy | None:
-    """The task's policy with what the schedule says differently; none if it says nothing."""
-    if retry is None and timeout is None:
-        return None
-    if retry is not None:
+def _policy(policy: Policy, tasks_policy: Policy, said: Mapping[str, Any]) -> Policy | None:
+    """Return the policy with what is said about it; None if all of it is the task's again."""
+    retry, timeout = said.get("retry", UNSET), said.get("timeout", UNSET)
+    if retry is None:
+        policy = replace(policy, **{name: getattr(tasks_policy, name) for name in RETRY_FIELDS})
+    elif retry is not UNSET:
         policy = check_retry(retry).applied_to(policy)
-    return policy if timeout is None else replace(policy, timeout=some_time(timeout, "timeout"))
+    if timeout is None:
+        policy = replace(policy, timeout=tasks_policy.timeout)
+    elif timeout is not UNSET:
+        policy = replace(policy, timeout=some_time(timeout, "timeout"))
+    is_reset = retry is None or timeout is None
+    is_all_reset = retry is None and timeout is None
+    return None if is_all_reset or (is_reset and policy == tasks_policy) else policy
 
+
+_KEY_SOURCES = {"payload_json", "concurrency_key"}
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "misfire": lambda value, field: choice(value, Misfire, field),

@@ -23,9 +23,10 @@ from perdure.engine.catalogue import TaskEntry
 from perdure.engine.scheduling import announce, making, tasks_by_name, unended_runs, wish_for
 from perdure.engine.service import AppService
 from perdure.engine.storage_time import StorageTime
-from perdure.errors import PerdureError, ScheduleConflict, TaskNotFound
+from perdure.engine.tick_record import TickRecord
+from perdure.errors import InvalidInput, PerdureError, ScheduleConflict, TaskNotFound
 from perdure.storage.schedule_protocol import DueSchedules, Stepped
-from perdure.telemetry import metrics, table
+from perdure.telemetry import metrics, schedule_records
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -55,6 +56,7 @@ class Scheduler(AppService):
         self._wake = asyncio.Event()
         self._stop_listening: Callable[[], None] = lambda: None
         self._time: StorageTime | None = None
+        self._ticks = TickRecord(app, "scheduler")
         self._lag = app.metrics.registry.histogram(metrics.SCHEDULE_LAG_SECONDS)
 
     def start(self) -> None:
@@ -71,9 +73,11 @@ class Scheduler(AppService):
         for _ in range(MOST_ROUNDS):
             due = await self._look()
             if not due.schedules:
-                return
+                break
             await self._decide(due)
-        self._wake.set()  # there is more
+        else:
+            self._wake.set()  # there is more
+        await self._ticks.record(due.now)
 
     async def rest(self) -> None:
         wait = self._interval
@@ -99,7 +103,7 @@ class Scheduler(AppService):
         self._next_at = due.next_at
         for name in due.unreadable:
             self._pass_by(name)
-            table.UNREADABLE_SCHEDULE.log_hourly(self._log_key(name), schedule_id=name)
+            schedule_records.UNREADABLE_SCHEDULE.log_hourly(self._log_key(name), schedule_id=name)
         return due
 
     async def _decide(self, due: DueSchedules) -> None:
@@ -132,10 +136,13 @@ class Scheduler(AppService):
         except TaskNotFound as unknown:
             self._wait_for(schedule.id, unknown.task)
             return None
+        except InvalidInput as error:
+            self._refuse(schedule.id, error)
+            return None
         except Exception:  # noqa: BLE001  # a bug
             self._pass_by(schedule.id)
             key = self._log_key(schedule.id)
-            table.SCHEDULE_NOT_DECIDED.log_hourly(key, schedule_id=schedule.id)
+            schedule_records.SCHEDULE_NOT_DECIDED.log_hourly(key, schedule_id=schedule.id)
             return None
 
     def _wait_for(self, name: str, task: str) -> None:
@@ -143,7 +150,7 @@ class Scheduler(AppService):
         self._pass_by(name)
         if name not in self._waiting:
             self._waiting.add(name)
-            table.SCHEDULE_WAITS.say(schedule_id=name, task=task)
+            schedule_records.SCHEDULE_WAITS.say(schedule_id=name, task=task)
 
     async def _store(self, steps: Sequence[ScheduleStep], now: datetime) -> None:
         outcomes = await self._app.storage.put_schedules(steps)
@@ -153,10 +160,12 @@ class Scheduler(AppService):
         self._measure(stored, now)
         for step, outcome in pairs:
             if isinstance(outcome, PerdureError) and not isinstance(outcome, ScheduleConflict):
-                self._pass_by(step.schedule.id)
-                name, error = step.schedule.id, str(outcome)
-                key = self._log_key(name)
-                table.SCHEDULE_REFUSED.log_hourly(key, schedule_id=name, error=error)
+                self._refuse(step.schedule.id, outcome)
+
+    def _refuse(self, name: str, error: PerdureError) -> None:
+        self._pass_by(name)
+        key = self._log_key(name)
+        schedule_records.SCHEDULE_REFUSED.log_hourly(key, schedule_id=name, error=str(error))
 
     def _log_key(self, name: str) -> str:
         return f"{self._app.environment}:{name}"

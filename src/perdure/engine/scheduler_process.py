@@ -7,6 +7,7 @@ import os
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
+from perdure.engine.metrics_server import MetricsAddress, MetricsServer
 from perdure.engine.starting import open_unless_stopped
 from perdure.engine.stop_signal import on_stop_signal
 from perdure.telemetry import table
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
     from perdure.engine.app import App
 
 
-async def run_scheduler(app: App, *, fail_fast: bool = False) -> None:
+async def run_scheduler(
+    app: App, *, fail_fast: bool = False, metrics: MetricsAddress | None = None
+) -> None:
     """It holds nothing: whatever it has not done, another one does. `fail_fast`: raise
-    StorageUnavailable rather than wait for a storage that cannot be reached at the start."""
+    StorageUnavailable rather than wait for a storage that cannot be reached at the start.
+    `metrics`: serve them there."""
     loop, wanted = asyncio.get_running_loop(), asyncio.Event()
 
     def stop() -> None:
@@ -28,6 +32,8 @@ async def run_scheduler(app: App, *, fail_fast: bool = False) -> None:
         return
     async with AsyncExitStack() as stack:
         stack.push_async_exit(app)
+        if metrics is not None:
+            await stack.enter_async_context(MetricsServer(app, metrics))
         await stack.enter_async_context(app.scheduler())
         table.SCHEDULER_READY.say(pid=os.getpid())
         await wanted.wait()

@@ -52,6 +52,7 @@ from perdure.engine.schedule_options import (
     cadence_of,
     changed_definition,
     make_definition,
+    scheduled_key,
     target_of,
     target_of_entry,
     unknown_target,
@@ -95,11 +96,14 @@ class Schedules:
     async def list(
         self, *, limit: int = 100, after: str = "", deleted: bool = False
     ) -> Sequence[Schedule]:
-        """A page in order of name, `after` one of them; deleted ones only if asked for."""
-        found = await self._app.storage.list_schedules(
-            self._app.environment, limit=page_limit(limit), after=text(after, "after")
+        """A page in order of name, `after` one of them; deleted ones only if asked for. A page
+        that is not full is the last one."""
+        return await self._app.storage.list_schedules(
+            self._app.environment,
+            limit=page_limit(limit),
+            after=text(after, "after"),
+            deleted=deleted,
         )
-        return [schedule for schedule in found if deleted or schedule.deleted is None]
 
     async def get(self, name: str, *, deleted: bool = False) -> Schedule:
         """The schedule as it is now; a deleted one only with `deleted`."""
@@ -172,8 +176,9 @@ class Schedules:
         reason: str | None = None,
         **settings: Unpack[ScheduleKeywords],
     ) -> Schedule:
-        """Change what is given. Runs that exist stay as they are, and what was due is decided as
-        it was; only later occurrences are different."""
+        """Change what is given, and nothing else; None is the default or the task's rule again.
+        A cadence of the same kind keeps the options that it does not name. Runs that exist stay as
+        they are, and what was due is decided as it was; only later occurrences are different."""
         actor, why = actor_of(by), reason_of(reason)
         before = (await self._existing(name)).definition
         target = await self._target(task) if task is not None else await self._same(before.task)
@@ -295,7 +300,8 @@ class Schedules:
 
     async def _wish(self, schedule: Schedule) -> NewRun:
         app = self._app
-        return asked_of(await find_task(app.storage, app.environment, schedule.definition.task))
+        entry = await find_task(app.storage, app.environment, schedule.definition.task)
+        return asked_of(entry, scheduled_key(entry, schedule.definition))
 
 
 def check_times(times: int) -> int:

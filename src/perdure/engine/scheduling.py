@@ -16,8 +16,9 @@ from perdure.core.schedule import Change, Making, Overlap, Schedule, ScheduleSte
 from perdure.engine import hints
 from perdure.engine.catalogue import MOST_CONFLICTS, TaskEntry, list_tasks
 from perdure.engine.door import text
-from perdure.engine.schedule_options import asked_of
+from perdure.engine.schedule_options import asked_of, scheduled_key
 from perdure.errors import (
+    InvalidInput,
     ScheduleConflict,
     ScheduleNotFound,
     StorageUnavailable,
@@ -35,7 +36,7 @@ MOST_UNENDED = 10_000
 
 class Seen(NamedTuple):
     """What a change is decided by: the time, what of the schedule's runs has not ended, and
-    whether anybody knows its task."""
+    whether its task is known and runs of it can be made."""
 
     now: datetime
     runs: Sequence[Run]
@@ -67,7 +68,7 @@ async def change_schedule(
             raise ScheduleNotFound(name)
         now, runs = await app.storage.now(), await unended_runs(app, [schedule])
         tasks = await tasks_by_name(app)
-        seen = Seen(now, runs.get(name, ()), schedule.definition.task in tasks)
+        seen = Seen(now, runs.get(name, ()), runnable(tasks, schedule))
         change = decide(schedule, seen)
         step = changing(schedule, change, making(app, wish_or_none(tasks, schedule), now), by)
         [outcome] = await app.storage.put_schedules([step])
@@ -111,17 +112,29 @@ def making(app: App, task: NewRun, now: datetime) -> Making:
 
 
 def wish_for(tasks: Mapping[str, TaskEntry], schedule: Schedule) -> NewRun:
-    """What its task asks for. Raises TaskNotFound."""
+    """What its task asks for. Raises TaskNotFound, and InvalidInput if a key is missing."""
     entry = tasks.get(schedule.definition.task)
     if entry is None:
         raise TaskNotFound(schedule.definition.task)
-    return asked_of(entry)
+    return asked_of(entry, scheduled_key(entry, schedule.definition))
 
 
 def wish_or_none(tasks: Mapping[str, TaskEntry], schedule: Schedule) -> NewRun:
-    """The same; or, of a task that nobody knows, so that no run is made of it, its name."""
-    entry = tasks.get(schedule.definition.task)
-    return NewRun(task=schedule.definition.task) if entry is None else asked_of(entry)
+    """The same; or just the task's name if it is not `runnable`: then no run is made of it."""
+    try:
+        return wish_for(tasks, schedule)
+    except (TaskNotFound, InvalidInput):
+        return NewRun(task=schedule.definition.task)
+
+
+def runnable(tasks: Mapping[str, TaskEntry], schedule: Schedule) -> bool:
+    """Return whether its task is known, and its runs have the key that the task needs. If not, a
+    change must be possible all the same, and missed times are kept for after it."""
+    try:
+        wish_for(tasks, schedule)
+    except (TaskNotFound, InvalidInput):
+        return False
+    return True
 
 
 def announce(app: App, steps: Iterable[ScheduleStep]) -> None:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
-from perdure.engine.trouble import TROUBLE, went_well
+from perdure.engine.trouble import TROUBLE, OutageLog
 from perdure.storage.protocol import Clock
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ class Service(ABC):
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._outages = OutageLog(type(self).__name__, clock)
         self._task: asyncio.Task[None] | None = None
         self._is_passing = self._is_stopping = False
 
@@ -56,7 +57,7 @@ class Service(ABC):
         self._is_stopping = False
         while not self._is_stopping:
             self._is_passing = True
-            is_well = await went_well(type(self).__name__, self.run_once())
+            is_well = await self._outages.went_well(self.run_once())
             self._is_passing = False
             if self._is_stopping:
                 return

@@ -102,6 +102,17 @@ class Signature:
         self._read(payload)
         return payload
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the parameters, without the context."""
+        return list(self._parameters)
+
+    def all_arguments(self, payload: msgspec.Raw) -> dict[str, Any]:
+        """The arguments of a payload, and the function's defaults for those it lacks."""
+        parameters = self._parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        return defaults | self.decode(payload)
+
     def decode(self, payload: msgspec.Raw) -> dict[str, Any]:
         """The arguments of a payload, typed. Raises InvalidPayload, naming the field."""
         read = self._read(payload)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime, timedelta
 
-from perdure.engine.trouble import went_well
+from perdure.engine.trouble import OutageLog
 from perdure.engine.worker_backend import TimeSource
 from perdure.storage.protocol import Clock
 
@@ -24,6 +24,7 @@ class StorageTime:
         self._answer = clock.now() if answer is None else answer
         self._answered = clock.elapsed()
         self._asking: asyncio.Task[bool] | None = None
+        self._outages = OutageLog("StorageTime", clock)
 
     def learn(self, answer: datetime) -> None:
         self._answer = answer
@@ -39,7 +40,7 @@ class StorageTime:
         if self._local is not None or self._age() <= FRESH:
             return
         if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(went_well("StorageTime", self._ask()))
+            self._asking = asyncio.create_task(self._outages.went_well(self._ask()))
 
     async def close(self) -> None:
         if self._asking is not None:

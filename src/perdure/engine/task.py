@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
@@ -17,6 +18,7 @@ from perdure.engine.signature import Signature
 if TYPE_CHECKING:
     from perdure.engine.app import App
     from perdure.engine.client import LastMade
+    from perdure.engine.concurrency_keys import KeyFunction
     from perdure.engine.context import Context
     from perdure.engine.enqueue import Place, TransactionalTask
 
@@ -34,6 +36,8 @@ class Task(Generic[P, R]):
         settings: TaskSettings,
         signature: Signature,
         options: TriggerOptions | None = None,
+        *,
+        key_function: KeyFunction | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.app = app
@@ -41,10 +45,17 @@ class Task(Generic[P, R]):
         self.settings = settings
         self.signature = signature
         self._options = options or TriggerOptions()
+        self.key_function = key_function
         self.last_made: LastMade | None = None
 
     def __repr__(self) -> str:
         return f"<task {self.name} in {self.function.__module__}>"
+
+    @functools.cached_property
+    def schema_digest(self) -> str:
+        """Tells code that takes other payloads from this code."""
+        text = msgspec.json.encode([self.settings.version, self.signature.schema()], order="sorted")
+        return hashlib.sha256(text).hexdigest()[:16]
 
     @property
     def name(self) -> str:
@@ -58,7 +69,8 @@ class Task(Generic[P, R]):
         """The same task, asked for differently: see `TriggerOptions`. Options add up."""
         only_known(options, TriggerOptions.__struct_fields__, "option of a trigger")
         made = self._options.changed(cast("dict[str, Any]", options))
-        return type(self)(self.app, self.function, self.settings, self.signature, made)
+        about = (self.app, self.function, self.settings, self.signature, made)
+        return type(self)(*about, key_function=self.key_function)
 
     def using(self, connection: Any) -> TransactionalTask[P, R]:
         """The same task, asked for inside the transaction that is open on `connection`: of
@@ -123,6 +135,10 @@ class Task(Generic[P, R]):
 if TYPE_CHECKING:
     # For type checkers only: what a task gives when it is called like the function it was.
 
+    class Anything:
+        """Accepted only by a parameter that takes every object: one that is untyped, `Any` or
+        `object`. It takes a `Context`, too, but is not a request for one."""
+
     class PlainTask(Task[P, R]):
         def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
 
@@ -135,4 +151,14 @@ if TYPE_CHECKING:
     class AsyncContextTask(Task[P, R]):
         def __call__(
             self, ctx: Context, /, *args: P.args, **kwargs: P.kwargs
+        ) -> Coroutine[Any, Any, R]: ...
+
+    class OptionalContextTask(Task[P, R]):
+        def __call__(
+            self, ctx: Context | None = None, /, *args: P.args, **kwargs: P.kwargs
+        ) -> R: ...
+
+    class AsyncOptionalContextTask(Task[P, R]):
+        def __call__(
+            self, ctx: Context | None = None, /, *args: P.args, **kwargs: P.kwargs
         ) -> Coroutine[Any, Any, R]: ...

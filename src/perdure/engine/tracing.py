@@ -23,6 +23,7 @@ from perdure.engine.outcome import (
     Returned,
     Settled,
     Stopped,
+    Unserved,
 )
 from perdure.engine.redaction import Redactor
 from perdure.errors import InvalidInput
@@ -39,9 +40,10 @@ MOST_DESCRIPTION = 1000
 
 
 class Producer:
-    """The span of a trigger, or none."""
+    """The span of a trigger; without one, `carrier` is the caller's."""
 
-    carrier: Carrier | None = None
+    def __init__(self, carrier: Carrier | None = None) -> None:
+        self.carrier = carrier
 
     def about(self, run_id: str) -> None:
         """Which run it made."""
@@ -56,10 +58,12 @@ class AttemptSpan:
 
 
 class Tracing:
-    """Off: costs nothing."""
+    """Off: costs nothing. `parent`: the span of a caller in another process."""
 
-    def trigger(self, task: str, queue: str) -> AbstractContextManager[Producer]:
-        return _UNTRACED
+    def trigger(
+        self, task: str, queue: str, parent: Carrier | None = None
+    ) -> AbstractContextManager[Producer]:
+        return _UNTRACED if parent is None else nullcontext(Producer(parent))
 
     def attempt(self, run: Run) -> AttemptSpan | None:
         return None
@@ -92,14 +96,16 @@ class Spans(Tracing):
         self._provider = provider
         self._redactor = redactor
 
-    def trigger(self, task: str, queue: str) -> AbstractContextManager[Producer]:
-        return self._trigger(task, queue)
+    def trigger(
+        self, task: str, queue: str, parent: Carrier | None = None
+    ) -> AbstractContextManager[Producer]:
+        return self._trigger(task, queue, parent)
 
     @contextmanager
-    def _trigger(self, task: str, queue: str) -> Iterator[Producer]:
-        producer = _quietly("trigger", lambda: self._producer(task, queue))
+    def _trigger(self, task: str, queue: str, parent: Carrier | None) -> Iterator[Producer]:
+        producer = _quietly("trigger", lambda: self._producer(task, queue, parent))
         if producer is None:
-            yield Producer()
+            yield Producer(parent)
             return
         try:
             yield producer
@@ -109,12 +115,15 @@ class Spans(Tracing):
         finally:
             _quietly("end", producer.span.end)
 
-    def _producer(self, task: str, queue: str) -> _Producer:
+    def _producer(self, task: str, queue: str, parent: Carrier | None) -> _Producer:
         from opentelemetry.trace import SpanKind
 
         attributes = _attributes(task, queue, "send")
         tracer = self._provider().get_tracer(SCOPE)
-        span = tracer.start_span(f"trigger {task}", kind=SpanKind.PRODUCER, attributes=attributes)
+        context = None if parent is None else _propagator().extract(parent)
+        span = tracer.start_span(
+            f"trigger {task}", context, kind=SpanKind.PRODUCER, attributes=attributes
+        )
         return _Producer(span, self._redactor)
 
     def attempt(self, run: Run) -> AttemptSpan | None:
@@ -157,7 +166,7 @@ class _Producer(Producer):
         self._redactor = redactor
         carrier: Carrier = {}
         _propagator().inject(carrier, set_span_in_context(span))
-        self.carrier = carrier or None
+        super().__init__(carrier or None)
 
     def about(self, run_id: str) -> None:
         attributes = {"messaging.message.id": run_id, "perdure.run_id": run_id}
@@ -184,7 +193,7 @@ class _Consumer(AttemptSpan):
 
     def _end(self, ending: Ending | Settled | None) -> None:
         self._span.set_attribute("perdure.outcome", _outcome(ending))
-        if isinstance(ending, Raised):
+        if isinstance(ending, Raised | Unserved):
             said = self._redactor.shorten(ending.failure.message, MAX_MESSAGE)
             _set_error(self._span, ending.failure.type or "", said)
             self._span.set_attribute("perdure.failure_kind", str(ending.failure.kind))
@@ -249,6 +258,8 @@ def _outcome(ending: Ending | Settled | None) -> str:
             return "released"
         case Interrupted():
             return "interrupted"
+        case Unserved():
+            return "not_served"
         case Stopped():
             return "stopped"
         case HandedOver():

@@ -100,6 +100,7 @@ class HandlerTransaction:
 
     def __init__(self, context: Context, terms: TransactionTerms) -> None:
         self.is_open = False
+        self.is_concluding = False
         self.children: set[str] = set()
         self._run = context.run
         self._context = context
@@ -204,6 +205,7 @@ class HandlerTransaction:
         """Commit if the handler returned, else roll back. A cancellation does not disturb it."""
         if not self.is_open:
             return self._unless_interrupted(ending)
+        self.is_concluding = True  # first: another thread may renew the lease at any moment
         self.is_open = False
         if not self._is_async:
             return await self._conclude(ending)

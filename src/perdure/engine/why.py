@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 async def explain_run(app: App, run_id: str) -> Why:
     """Raises RunNotFound."""
     try:
-        run = await write.load(app.storage, run_id)
+        run = await write.load(app.storage, run_id, app.environment)
         return explain(await _gather(app, run))
     except UnreadableHistory as error:
         return explain_unreadable(run_id, await app.storage.now(), str(error))
@@ -44,7 +44,9 @@ async def _gather(app: App, run: Run) -> Facts:
         history=tuple(recorded.event for recorded in await storage.events(run.id)),
     )
     if run.is_terminal:
-        return replace(facts, dead_letter=await storage.dead_letter(run.id))
+        successors = await storage.successors(run.environment, [run.id])
+        letter = await storage.dead_letter(run.id)
+        return replace(facts, dead_letter=letter, successor=successors.get(run.id))
     limits = {(it.scope, it.name): it for it in await storage.limits(run.environment)}
     facts = replace(facts, limits=limits)
     return facts if run.holds_room else await _about_the_queue(app, facts)
@@ -97,6 +99,8 @@ def _seen(worker: WorkerEntry, since: datetime) -> SeenWorker:
         concurrency=worker.concurrency,
         queues=worker.queues,
         tasks=worker.tasks,
+        versions=worker.versions,
+        not_importable=worker.not_importable,
     )
 
 

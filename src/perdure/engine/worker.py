@@ -9,7 +9,7 @@ may have claimed is the `Doubt`'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -20,12 +20,15 @@ from perdure.engine.catalogue import Drain
 from perdure.engine.doubt import Doubt
 from perdure.engine.handlers import Closed, Handlers, Report, SlotFreed
 from perdure.engine.heartbeat import Heartbeat
+from perdure.engine.import_failures import ImportFailures
 from perdure.engine.leases import Leases
+from perdure.engine.outcome import Unserved
 from perdure.engine.recorder import Recorder
 from perdure.engine.run_logs import RunLogs
 from perdure.engine.service import Service
 from perdure.engine.storage_time import StorageTime
-from perdure.engine.trouble import TROUBLE, went_well
+from perdure.engine.trouble import TROUBLE, OutageLog
+from perdure.engine.versions import Tasks, versions_of
 from perdure.engine.watchdog import StopReason
 from perdure.engine.worker_backend import Finished, Recorded, WorkClaimed, WorkerBackend
 from perdure.engine.worker_record import Registration
@@ -37,18 +40,19 @@ from perdure.telemetry.registry import Gauges
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
-MOST = 500
+MAX_CLAIM_BATCH = 500
 """Runs of one claim: more at once would only keep database and Python waiting for each other."""
-SILENCE = 1.0
-"""So many seconds a stop waits without saying for what."""
-TO_STOP = 1.0
-"""After the drain, so many seconds handlers have to stop once they are asked."""
-TO_RECORD = 5.0
-"""And so many it may take to write down what became of them."""
+DRAIN_LOG_DELAY_S = 1.0
+"""Seconds after which a stop logs what it waits for."""
+MAX_LOGGED_IDS = 20
+HANDLER_STOP_TIMEOUT_S = 1.0
+"""Seconds that handlers have to stop after the drain, once they are asked to."""
+OUTCOME_COMMIT_TIMEOUT_S = 5.0
+"""Seconds that a stop waits for the commits of their outcomes."""
 SETTLE_TIMEOUT_S = 2.0
-"""And so many to find out about claims that got no answer."""
-TO_LEAVE = 0.5
-"""And so many to tell the registry."""
+"""Seconds allowed to find out about claims that got no answer."""
+DEREGISTER_TIMEOUT_S = 0.5
+"""Seconds that a stop waits until its worker record says that it has stopped."""
 
 
 class Worker:
@@ -70,7 +74,7 @@ class Worker:
         concurrency: int,
         queues: Sequence[str] | None,
         run_ids: Sequence[str] | None = None,
-        tasks: Mapping[str, object],
+        tasks: Tasks,
     ) -> None:
         self.id = app.ids.worker_id()
         self._app = app
@@ -81,9 +85,9 @@ class Worker:
         self._concurrency = concurrency
         self._queues = None if queues is None else tuple(queues)
         self._run_ids = None if run_ids is None else tuple(run_ids)
-        self._free, self._claims_in_flight = concurrency, 0
+        self._free, self._claims_in_flight, self._cancel_hints = concurrency, 0, 0
         self._time = StorageTime(backend, app.clock)
-        self._leases = Leases(app, backend, self._on_lost, self._on_cancel)
+        self._leases = Leases(app, backend, self._on_lost, self._on_cancel, handlers.is_ending)
         self._recorder = Recorder(app, backend, hint, self._leases, self._time)
         self._doubt = Doubt(app, backend, self.id, self._time, self._on_change)
         self._registration = Registration(app, backend, self.id)
@@ -92,12 +96,12 @@ class Worker:
         self._logs = RunLogs(backend, hint, app.clock, self._time.now, app.redactor, registry)
         self._heartbeat = Heartbeat(app, self._beat)
         self._services: list[Service] = [self._leases, self._doubt, self._heartbeat]
+        self._outages = OutageLog("Worker", app.clock)
         self._claimers: list[asyncio.Task[None]] = []
-        self._wake, self._watch = asyncio.Event(), asyncio.Lock()
-        self._changed = asyncio.Event()
+        self._wake, self._changed, self._watch = asyncio.Event(), asyncio.Event(), asyncio.Lock()
+        self._import_failures = ImportFailures(app.redactor, self._wake.set)
         self._next_look: datetime | None = None
-        self._is_hinted, self._cancel_hints = False, 0
-        self._is_stopping = self._is_in_a_hurry = False
+        self._is_stopping = self._is_in_a_hurry = self._is_hinted = False
         self._drain: asyncio.Timeout | None = None
         self._farewells: list[Callable[[], None]] = []
 
@@ -108,7 +112,7 @@ class Worker:
         self._farewells.append(self._app.metrics.registry.watch(self._gauges))
         self._farewells.append(self._hints.hub.listen(self._on_hint))
         # With room for three full claims, one may be in the database while two meet in Python.
-        loops = 2 if self._concurrency < 3 * MOST else 3
+        loops = 2 if self._concurrency < 3 * MAX_CLAIM_BATCH else 3
         self._claimers = [asyncio.create_task(self._claim_for_ever()) for _ in range(loops)]
         for service in self._services:
             service.start()
@@ -119,9 +123,9 @@ class Worker:
         self._wake.set()
         if not await self._drained(timedelta(0) if self._is_in_a_hurry else drain):
             self._handlers.stop_all(StopReason.SHUTDOWN)
-            if self._has_work and not await self._empty(asyncio.timeout(TO_STOP)):
+            if self._has_work and not await self._empty(asyncio.timeout(HANDLER_STOP_TIMEOUT_S)):
                 self._handlers.give_up_all()
-                await self._empty(asyncio.timeout(TO_RECORD))
+                await self._empty(asyncio.timeout(OUTCOME_COMMIT_TIMEOUT_S))
         await self._logs.close()
         for farewell in self._farewells:
             farewell()
@@ -134,7 +138,7 @@ class Worker:
     async def _leave(self) -> None:
         """Whoever asks now learns that nobody works here. If it cannot be said, time tells."""
         with suppress(StorageUnavailable, TimeoutError):
-            async with asyncio.timeout(TO_LEAVE):
+            async with asyncio.timeout(DEREGISTER_TIMEOUT_S):
                 await self._register(stopped=True)
 
     def hurry(self) -> None:
@@ -146,8 +150,7 @@ class Worker:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is held, nothing to be recorded, and nothing in question."""
-        is_in_question = self._claims_in_flight or self._doubt.is_unsettled
-        return not self._has_work and not is_in_question
+        return not (self._has_work or self._claims_in_flight or self._doubt.is_unsettled)
 
     @property
     def _has_work(self) -> bool:
@@ -167,12 +170,16 @@ class Worker:
             queues=self._queues,
             stopping=self._is_stopping,
             stopped=stopped,
-            tasks=tuple(self._tasks),
+            tasks=self._tasks,
+            not_importable=self._import_failures.problems,
+            loop_watch=self._handlers.loop_watch,
         )
 
     async def _drained(self, within: timedelta) -> bool:
         """Whether everything has ended by itself, in time."""
-        saying = asyncio.get_running_loop().call_later(SILENCE, self._say_what_we_wait_for)
+        saying = asyncio.get_running_loop().call_later(
+            DRAIN_LOG_DELAY_S, self._say_what_we_wait_for
+        )
         self._drain = asyncio.timeout(within.total_seconds())
         try:
             return await self._empty(self._drain)
@@ -201,8 +208,8 @@ class Worker:
         return not self._has_work and not self._claims_in_flight
 
     def _say_what_we_wait_for(self) -> None:
-        runs = sorted(run.id for run in self._leases.held.values())
-        table.DRAINING.say(runs=runs)
+        run_ids = sorted(run.id for run in self._leases.held.values())
+        table.DRAINING.say(runs=len(run_ids), run_ids=run_ids[:MAX_LOGGED_IDS])
 
     def _on_change(self) -> None:
         self._changed.set()
@@ -248,7 +255,7 @@ class Worker:
 
     async def _claim_for_ever(self) -> None:
         while True:
-            if await went_well("Worker", self._turns()):
+            if await self._outages.went_well(self._turns()):
                 await self._idle()
             else:
                 await self._app.clock.sleep(TROUBLE)
@@ -259,7 +266,12 @@ class Worker:
 
     async def _turn(self) -> bool:
         """Record what has ended and claim for the free slots; whether there may be more."""
-        places = 0 if self._is_stopping else min(self._free, max(self._concurrency // 2, 1), MOST)
+        places = (
+            0
+            if self._is_stopping
+            else min(self._free, max(self._concurrency // 2, 1), MAX_CLAIM_BATCH)
+        )
+        await self._recorder.judge_misfits()
         finished = self._recorder.take()
         if not places and not finished:
             return False
@@ -284,6 +296,7 @@ class Worker:
             self._free += places
             raise
         else:
+            self._outages.record_answer()
             self._take_over(answer.runs, places)
             if self._cancel_hints > told_before:  # of these may be the run that was meant
                 self._leases.renew_now()
@@ -334,7 +347,8 @@ class Worker:
         return ClaimRequest(
             worker_id=self.id,
             tokens=ids.tokens(places),
-            tasks=tuple(self._tasks),
+            tasks=self._import_failures.importable(self._tasks),
+            versions=versions_of(self._tasks),
             queues=self._queues,
             run_ids=self._run_ids,
             start=places,
@@ -365,13 +379,16 @@ class Worker:
             table.LATE_OUTCOME.say(run_id=finished.run.id)
         else:
             finished.run = run  # a heartbeat may have been recorded since the attempt began
+            if finished.ending.__class__ is Unserved:
+                self._import_failures.note(run.task, finished.ending)
             self._recorder.finished.append(finished)
 
     def _close(self, closed: Closed) -> None:
-        self._leases.drop(closed.token)
         if closed.topics is None:
+            self._leases.lose(closed.token)
             table.LATE_OUTCOME.say(run_id=closed.run_id)
         else:
+            self._leases.drop(closed.token)
             self._hints.publish(closed.topics)
 
     def _gauges(self) -> Gauges:

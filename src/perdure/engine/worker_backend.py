@@ -173,6 +173,10 @@ class WorkerBackend(TimeSource, Protocol):
         """Record the endings. May be repeated."""
         ...
 
+    async def judge_misfits(self, items: Sequence[Finished], now: datetime) -> None:
+        """Make the endings final whose payload fits no live worker."""
+        ...
+
     async def refresh(self, items: Sequence[Finished]) -> set[str]:
         """Load the runs of these items anew, after a conflict. Return the ids that exist."""
         ...

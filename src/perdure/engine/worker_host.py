@@ -170,6 +170,7 @@ class WorkerHost:
             self._worker = self._make_worker(hints)
             self._worker.on_drain = self._asked_to_drain
             await self._worker.start()
+            await stack.enter_async_context(self._handlers.watched_loop(self._app))
             self._there = stack.pop_all()
 
     def _make_worker(self, hints: Hints) -> Worker:

@@ -36,7 +36,8 @@ MARGIN = timedelta(seconds=10)
 
 
 class WorkerPool:
-    """Keeps `size` processes of `command` running until asked to stop."""
+    """Keeps `size` processes of `command` running until asked to stop. Each is given its place
+    among them, counted from 0, as the last argument: what replaces a process gets its place."""
 
     def __init__(self, command: Sequence[str], size: int, drain: timedelta) -> None:
         self._command = command
@@ -51,7 +52,7 @@ class WorkerPool:
         self._stopping = asyncio.Event()
         self._no_mercy: asyncio.TimerHandle | None = None
         on_stop_signal(self._soon(self._stop), self._soon(self._kill))
-        await asyncio.gather(*(self._keep_one() for _ in range(self._size)))
+        await asyncio.gather(*(self._keep_one(place) for place in range(self._size)))
         if self._no_mercy is not None:
             self._no_mercy.cancel()
         if CANNOT_START in self._codes:
@@ -65,11 +66,11 @@ class WorkerPool:
 
         return soon
 
-    async def _keep_one(self) -> None:
+    async def _keep_one(self, place: int) -> None:
         pause = FIRST_PAUSE
         while not self._stopping.is_set():
             born = self._loop.time()
-            code = await self._one_life()
+            code = await self._one_life(place)
             if self._stopping.is_set() or code == CANNOT_START:
                 self._codes.append(0 if code == DRAINED else code)
                 self._stop()
@@ -82,9 +83,9 @@ class WorkerPool:
             await self._rest(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
-    async def _one_life(self) -> int:
+    async def _one_life(self, place: int) -> int:
         child = await asyncio.create_subprocess_exec(
-            *self._command, stdin=asyncio.subprocess.PIPE, start_new_session=True
+            *self._command, str(place), stdin=asyncio.subprocess.PIPE, start_new_session=True
         )
         self._children.add(child)
         table.PROCESS_STARTED.say(pid=child.pid)

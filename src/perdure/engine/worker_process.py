@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perdure.engine.io_thread import IoThread
+from perdure.engine.metrics_server import MetricsAddress, MetricsServer
 from perdure.engine.starting import open_when_available
 from perdure.engine.stop_signal import on_stop_signal
 from perdure.engine.worker_pool import DRAINED
@@ -44,7 +45,8 @@ SWITCH_AFTER = 0.001
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker process is asked to do. None: as the app's defaults say; and as to
     maintenance and scheduler, where there is a database they are done, too. `fail_fast`: end
-    rather than wait for a storage that cannot be reached at the start."""
+    rather than wait for a storage that cannot be reached at the start. `metrics`: serve them
+    there."""
 
     concurrency: int | None = None
     queues: Sequence[str] | None = None
@@ -54,6 +56,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: bool | None = None
     supervised: bool = False
     fail_fast: bool = False
+    metrics: MetricsAddress | None = None
 
 
 async def run_worker(
@@ -162,6 +165,8 @@ async def _services(
     made: list[AbstractAsyncContextManager[object]] = [
         make() for said, make in wanted if (has_database if said is None else said)
     ]
+    if options.metrics is not None:
+        made.append(MetricsServer(app, options.metrics))
     if besides is not None:
         made.append(besides(app))
     thread = IoThread("perdure-services")

@@ -9,13 +9,27 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.engine.catalogue import MOST_CONFLICTS, WORKER, Drain, WorkerEntry, read_worker
+from perdure.engine.catalogue import (
+    MOST_CONFLICTS,
+    WORKER,
+    Drain,
+    WorkerEntry,
+    decode_records,
+    read_worker,
+)
+from perdure.engine.versions import Tasks, schemas_of, versions_of
 from perdure.errors import AccessRefused
 from perdure.storage.protocol import Record, Storage
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
+    from perdure.engine.loop_watch import LoopWatch
     from perdure.engine.worker_backend import WorkerBackend
+
+MAX_BLOCKED_BY = 1000
+"""Characters, as the worker protocol allows."""
+UNREADABLE = "unreadable"
+"""The key of a record that cannot be read. No key has this id, so no worker overwrites it."""
 
 
 class WorkerRecord:
@@ -56,8 +70,10 @@ class WorkerRecord:
         if own is None:
             self._version, self.key_id = 0, None
             return
-        entry = read_worker(own)
-        self._version, self._drain, self.key_id = own.version, entry.drain, entry.key_id
+        self._version = own.version
+        self._drain, self.key_id = None, UNREADABLE
+        for entry in decode_records([own], read_worker):
+            self._drain, self.key_id = entry.drain, entry.key_id
 
     async def _put(self, entry: WorkerEntry) -> bool:
         record = Record(
@@ -90,9 +106,12 @@ class Registration:
         queues: tuple[str, ...] | None,
         stopping: bool,
         stopped: bool = False,
-        tasks: tuple[str, ...] | None = None,
+        tasks: Tasks | None = None,
+        not_importable: dict[str, str] | None = None,
+        loop_watch: LoopWatch | None = None,
     ) -> Drain | None:
         """Return the drain that an operator asked for, now or before."""
+        served = self._app.served_tasks if tasks is None else tasks
         entry = WorkerEntry(
             id=self._worker_id,
             host=socket.gethostname(),
@@ -101,7 +120,12 @@ class Registration:
             concurrency=concurrency,
             running=running,
             queues=queues,
-            tasks=tuple(self._app.served_tasks) if tasks is None else tasks,
+            tasks=tuple(served),
+            versions=versions_of(served),
+            schemas=schemas_of(served),
+            not_importable=not_importable or {},
+            loop_lag_seconds=0.0 if loop_watch is None else round(loop_watch.lag_s, 3),
+            loop_blocked_by="" if loop_watch is None else loop_watch.blocked_by[:MAX_BLOCKED_BY],
             stopping=stopping,
             stopped=stopped,
         )

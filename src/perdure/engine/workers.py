@@ -37,7 +37,13 @@ class Workers:
 
     async def list(self) -> Sequence[WorkerEntry]:
         """Every worker that said so within the last hour; `seen_at` tells when it last did."""
-        return await known_workers(self._app.storage, self._app.environment)
+        storage, environment = self._app.storage, self._app.environment
+        since = await storage.now() - self._app.defaults.lease_ttl
+        held = await storage.held(environment)
+        return [
+            replace(entry, running=held.get(entry.id, 0), state=entry.state_since(since))
+            for entry in await known_workers(storage, environment)
+        ]
 
     async def leases(self, worker_id: str) -> Sequence[Run]:
         """The runs a worker holds. Raises WorkerNotFound for one that nobody has heard of."""
@@ -61,11 +67,11 @@ class Workers:
             entry = read_worker(record)
             await self._check(entry)
             if entry.drain is not None:
-                return entry
+                return replace(entry, state="draining")
             asked = replace(entry, drain=wish, stopping=True, seen_at=None)
             if await self._put(record, asked):
                 self._app.hints.publish([hints.drain(worker_id)])
-                return replace(asked, seen_at=entry.seen_at)
+                return replace(asked, seen_at=entry.seen_at, state="draining")
         raise StorageUnavailable(f"worker {worker_id} speaks all the time; ask again")
 
     async def _record(self, worker_id: str) -> Record:

@@ -14,6 +14,7 @@
     ├── InvariantViolation          an impossible event, projection or history
     ├── LeaseLost                   the token offered is not the run's
     ├── NotAllowed                  the run's status does not allow what was asked
+    │   └── AlreadyRetried          the run has a retry or rerun already
     ├── TransactionError            `ctx.transaction()` cannot be, or was rolled back
     ├── UnreadableHistory           stored by newer code, or damaged
     ├── AppNotOpen                  the app was used outside `async with app:`
@@ -22,6 +23,7 @@
     ├── WouldBlockLoop              a `_sync` method that waits was called on a running loop
     ├── RunNotFound
     ├── TaskNotFound
+    ├── QueueNotFound
     ├── ScheduleNotFound
     ├── ScheduleExists              there is one of that name already
     ├── ScheduleConflict            somebody else moved the schedule first: reload, decide again
@@ -135,6 +137,16 @@ class NotAllowed(PerdureError):
         return f"cannot {self.action} run {self.run_id} while it is {self.status}: {self.advice}"
 
 
+class AlreadyRetried(NotAllowed):
+    """The run has a retry or rerun already; `again` makes another one."""
+
+    def __init__(self, run_id: str, action: str, status: str, successor_id: str) -> None:
+        advice = f"{successor_id} is its retry or rerun already; look at that one, or use again"
+        super().__init__(run_id, action, status, advice)
+        self.args = (run_id, action, status, successor_id)
+        self.successor_id = successor_id
+
+
 class TransactionError(PerdureError):
     """What `ctx.transaction()` cannot do, or why it was rolled back."""
 
@@ -203,14 +215,29 @@ class RunNotFound(PerdureError):
 
 
 class TaskNotFound(PerdureError):
-    """No app or worker has ever registered this task."""
+    """No app or worker has ever registered this task. `similar`: a known, similar name."""
 
-    def __init__(self, task: str) -> None:
-        super().__init__(task)
+    def __init__(self, task: str, similar: str | None = None) -> None:
+        super().__init__(task, similar)
         self.task = task
+        self.similar = similar
 
     def __str__(self) -> str:
-        return f"no task {self.task!r} is known; start an app or a worker that defines it"
+        hint = f"did you mean {self.similar}? If not, " if self.similar else ""
+        return f"no task {self.task!r} is known; {hint}start an app or a worker that defines it"
+
+
+class QueueNotFound(PerdureError):
+    """No task, setting or run names this queue. `similar`: a known queue with a similar name."""
+
+    def __init__(self, queue: str, similar: str | None = None) -> None:
+        super().__init__(queue, similar)
+        self.queue = queue
+        self.similar = similar
+
+    def __str__(self) -> str:
+        hint = f"did you mean {self.similar}?" if self.similar else "app.queues.list() names them"
+        return f"there is no queue {self.queue!r:.80}; {hint}"
 
 
 class ScheduleNotFound(PerdureError):
@@ -311,6 +338,7 @@ class SingletonConflict(PerdureError):
 
 __all__ = [
     "AccessRefused",
+    "AlreadyRetried",
     "AppNotOpen",
     "AppOnAnotherLoop",
     "IdempotencyConflict",
@@ -326,6 +354,7 @@ __all__ = [
     "OutsideRun",
     "PayloadTooLarge",
     "PerdureError",
+    "QueueNotFound",
     "ResultMismatch",
     "ResultTimeout",
     "RunCancelled",

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from perdure.errors.base import PerdureError
 
+MAX_MISTAKES = 100
+"""Mistakes that one error lists."""
+
 
 class InvalidInput(PerdureError):
-    """A value was refused before anything was written."""
+    """A value was refused before anything was written. `others`: more mistakes of one request."""
+
+    others: tuple[InvalidInput, ...] = ()
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(field, problem)
@@ -17,6 +23,14 @@ class InvalidInput(PerdureError):
 
     def __str__(self) -> str:
         return f"{self.field}: {self.problem}"
+
+
+def refuse_mistakes(mistakes: Iterable[InvalidInput]) -> None:
+    """Raise the first of these mistakes, with the next ones as its `others`, if there are any."""
+    found = list(islice(mistakes, MAX_MISTAKES))
+    if found:
+        found[0].others = tuple(found[1:])
+        raise found[0]
 
 
 class InvalidValue(InvalidInput):
@@ -69,7 +83,8 @@ class InvalidTask(InvalidInput):
 
 
 class InvalidManifest(InvalidInput):
-    """Files that say something that cannot be; nothing was written. `problems` has them all."""
+    """Files that say something that cannot be; nothing was written. `problems` has them all; a
+    server tells the first hundred."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         PerdureError.__init__(self, problems)

@@ -51,7 +51,8 @@ _KNOWN = "use sqlite:///file.db, postgresql://user@host/database or https://serv
 def open_storage(url: str, clock: Clock, **options: Any) -> Storage:
     """The storage behind a URL: `sqlite:///runs.db`, `sqlite:////absolute/runs.db` or
     `postgresql://user@host/database`. Connects lazily; `migrate` makes the schema. Raises
-    StorageRefused for a server's address, which `open_server` takes."""
+    StorageRefused for a server's address, which `open_server` takes. `inline` is for simulators
+    and the testing kit: everything happens on the caller's thread."""
     scheme, _, rest = check_url(url).partition("://")
     if scheme == "sqlite":
         from perdure.storage.sqlite import SqliteStorage
@@ -64,6 +65,10 @@ def open_storage(url: str, clock: Clock, **options: Any) -> Storage:
     except ImportError as error:
         advice = "PostgreSQL needs its driver: pip install 'perdure[postgres]'"
         raise InvalidInput("url", f"{advice} ({error})") from error
+    if options.get("inline"):
+        from perdure.storage.postgres.inline import InlineStorage
+
+        return InlineStorage(url, clock)
     return PostgresStorage(url, clock, **options)
 
 
@@ -102,15 +107,32 @@ def check_url(url: str | os.PathLike[str]) -> str:
     scheme, _, rest = url.partition("://")
     if scheme not in _OPTIONS:
         raise InvalidInput("url", f"{shown_url(url)!r:.80} names no storage; {_KNOWN}")
+    if scheme in ("postgresql", "postgres") and not _has_encoded_password(rest):
+        advice = "write @ as %40, / as %2F, ? as %3F, # as %23 and : as %3A in it"
+        raise InvalidInput("url", f"{shown_url(url)!r:.80}: the password must be encoded; {advice}")
+    if scheme == "sqlite" and not rest.startswith("/"):
+        problem = f"needs a third slash before the file: sqlite:///{rest}"
+        raise InvalidInput("url", f"{url!r:.80} {problem}")
     if scheme == "sqlite" and "?" in rest:
         problem = "takes nothing after a question mark; name only the file"
         raise InvalidInput("url", f"{url!r:.80} {problem}")
     return url
 
 
+def _has_encoded_password(rest: str) -> bool:
+    """Return False if a part of the password would be read as a host, a port or a database: the
+    driver would print it in its errors."""
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    credentials, at, _ = authority.rpartition("@")
+    if at:
+        return "@" not in credentials
+    looks_like_port = re.search(r":\d*$", authority) or ":" not in authority
+    return bool(looks_like_port) or "@" not in rest
+
+
 def shown_url(url: str) -> str:
     """For messages: who may read them need not know the password."""
-    return re.sub(r"(//[^/:]*):[^/]*@", r"\1:***@", url)
+    return re.sub(r"(//[^/:@]*):.*@", r"\1:***@", url)
 
 
 def options_of(url: str) -> tuple[str, ...]:

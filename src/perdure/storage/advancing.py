@@ -117,6 +117,7 @@ def _known(item: Commit, dialect: Dialect) -> Row:
         item.expected_sequence,
         item.lease_token,
         run.queue,
+        run.required_version,
         run.priority,
         run.status._value_,
         run.sequence,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import accumulate
 from typing import Any, Protocol
 
 import msgspec
@@ -27,6 +28,9 @@ from perdure.storage.rows import Dialect
 from perdure.storage.steps import Many, Operation, Rows, Step, Trip, trip
 from perdure.storage.turns import FairQueue, interleave, next_turns, turn_writes
 from perdure.telemetry import table
+
+MAX_CLAIM_BYTES = 8 * 1024 * 1024
+"""Bytes of payloads that are handed over at once. A single larger payload is handed over alone."""
 
 
 class Wish(Protocol):
@@ -54,11 +58,13 @@ class Claiming:
         self.places = len(request.tokens)
 
     def commit(self, run: Run, given: int, now: datetime) -> Commit:
+        versions = self.request.versions
         offer = Claim(
             token=self.request.tokens[given],
             worker_id=self.request.worker_id,
             lease_ttl=self.request.lease_ttl,
             start=given < self.request.start,
+            version=versions.get(run.task) if versions else None,
         )
         return prepare_commit(run, decide_claim(run, offer, now), self.request.commit_id)
 
@@ -144,7 +150,7 @@ def hand_over(
         outcomes, writes = yield from judge_batch(batch, dialect)
         yield Trip((*writes.steps, Step("savepoint")))
     else:
-        outcomes = [Committed(item.run.id, item.run.sequence) for item in batch]
+        outcomes = [Committed(item.run.id, item.run.sequence, item.records) for item in batch]
     try:
         due = (yield from _due(wish, look, dialect)) if seen is None else seen
         return (yield from _give(wish, tuple(outcomes), look, due, dialect))
@@ -191,12 +197,13 @@ def _give(
         yield Trip((Step("read_time"),), last=True)
         return Round(Claimed(outcomes=outcomes, now=clock.now), is_limited=True, is_early=True)
     found = yield from _found(wish, look, due, clock, dialect)
-    admission, standing = yield from _admit(wish, found, dialect)
+    places = _places(wish, found)
+    admission, standing = yield from _admit(wish, places, found, dialect)
     now = found.now if standing is None else standing.now
-    commits, impossible = _decide(wish, admission.admitted, now)
+    commits, impossible = _decide(wish, places, admission.admitted, now)
     runs = tuple(commit.run for commit in commits if wish.is_given(commit.run))
     writes = _writes(wish, found, admission, standing, commits, impossible, dialect)
-    if runs and len(runs) == wish.places:  # whoever has no place left need not know of more
+    if runs and len(runs) == places:  # a full worker needs no next time
         yield Trip(writes.steps, last=True)
         return Round(
             Claimed(runs=runs, outcomes=outcomes, now=now, next_claimable_at=now), clock.is_limited
@@ -237,7 +244,7 @@ def _scope(wish: Wish) -> dict[str, Any]:
     request = wish.request
     return {
         "environment": request.environment,
-        "tasks": rows.json_list(request.tasks),
+        "tasks": rows.json_list(rows.served_tasks(request.tasks, request.versions)),
         "queues": None if request.queues is None else rows.json_list(request.queues),
     }
 
@@ -288,6 +295,7 @@ def _found(wish: Wish, look: Look, due: Rows, clock: Clock, dialect: Dialect) ->
             request.environment,
             clock.fair_queues,
             request.tasks,
+            request.versions,
             wanted=_wanted(wish, look),
             at_least=look.at_least,
         )
@@ -320,8 +328,18 @@ def _read(found: Rows, dialect: Dialect) -> tuple[list[Run], list[str]]:
     return runs, unreadable
 
 
+def _places(wish: Wish, found: Found) -> int:
+    """Return how many of the runs may be handed over: their payloads fit into MAX_CLAIM_BYTES.
+    Limits may choose any of them: then the largest must fit."""
+    sizes = [len(run.payload_json) for run in found.runs]
+    if sum(sizes) <= MAX_CLAIM_BYTES:
+        return wish.places
+    totals = accumulate(sorted(sizes, reverse=True) if found.is_limited else sizes)
+    return min(wish.places, max(1, sum(total <= MAX_CLAIM_BYTES for total in totals)))
+
+
 def _admit(
-    wish: Wish, found: Found, dialect: Dialect
+    wish: Wish, places: int, found: Found, dialect: Dialect
 ) -> Operation[tuple[Admission, Standing | None]]:
     """Who of the candidates may be claimed, under the limits there are, and from when on."""
     if not found.is_limited or not found.runs:
@@ -330,20 +348,22 @@ def _admit(
     standing = yield from lock_standing(wish.request.environment, gates, dialect)
     if standing is None:
         return Admission(found.runs), None
-    return admit(found.runs, wish.places, standing), standing
+    return admit(found.runs, places, standing), standing
 
 
 def _park(parked: Sequence[tuple[str, str]], dialect: Dialect) -> Many:
     return Many("park_runs", [{"id": dialect.key(run_id), "gate": gate} for run_id, gate in parked])
 
 
-def _decide(wish: Wish, runs: Sequence[Run], now: datetime) -> tuple[list[Commit], list[str]]:
+def _decide(
+    wish: Wish, places: int, runs: Sequence[Run], now: datetime
+) -> tuple[list[Commit], list[str]]:
     """Return the commits, and the ids of runs about which no decision is possible."""
     commits: list[Commit] = []
     impossible: list[str] = []
     given = 0
     for run in runs:
-        if given == wish.places:
+        if given == places:
             break
         try:
             commit = wish.commit(run, given, now)

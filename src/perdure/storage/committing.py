@@ -17,6 +17,7 @@ from perdure.core.effects import NO_EFFECTS, Key, payload_hash
 from perdure.errors import InvariantViolation, SequenceConflict
 from perdure.storage import rows
 from perdure.storage.advancing import advances, updates
+from perdure.storage.dead_letters import close_replayed
 from perdure.storage.protocol import Committed, Existing, Outcome
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Bulk, Many, Operation, Rows, Statement, Step, Trip, trip
@@ -40,6 +41,10 @@ class Found(msgspec.Struct, frozen=True):
     any_parked: bool = False
 
 
+MAX_SEQUENCE = 2**31 - 1
+"""The largest sequence that a column holds."""
+
+
 def commit_batch(
     batch: Sequence[Commit], dialect: Dialect, *, settling: bool = False
 ) -> Operation[list[Outcome]]:
@@ -58,7 +63,8 @@ def judge_batch(
     outcomes, any_parked = yield from judge_items(batch, dialect, settling=settling)
     winners = [item for index, item in enumerate(batch) if index not in outcomes]
     for index, item in enumerate(batch):
-        outcomes.setdefault(index, Committed(item.run.id, item.run.sequence))
+        if index not in outcomes:
+            outcomes[index] = Committed(item.run.id, item.run.sequence, item.records)
     results = [outcomes[index] for index in range(len(batch))]
     return results, writes_of(winners, dialect, any_parked=any_parked)
 
@@ -78,7 +84,7 @@ def judge_items(
             outcomes[index] = verdict
     yield from _refuse_recorded(batch, outcomes, dialect)
     yield from _take_keys(batch, outcomes, dialect)
-    yield from _close_dead_letters(batch, outcomes, dialect)
+    yield from close_replayed(batch, outcomes, dialect)
     return outcomes, found.any_parked
 
 
@@ -90,12 +96,18 @@ def _only_advances(batch: Sequence[Commit]) -> bool:
 
 
 def _advances(item: Commit) -> bool:
-    if type(item.expected_sequence) is not int or item.expected_sequence < 1:
+    if not _has_sequence(item) or item.expected_sequence == 0:
         return False
     if item.needs_expiry or _contradiction(item, None) is not None:
         return False
     effects = item.effects
     return effects is NO_EFFECTS or not (effects.keys_taken or effects.dead_letter_closed)
+
+
+def _has_sequence(item: Commit) -> bool:
+    """Return whether the events of a commit can follow its `expected_sequence`."""
+    expected = item.expected_sequence
+    return type(expected) is int and 0 <= expected <= MAX_SEQUENCE - len(item.events)
 
 
 def advance_unseen(batch: Sequence[Commit], dialect: Dialect) -> Trip | None:
@@ -124,7 +136,8 @@ def _advance(batch: Sequence[Commit], dialect: Dialect) -> Operation[tuple[list[
         lost = [item for item in batch if item.run.id not in won]
         verdicts = yield from _verdicts(lost, dialect)
     outcomes = [
-        verdicts.get(item.run.id) or Committed(item.run.id, item.run.sequence) for item in batch
+        verdicts.get(item.run.id) or Committed(item.run.id, item.run.sequence, item.records)
+        for item in batch
     ]
     return outcomes, trip(*_records(winners, winners if any_parked else [], dialect))
 
@@ -178,6 +191,7 @@ def _find(batch: Sequence[Commit], dialect: Dialect, settling: bool) -> Operatio
     """The stored rows, locked. New runs need no look: if they are stored already, their insert
     tells. But one that would first take keys or close a dead letter must not do that twice, and
     one that contradicts itself is first of all a conflict if it exists."""
+    batch = [item for item in batch if _has_sequence(item)]
     ids = sorted({item.run.id for item in batch if settling or _needs_a_look(item)})
     if not ids:
         return Found(None, {}, {})
@@ -224,13 +238,13 @@ def _read_commit_ids(
 def _judge(item: Commit, found: Found, *, repeated: bool) -> Outcome | None:
     """The verdict on one item, or none if nothing is wrong with it. The order is the contract."""
     stored, run, expected = found.runs.get(item.run.id), item.run, item.expected_sequence
-    if type(expected) is not int or expected < 0:
-        return InvariantViolation(run.id, f"{expected!r} is not a sequence")
+    if not _has_sequence(item):
+        return InvariantViolation(run.id, f"{expected!r:.80} is not a sequence")
     if stored is not None and stored.environment != run.environment:
         return _refuse_foreign(item)
     if stored is not None and stored.sequence != expected:
         if found.commit_ids.get((run.id, expected + 1)) == item.commit_id:
-            return Committed(run.id, run.sequence)
+            return Committed(run.id, run.sequence, item.records)
         return SequenceConflict(run.id, expected, stored.sequence)
     if (stored is None and expected > 0) or repeated:
         return SequenceConflict(run.id, expected, None if stored is None else stored.sequence)
@@ -295,26 +309,6 @@ def _is_occurrence(item: Commit) -> bool:
     run = item.run
     own = not (run.occurrence_key or "").startswith("manual:")
     return own and item.expected_sequence == 0 and run.source.nominal_time is not None
-
-
-def _close_dead_letters(
-    batch: Sequence[Commit], outcomes: dict[int, Outcome], dialect: Dialect
-) -> Operation[None]:
-    """A guarded effect: whose dead letter is closed already is not stored."""
-    closings = [
-        (item.effects.dead_letter_closed, index, item)
-        for index, item in enumerate(batch)
-        if item.effects.dead_letter_closed is not None and index not in outcomes
-    ]
-    for closed, index, item in sorted(closings, key=lambda closing: closing[0].run_id):
-        fields = rows.closing_fields(closed, dialect, item.run.environment)
-        [kept] = yield trip(Step("close_dead_letter", fields))
-        if not kept:
-            why = f"the dead letter of {closed.run_id} is not open any more"
-            outcomes[index] = SequenceConflict(
-                item.run.id, item.expected_sequence, item.expected_sequence, why
-            )
-            yield trip(Many("drop_keys", rows.taken_key_fields(item, dialect)))
 
 
 def _take_keys(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from perdure.core.doctor import Neglect
+from perdure.core.effects import successor_key
 from perdure.core.lifecycle import Status
 from perdure.core.limits import Gate, LimitScope
 from perdure.core.run import Run
+from perdure.storage import rows
 from perdure.storage.gating import NO_LIMITS
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Operation, Step, last_trip
@@ -31,6 +34,14 @@ def read_holders(
     wanted = {"environment": environment, "name": gate.name, "key": gate.key, "most": limit}
     [found] = yield last_trip(Step(_HOLDERS[gate.scope], wanted))
     return [dialect.run_id(run_id) for (run_id,) in found]
+
+
+def find_successors(
+    environment: str, run_ids: Sequence[str], dialect: Dialect
+) -> Operation[dict[str, str]]:
+    keys = [rows.key_fields(successor_key(environment, run_id)) for run_id in run_ids]
+    [found] = yield last_trip(Step("read_keys", {"wanted": rows.json_list(keys)}))
+    return {row[3]: dialect.run_id(row[4]) for row in found}
 
 
 def count_parked(environment: str, gate: Gate, limit: int) -> Operation[int]:

@@ -1,4 +1,4 @@
-"""The storage half of looking at all of it: counts, dead letters, the audit trail."""
+"""The storage half of looking at all of it: counts and the audit trail."""
 
 from __future__ import annotations
 
@@ -12,16 +12,20 @@ from msgspec.structs import asdict
 from perdure.core.audit_trail import SealedEntry
 from perdure.core.effects import DeadLetter, DeadLetterClosed
 from perdure.core.lifecycle import TERMINAL, Status
-from perdure.core.run import is_run_id
-from perdure.errors import InvalidInput
 from perdure.storage import rows
+from perdure.storage.dead_letters import (
+    close_dead_letters,
+    find_dead_letters,
+    read_dead_letter,
+)
 from perdure.storage.drifting import find_drift, find_strays
-from perdure.storage.oversight import Ended, LetterFilter, LetterPage
+from perdure.storage.oversight import Ended, LetterFilter, LetterPage, StatusCounts
 from perdure.storage.protocol import RunFilter
 from perdure.storage.reading import conditions_of
 from perdure.storage.rows import Dialect
+from perdure.storage.status_counts import read_status_counts
 from perdure.storage.steps import Many, Operation, Step, Trip, last_trip, trip
-from perdure.storage.upkeep import forget_runs
+from perdure.storage.upkeep import forget_runs, prune_query
 
 T = TypeVar("T")
 Make = Callable[[], Operation[T]]
@@ -56,14 +60,21 @@ class SqlOversight:
     async def held(self, environment: str) -> dict[str, int]:
         return await self._read_much(lambda: count_held(environment))
 
+    async def status_counts(self, environment: str) -> StatusCounts:
+        return await self._read_much(lambda: read_status_counts(environment, self.dialect))
+
     async def latest_ended(
         self, environment: str, statuses: Sequence[Status], since: datetime, *, limit: int
     ) -> list[str]:
         wanted = (environment, statuses, since, limit)
         return await self._read_much(lambda: latest_ended(*wanted, self.dialect))
 
-    async def prunable(self, status: Status, before: datetime, *, most: int) -> int:
-        return await self._read_much(lambda: count_prunable(status, before, most, self.dialect))
+    async def prunable(
+        self, status: Status, before: datetime, *, most: int, open_letters: bool = False
+    ) -> int:
+        return await self._read_much(
+            lambda: count_prunable(status, before, most, open_letters, self.dialect)
+        )
 
     async def forget_runs(self, run_ids: Sequence[str]) -> int:
         return await self._write_much(lambda: forget_runs(run_ids, self.dialect))
@@ -85,8 +96,8 @@ class SqlOversight:
     async def dead_letter(self, run_id: str) -> DeadLetter | None:
         return await self._read(lambda: read_dead_letter(run_id, self.dialect))
 
-    async def close_dead_letter(self, closed: DeadLetterClosed) -> bool:
-        return await self._write(lambda: close_dead_letter(closed, self.dialect))
+    async def close_dead_letters(self, closings: Sequence[DeadLetterClosed]) -> frozenset[str]:
+        return await self._write(lambda: close_dead_letters(closings, self.dialect))
 
     async def append_audit(self, entries: Sequence[SealedEntry]) -> bool:
         return await self._write(lambda: append_audit(entries))
@@ -151,42 +162,18 @@ def latest_ended(
     return [dialect.run_id(row[0]) for row in found]
 
 
-def count_prunable(status: Status, before: datetime, most: int, dialect: Dialect) -> Operation[int]:
+def count_prunable(
+    status: Status, before: datetime, most: int, open_letters: bool, dialect: Dialect
+) -> Operation[int]:
     old = {"status": status.value, "before": dialect.instant(before), "most": most}
-    [[[count]]] = yield last_trip(Step("count_finished_before", old))
+    query = f"count_{prune_query(status, open_letters)}"
+    [[[count]]] = yield last_trip(Step(query, old))
     return int(count)
 
 
 def latest_change() -> Operation[str]:
     [[[cursor]]] = yield last_trip(Step("latest_change"))
     return str(cursor)
-
-
-def find_dead_letters(
-    filter: LetterFilter, limit: int, cursor: str | None, dialect: Dialect
-) -> Operation[LetterPage]:
-    """One more than asked for tells whether there is another page."""
-    if limit < 1:
-        raise InvalidInput("limit", f"must be 1 or more, not {limit}")
-    if cursor is not None and not is_run_id(cursor):
-        raise InvalidInput("cursor", f"{cursor!r:.80} is not the id of a run")
-    wanted = asdict(filter) | {"limit": limit + 1, "cursor": dialect.key(cursor)}
-    [found] = yield last_trip(Step("find_dead_letters", wanted))
-    letters = tuple(rows.dead_letter_of(row, dialect) for row in found[:limit])
-    return LetterPage(letters, letters[-1].run_id if len(found) > limit else None)
-
-
-def read_dead_letter(run_id: str, dialect: Dialect) -> Operation[DeadLetter | None]:
-    if not is_run_id(run_id):
-        return None
-    [found] = yield last_trip(Step("read_dead_letter", {"run_id": dialect.key(run_id)}))
-    return rows.dead_letter_of(found[0], dialect) if found else None
-
-
-def close_dead_letter(closed: DeadLetterClosed, dialect: Dialect) -> Operation[bool]:
-    fields = rows.closing_fields(closed, dialect)
-    [kept] = yield last_trip(Step("close_dead_letter", fields))
-    return bool(kept)
 
 
 def append_audit(entries: Sequence[SealedEntry]) -> Operation[bool]:

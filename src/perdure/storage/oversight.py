@@ -43,6 +43,25 @@ class Ended(msgspec.Struct, frozen=True):
     count: int
 
 
+class NextSchedule(msgspec.Struct, frozen=True):
+    """The schedule whose time comes first. If `at` has passed, no scheduler has decided it yet."""
+
+    schedule_id: str
+    at: datetime
+
+
+class StatusCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """What status and metrics report, counted up to 10,000. `dead_letters`: open ones, by queue.
+    `schedules`: those that have a next time; `due_schedules`: those whose time has come."""
+
+    now: datetime
+    expired_leases: int = 0
+    dead_letters: dict[str, int] = {}
+    schedules: int = 0
+    due_schedules: int = 0
+    next_schedule: NextSchedule | None = None
+
+
 def feed_order(cursor: str) -> tuple[int | str, ...]:
     """Cursors of the change feed compare by this: their parts in turn, numbers as numbers."""
     return tuple(int(part) if part.isdecimal() else part for part in cursor.split("."))
@@ -67,14 +86,20 @@ class Oversight(Protocol):
         """How many runs each worker holds at this moment."""
         ...
 
+    async def status_counts(self, environment: str) -> StatusCounts:
+        """Count expired leases, open dead letters and schedules, by index."""
+        ...
+
     async def latest_ended(
         self, environment: str, statuses: Sequence[Status], since: datetime, *, limit: int
     ) -> list[str]:
         """The runs that ended so last, by id, if they did since then. Found as those are."""
         ...
 
-    async def prunable(self, status: Status, before: datetime, *, most: int) -> int:
-        """How many runs `prune` would forget, in every environment, counted only so far."""
+    async def prunable(
+        self, status: Status, before: datetime, *, most: int, open_letters: bool = False
+    ) -> int:
+        """Return how many runs `prune` would delete in all environments, counted up to `most`."""
         ...
 
     async def forget_runs(self, run_ids: Sequence[str]) -> int:
@@ -107,8 +132,8 @@ class Oversight(Protocol):
         """The dead letter of this run, open or closed."""
         ...
 
-    async def close_dead_letter(self, closed: DeadLetterClosed) -> bool:
-        """Close a dead letter that no run replays; false if it is not open any more."""
+    async def close_dead_letters(self, closings: Sequence[DeadLetterClosed]) -> frozenset[str]:
+        """Close dead letters that no run replays. Return the runs of those that were open."""
         ...
 
     async def append_audit(self, entries: Sequence[SealedEntry]) -> bool:

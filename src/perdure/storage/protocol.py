@@ -6,7 +6,7 @@ nothing. Storage time decides: `now` in the answers is the storage's own clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,10 +15,10 @@ import msgspec
 from perdure.core.alias import StatusFilter
 from perdure.core.commit import Commit
 from perdure.core.effects import Key, KeyFreed
-from perdure.core.events import Delivery, Event
-from perdure.core.lifecycle import EventType, Status
+from perdure.core.events import Delivery, RecordedEvent
+from perdure.core.lifecycle import Status
 from perdure.core.limits import Gate, Standing
-from perdure.core.run import DEFAULT_ENVIRONMENT, Actor, Run
+from perdure.core.run import DEFAULT_ENVIRONMENT, Run
 from perdure.core.settings import Limit
 from perdure.core.values import Instant, check_label
 from perdure.errors import InvalidInput, PerdureError
@@ -52,11 +52,21 @@ class Clock(Protocol):
     async def sleep(self, delay: timedelta) -> None: ...
 
 
-class Committed(msgspec.Struct, frozen=True, gc=False, tag="committed"):
-    """The commit is durable; the run is at `sequence`."""
+class Committed(msgspec.Struct, frozen=True, gc=False, eq=False, tag="committed"):
+    """The commit is durable; the run is at `sequence`. `events` are the records in its history."""
 
     run_id: str
     sequence: int
+    events: tuple[RecordedEvent, ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        """Two that name the same run and sequence have the same history."""
+        if not isinstance(other, Committed):
+            return NotImplemented
+        return (self.run_id, self.sequence) == (other.run_id, other.sequence)
+
+    def __hash__(self) -> int:
+        return hash((self.run_id, self.sequence))
 
 
 class Existing(msgspec.Struct, frozen=True, tag="existing"):
@@ -74,11 +84,13 @@ InvariantViolation: the commit contradicts itself; StorageRefused: this item can
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Plain data, so that it can travel. One token for each run that may be claimed. With
-    `run_ids`, only those runs will do."""
+    `run_ids`, only those runs will do. `versions` of those tasks that have one: no run is claimed
+    that requires a newer version."""
 
     worker_id: str
     tokens: tuple[str, ...]
     tasks: tuple[str, ...]
+    versions: Mapping[str, int] = {}
     queues: tuple[str, ...] | None = None
     run_ids: tuple[str, ...] | None = None
     start: int = 0
@@ -121,25 +133,6 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     now: Instant
 
 
-class RecordedEvent(msgspec.Struct, frozen=True):
-    """An event where it stands in its run's history."""
-
-    sequence: int
-    event: Event
-
-    @property
-    def type(self) -> EventType:
-        return self.event.type
-
-    @property
-    def occurred_at(self) -> datetime:
-        return self.event.occurred_at
-
-    @property
-    def actor(self) -> Actor:
-        return self.event.actor
-
-
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which runs; what is not given does not matter. `text` looks in task, id and outcome."""
 
@@ -153,6 +146,8 @@ class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: str | None = None
     created_after: Instant | None = None
     created_before: Instant | None = None
+    finished_after: Instant | None = None
+    finished_before: Instant | None = None
     failure_kind: str | None = None
     fingerprint: str | None = None
     text: str | None = None
@@ -370,9 +365,13 @@ class Storage(Questions, ScheduleStorage, WebhookStorage, Oversight, Protocol):
         """Drop records that nobody has put since then."""
         ...
 
-    async def prune(self, status: Status, before: datetime, limit: int) -> int:
-        """Forget runs that ended so before then, history and all; how many. Keys stay, but for
-        those of occurrences that nobody can make again: how far that goes, schedules know."""
+    async def prune(
+        self, status: Status, before: datetime, limit: int, *, open_letters: bool = False
+    ) -> int:
+        """Delete at most `limit` runs that finished with `status` before `before`, with their
+        histories. Return the count. For dead-lettered runs the closing of the dead letter counts;
+        with `open_letters`, the opening of dead letters that are open. Keys stay, except those of
+        occurrences that cannot be created again: schedules store up to when."""
         ...
 
     async def free_keys(self, run_id: str, freed: Sequence[KeyFreed]) -> None:

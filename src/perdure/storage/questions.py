@@ -39,6 +39,10 @@ class Questions(Protocol):
         """How many runs are parked behind a gate, counted only so far."""
         ...
 
+    async def successors(self, environment: str, run_ids: Sequence[str]) -> dict[str, str]:
+        """By run, its first retry or rerun, for those that have one."""
+        ...
+
     async def ahead(self, run: Run, *, is_fair: bool, limit: int) -> int:
         """How many due runs of its queue come before a run that is due and not parked, counted
         only so far. In a fair queue rank does not tell: there, how many others are due at all."""

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.codec import decode_events
-from perdure.core.events import Delivery
+from perdure.core.events import Delivery, RecordedEvent
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run, is_run_id
 from perdure.core.values import in_utc
@@ -20,7 +20,6 @@ from perdure.storage.protocol import (
     Change,
     OutboxRow,
     Page,
-    RecordedEvent,
     RunFilter,
 )
 from perdure.storage.rows import Dialect
@@ -99,7 +98,7 @@ def conditions_of(
         yield "where_tag", {"tag_key": key, "tag_value": value}
     if filter.parent_id is not None:
         yield "where_parent_id", {"parent_id": dialect.key(_checked(filter.parent_id))}
-    for name in ("created_after", "created_before"):
+    for name in ("created_after", "created_before", "finished_after", "finished_before"):
         if getattr(filter, name) is not None:
             yield f"where_{name}", {name: dialect.instant(in_utc(getattr(filter, name), name))}
     for name in ("task", "queue", "batch_id", "schedule_id", "failure_kind", "fingerprint", "text"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 import msgspec
@@ -16,6 +17,7 @@ class ReserveRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: str
     tasks: tuple[str, ...]
+    versions: Mapping[str, int] = {}
     places: int
     ttl: timedelta = timedelta(seconds=30)
     environment: str = DEFAULT_ENVIRONMENT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -11,9 +11,9 @@ import msgspec
 from perdure.core.codec import decode_events, encode_events, encode_state, restore
 from perdure.core.commit import Commit
 from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus, Key, payload_hash
+from perdure.core.events import RecordedEvent
 from perdure.core.failure import FailureKind
 from perdure.core.run import Actor, Run
-from perdure.storage.protocol import RecordedEvent
 from perdure.storage.steps import Row
 
 Fields = dict[str, Any]
@@ -53,6 +53,7 @@ COLUMNS = (
     "environment",
     "queue",
     "task",
+    "version",
     "priority",
     "status",
     "sequence",
@@ -86,6 +87,7 @@ def run_row(run: Run, dialect: Dialect) -> Row:
         run.environment,
         run.queue,
         run.task,
+        run.required_version,
         run.priority,
         run.status._value_,  # not `.value`, which is a call
         run.sequence,
@@ -252,6 +254,11 @@ _DEAD_LETTER = (
     "closed_reason",
     "replay_run_id",
 )
+
+
+def served_tasks(tasks: Sequence[str], versions: Mapping[str, int]) -> list[tuple[str, int]]:
+    """The tasks that a worker knows, each in its version; 0 if it has none."""
+    return [(task, versions.get(task, 0)) for task in tasks]
 
 
 def json_list(values: Sequence[Any]) -> str:

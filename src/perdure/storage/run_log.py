@@ -10,6 +10,9 @@ import msgspec
 from perdure.core.values import Instant
 from perdure.errors import InvalidInput
 
+MAX_LINES = 1000
+"""Lines of one attempt that are kept: the newest."""
+
 
 class LogLine(msgspec.Struct, frozen=True, kw_only=True):
     """One line. `number` counts from 1 in each attempt; a gap means that lines were left out."""
@@ -42,7 +45,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """What an attempt has said since the last time. Lines before `keep_from` may go."""
+    """What an attempt has said since the last time. With `keep_from`, only `MAX_LINES` lines from
+    that one on are kept."""
 
     run_id: str
     attempt: int

@@ -71,8 +71,10 @@ class ScheduleStorage(Protocol):
         limit: int,
         after: str = "",
         defined_by: DefinedBy | None = None,
+        deleted: bool = True,
     ) -> list[Schedule]:
-        """A page in order of id, deleted ones too; without those that this code cannot read."""
+        """A page in order of id, with deleted ones only if `deleted`; without those that this code
+        cannot read. A page that is not full is the last one."""
         ...
 
     async def unended(

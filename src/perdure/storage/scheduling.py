@@ -29,6 +29,8 @@ from perdure.storage.steps import Many, Operation, Row, Step, Trip, last_trip, t
 
 Name = tuple[str, str]
 """Environment and id."""
+MIN_ROWS_READ = 50
+"""Rows that a list reads at once, also if fewer are missing on its page."""
 
 
 class _Steps:
@@ -58,7 +60,7 @@ class _Steps:
 
     def _outcomes_of(self, step: ScheduleStep) -> Iterator[Outcome]:
         for commit in step.commits:
-            made = Committed(commit.run.id, commit.run.sequence)
+            made = Committed(commit.run.id, commit.run.sequence, commit.records)
             yield self.outcomes.get(commit.commit_id, made)
 
 
@@ -213,22 +215,28 @@ def read_schedules(names: Iterable[Name], dialect: Dialect) -> Operation[dict[Na
 
 
 def list_schedules(
-    environment: str, after: str, limit: int, defined_by: DefinedBy | None, dialect: Dialect
+    environment: str,
+    after: str,
+    limit: int,
+    defined_by: DefinedBy | None,
+    deleted: bool,
+    dialect: Dialect,
 ) -> Operation[list[Schedule]]:
-    """Also behind those that cannot be read, so that a page is full while there are more."""
+    """Read on behind schedules that are left out, so that a page is full while there are more."""
     query, kind = "list_schedules", {}
     if defined_by is not None:
         query, kind = "list_schedules_defined_by", {"defined_by": defined_by.value}
-    readable: list[Schedule] = []
-    while len(readable) < limit:
-        wanted = limit - len(readable)
-        page = {"environment": environment, "after": after, "limit": wanted}
+    listed: list[Schedule] = []
+    while len(listed) < limit:
+        rows_read = max(limit - len(listed), MIN_ROWS_READ)
+        page = {"environment": environment, "after": after, "limit": rows_read}
         [found] = yield trip(Step(query, page | kind))
-        readable += [it for row in found if (it := _readable(row, dialect)) is not None]
-        if len(found) < wanted:
+        readable = [it for row in found if (it := _readable(row, dialect)) is not None]
+        listed += [schedule for schedule in readable if deleted or schedule.deleted is None]
+        if len(found) < rows_read:
             break
         after = found[-1][0]
-    return readable
+    return listed[:limit]
 
 
 def read_unended(

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from perdure.core.commit import Commit
 from perdure.core.doctor import Neglect, Vitals
 from perdure.core.effects import KeyFreed
+from perdure.core.events import RecordedEvent
 from perdure.core.lifecycle import Status
 from perdure.core.limits import Gate, Standing
 from perdure.core.run import Run
@@ -37,7 +38,6 @@ from perdure.storage.protocol import (
     Outcome,
     Page,
     Record,
-    RecordedEvent,
     Renewal,
     Renewed,
     RunFilter,
@@ -239,6 +239,11 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
     async def parking(self, environment: str, *, limit: int) -> list[Gate]:
         return await self._read_much(lambda: explaining.find_gates(environment, limit))
 
+    async def successors(self, environment: str, run_ids: Sequence[str]) -> dict[str, str]:
+        return await self._read(
+            lambda: explaining.find_successors(environment, run_ids, self.dialect)
+        )
+
     async def ahead(self, run: Run, *, is_fair: bool, limit: int) -> int:
         return await self._read_much(
             lambda: explaining.count_ahead(run, is_fair, limit, self.dialect)
@@ -311,9 +316,11 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
     async def _reopen_unreadable(self) -> None:
         await self._write_much(upkeep.reopen_unreadable)
 
-    async def prune(self, status: Status, before: datetime, limit: int) -> int:
+    async def prune(
+        self, status: Status, before: datetime, limit: int, *, open_letters: bool = False
+    ) -> int:
         return await self._write_much(
-            lambda: upkeep.prune_runs(status, before, limit, self.dialect)
+            lambda: upkeep.prune_runs(status, before, limit, open_letters, self.dialect)
         )
 
     async def put_schedules(self, steps: Sequence[ScheduleStep]) -> list[StepOutcome]:
@@ -337,11 +344,16 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
         return await self._read(lambda: scheduling.get_schedules(environment, ids, self.dialect))
 
     async def list_schedules(
-        self, environment: str, *, limit: int, after: str = "", defined_by: DefinedBy | None = None
+        self,
+        environment: str,
+        *,
+        limit: int,
+        after: str = "",
+        defined_by: DefinedBy | None = None,
+        deleted: bool = True,
     ) -> list[Schedule]:
-        return await self._read_much(
-            lambda: scheduling.list_schedules(environment, after, limit, defined_by, self.dialect)
-        )
+        page = (environment, after, limit, defined_by, deleted)
+        return await self._read_much(lambda: scheduling.list_schedules(*page, self.dialect))
 
     async def unended(
         self, environment: str, ids: Sequence[str], *, limit: int

@@ -14,7 +14,7 @@ from perdure.errors import InvalidInput
 from perdure.storage.protocol import Backlog
 from perdure.storage.reading import keys_of, moment_of
 from perdure.storage.rows import Dialect, Fields
-from perdure.storage.run_log import LogBatch, LogLine, Progress, parse_cursor
+from perdure.storage.run_log import MAX_LINES, LogBatch, LogLine, Progress, parse_cursor
 from perdure.storage.steps import Many, Operation, Row, Step, last_trip
 
 MOST_COUNTED = 10_000
@@ -29,13 +29,18 @@ def write_logs(batches: Sequence[LogBatch], dialect: Dialect) -> Operation[None]
 def log_steps(batches: Sequence[LogBatch], dialect: Dialect) -> tuple[Many, ...]:
     known = [batch for batch in batches if is_run_id(batch.run_id)]
     lines = [_line(batch, line, dialect) for batch in known for line in batch.lines]
-    trims = [_owner(b, dialect) | {"keep_from": b.keep_from} for b in known if b.keep_from > 1]
+    trims = [_owner(b, dialect) | _kept(b) for b in known if b.keep_from > 1]
     progress = [_progress(b, b.progress, dialect) for b in known if b.progress is not None]
     return Many("insert_logs", lines), Many("trim_logs", trims), Many("put_progress", progress)
 
 
 def _owner(batch: LogBatch, dialect: Dialect) -> Fields:
     return {"run_id": dialect.key(batch.run_id), "attempt": batch.attempt}
+
+
+def _kept(batch: LogBatch) -> Fields:
+    """Lines after the last one kept go, too: a worker may number its lines backwards."""
+    return {"keep_from": batch.keep_from, "keep_to": batch.keep_from + MAX_LINES - 1}
 
 
 def _line(batch: LogBatch, line: LogLine, dialect: Dialect) -> Fields:

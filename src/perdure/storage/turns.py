@@ -29,7 +29,13 @@ class FairQueue(msgspec.Struct, frozen=True):
 
 
 def next_turns(
-    environment: str, queues: Sequence[str], tasks: Sequence[str], *, wanted: int, at_least: int
+    environment: str,
+    queues: Sequence[str],
+    tasks: Sequence[str],
+    versions: Mapping[str, int],
+    *,
+    wanted: int,
+    at_least: int,
 ) -> Operation[list[FairQueue]]:
     """The next runs of each fair queue: as many as wanted and as it has room for, or `at_least`
     so many. Other claims of these queues wait until this one is over."""
@@ -41,20 +47,24 @@ def next_turns(
     [found] = yield trip(Step("read_rooms", {"environment": environment, "wanted": limits}))
     rooms = {(scope, name): room for scope, name, room in found if room is not None}
     open_tasks = [task for task in tasks if rooms.get(("task", task), 1) > 0]
+    served = rows.served_tasks(open_tasks, versions)
     free = {queue: min(wanted, rooms.get(("queue", queue), wanted)) for queue, _ in locked}
     cursors = {queue: after for queue, after in locked if free[queue] > 0}
     places = {queue: max(free[queue], at_least) for queue in cursors}
-    turns = yield from _walk(environment, cursors, open_tasks, places)
+    turns = yield from _walk(environment, cursors, served, places)
     return (yield from _candidates(environment, turns, places))
 
 
 def _walk(
-    environment: str, cursors: Mapping[str, str], tasks: Sequence[str], places: Mapping[str, int]
+    environment: str,
+    cursors: Mapping[str, str],
+    served: Sequence[tuple[str, int]],
+    places: Mapping[str, int],
 ) -> Operation[dict[str, Turns]]:
     steps: list[Step] = []
     for queue, after in cursors.items():
         scope: dict[str, Any] = {"environment": environment, "queue": queue}
-        scope |= {"tasks": rows.json_list(tasks)}
+        scope |= {"tasks": rows.json_list(served)}
         bounds = scope | {"most_keys": places[queue], "visits": VISITS}
         steps.append(Step("fair_lanes", bounds | {"after": after}))
         steps.append(Step("unkeyed_lanes", scope))
@@ -79,7 +89,9 @@ def _walked(found: Rows) -> Walk:
 
 
 def _lanes(found: Rows) -> list[Lane]:
-    return [Lane(key, task, priority, bool(due)) for key, task, priority, due in found]
+    return [
+        Lane(key, task, version, priority, bool(due)) for key, task, version, priority, due in found
+    ]
 
 
 def _candidates(
@@ -95,7 +107,13 @@ def _candidates(
                 "wanted": places[queue],
                 "lanes": rows.json_list(
                     [
-                        {"key": it.key, "task": it.task, "priority": it.priority, "place": place}
+                        {
+                            "key": it.key,
+                            "task": it.task,
+                            "version": it.version,
+                            "priority": it.priority,
+                            "place": place,
+                        }
                         for it, place in turn.lanes
                     ]
                 ),

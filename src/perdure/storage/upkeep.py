@@ -93,12 +93,21 @@ def put_off(run_ids: Sequence[str], dialect: Dialect) -> Operation[None]:
     yield last_trip(Many("put_off", [{"id": dialect.key(run_id)} for run_id in run_ids]))
 
 
-def prune_runs(status: Status, before: datetime, limit: int, dialect: Dialect) -> Operation[int]:
+def prune_runs(
+    status: Status, before: datetime, limit: int, open_letters: bool, dialect: Dialect
+) -> Operation[int]:
     old = {"status": status.value, "before": dialect.instant(before), "limit": limit}
-    [found] = yield trip(Step("finished_before", old))
+    [found] = yield trip(Step(prune_query(status, open_letters), old))
     yield from forget_times(found, dialect)
     yield last_trip(*_forgetting(("mark_pruned", *FORGET), found, dialect))
     return len(found)
+
+
+def prune_query(status: Status, open_letters: bool) -> str:
+    """Return the name of the query that finds old runs with this status."""
+    if status is not Status.DEAD_LETTERED:
+        return "finished_before"
+    return "opened_before" if open_letters else "closed_before"
 
 
 def forget_runs(run_ids: Sequence[str], dialect: Dialect) -> Operation[int]:

@@ -36,12 +36,39 @@ LEASES_RECOVERED = counter("leases_recovered", "Expired leases ended here, by ma
 HANDLERS_STUCK = counter("handlers_stuck", "Handlers given up: they did not end when pressed to.")
 WORKER_SLOTS = gauge("worker_slots", "Places for handlers in this process.")
 WORKER_SLOTS_USED = gauge("worker_slots_used", "Places taken, stuck handlers' too.")
+LOOP_LAG = gauge("loop_lag_seconds", "How late the loop of async handlers answers.", unit="s")
+LOOP_BLOCKS = counter(
+    "loop_blocks", "Times that the loop of async handlers was blocked for two seconds or more."
+)
 HINTS_SENT = counter("hints_sent", "Wake-ups sent to other processes, coalesced.")
 HINTS_RECEIVED = counter("hints_received", "Wake-ups that came from other processes.")
 LOG_LINES = counter("log_lines", "Lines of runs' logs stored.")
 LOG_LINES_LEFT_OUT = counter("log_lines_left_out", "Lines pushed out by newer ones, or lost.")
 SCHEDULE_LAG_SECONDS = seconds(
     "schedule_lag", "From an occurrence's time to the decision that made its run.", ()
+)
+SCHEDULE_OCCURRENCES = counter(
+    "schedule_occurrences",
+    "Scheduled times decided here; outcome: run (a run was created) or skipped.",
+    ("outcome",),
+)
+SCHEDULES = gauge("schedules", "Schedules that have a next time. Counted up to 10,000.")
+SCHEDULES_DUE = gauge(
+    "schedules_due", "Schedules whose time has come and is not decided yet. Up to 10,000."
+)
+SCHEDULE_OLDEST_SECONDS = gauge(
+    "schedule_oldest_due_seconds", "How long the schedule longest due has been waiting.", unit="s"
+)
+SCHEDULE_NEXT = gauge(
+    "schedule_next_timestamp_seconds",
+    "Unix time at which the next schedule is due; none: no schedule has a next time.",
+    unit="s",
+)
+LAST_TICK = gauge(
+    "last_tick_timestamp_seconds",
+    "Unix time of the last complete pass in this process; service: maintenance or scheduler.",
+    ("service",),
+    "s",
 )
 HTTP_REQUESTS = counter(
     "http_requests", "Requests answered by the API server.", ("method", "route", "status")
@@ -63,5 +90,9 @@ QUEUE_OLDEST_SECONDS = gauge(
 )
 QUEUE_PARKED = gauge("queue_parked", "Runs behind a full limit. Up to 10,000.", _BY_QUEUE)
 QUEUE_LEASED = gauge("queue_leased", "Runs some worker holds. Up to 10,000.", _BY_QUEUE)
+DEAD_LETTERS = gauge("dead_letters", "Open dead letters. Counted up to 10,000.", _BY_QUEUE)
+LEASES_EXPIRED = gauge(
+    "leases_expired", "Leases that have expired and are not recovered yet. Up to 10,000."
+)
 
 METRICS: tuple[Metric, ...] = tuple(v for v in list(globals().values()) if isinstance(v, Metric))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from logging import DEBUG, ERROR, INFO, WARNING
 
+from perdure.telemetry import schedule_records
 from perdure.telemetry.record import Record
 
 _WORKER, _TASK = "perdure.worker", "perdure.task"
@@ -39,8 +40,8 @@ DRAINING = Record(
     _WORKER,
     WARNING,
     "stopping; waiting for %(runs)s runs to end",
-    ("runs",),
-    "Until the drain is over.",
+    ("runs", "run_ids"),
+    "Until the drain is over. `run_ids` has at most 20 of them.",
 )
 ATTEMPT_FAILED = Record(
     "perdure.attempts",
@@ -48,6 +49,13 @@ ATTEMPT_FAILED = Record(
     "attempt %(attempt)s of %(task)s %(run_id)s failed: %(error)s; %(next)s",
     ("run_id", "task", "attempt", "error", "next"),
     "Recorded so. The message says it all, because many look at nothing else.",
+)
+HANDLER_NOT_IMPORTABLE = Record(
+    _WORKER,
+    ERROR,
+    "cannot import the handler of %(task)s here: %(error)s; its runs are left to other workers",
+    ("task", "error"),
+    "For half a minute, then the worker claims runs of the task again.",
 )
 STORAGE_AWAITED = Record(
     "perdure.storage",
@@ -85,7 +93,15 @@ STORAGE_AWAY = Record(
     WARNING,
     "storage does not answer %(service)s: %(error)s",
     ("service", "error"),
-    "Tried again soon. Nothing is lost; claims, outcomes and renewals wait.",
+    "Tried again soon. Nothing is lost; claims, outcomes and renewals wait. Logged once an outage, "
+    "and every minute while it lasts.",
+)
+STORAGE_BACK = Record(
+    "perdure.service",
+    INFO,
+    "storage answers %(service)s again, after %(seconds)s s",
+    ("service", "seconds"),
+    "The outage is over; what waited goes on.",
 )
 SERVICE_FAILED = Record(
     "perdure.service",
@@ -96,6 +112,21 @@ SERVICE_FAILED = Record(
 )
 RUN_NOT_ATTENDED = Record(
     "perdure.maintenance", ERROR, "cannot attend to %(run_id)s", _RUN, "A bug, or a damaged run."
+)
+LOOP_BLOCKED = Record(
+    "perdure.worker",
+    WARNING,
+    "the handlers' loop has been blocked for %(seconds)s s by %(blocked_by)s",
+    ("task", "run_id", "where", "blocked_by", "seconds"),
+    "An `async def` handler computes or waits without `await`: others on its loop wait, and no "
+    'timeout can stop it. Use `def`, `asyncio.to_thread` or `executor="process"`.',
+)
+LOOP_ANSWERS = Record(
+    "perdure.worker",
+    INFO,
+    "the handlers' loop answers again; it was blocked for %(seconds)s s by %(blocked_by)s",
+    ("blocked_by", "seconds"),
+    "The end of that.",
 )
 WORKER_READY = Record(
     "perdure.process", INFO, "worker ready", ("worker_id", "pid"), "It claims from now on."
@@ -109,6 +140,9 @@ SCHEDULER_READY = Record(
 )
 SCHEDULER_STOPPED = Record(
     "perdure.process", INFO, "scheduler stopped", ("pid",), "Others go on, or a later one does."
+)
+METRICS_SERVED = Record(
+    "perdure.process", INFO, "metrics at %(address)s", ("address",), "`--metrics` was given."
 )
 PROCESS_STARTED = Record(
     "perdure.pool", INFO, "worker process %(pid)s started", ("pid",), "One of `--processes`."
@@ -237,66 +271,6 @@ LIMIT_UNREADABLE = Record(
     ("limit", "error"),
     "Stored by newer code, or damaged. It holds as it was; only an operator can change it.",
 )
-_SCHEDULE, _STATED = ("schedule_id",), "perdure.schedules"
-UNREADABLE_SCHEDULE = Record(
-    "perdure.scheduler",
-    ERROR,
-    "unreadable schedule %(schedule_id)s",
-    _SCHEDULE,
-    "Stored by newer code, or damaged. Passed by for a while; the others go on.",
-)
-SCHEDULE_NOT_DECIDED = Record(
-    "perdure.scheduler",
-    ERROR,
-    "cannot decide schedule %(schedule_id)s",
-    _SCHEDULE,
-    "A bug. Passed by for a while; nothing is lost.",
-)
-SCHEDULE_REFUSED = Record(
-    "perdure.scheduler",
-    ERROR,
-    "cannot store the occurrences of schedule %(schedule_id)s: %(error)s",
-    ("schedule_id", "error"),
-    "Passed by for a while; nothing is lost.",
-)
-SCHEDULES_ORPHANED = Record(
-    _STATED,
-    WARNING,
-    "schedules that code no longer defines go on: %(names)s; delete them, or define them again",
-    ("schedules", "names"),
-    "By `perdure schedules delete`, or `app.schedules.delete`.",
-)
-SCHEDULE_ADDED = Record(
-    _STATED, INFO, "schedule %(schedule_id)s added, as code has it", _SCHEDULE, "From now on."
-)
-SCHEDULE_CHANGED = Record(
-    _STATED,
-    INFO,
-    "schedule %(schedule_id)s changed to what code has: %(fields)s",
-    ("schedule_id", "fields"),
-    "What was due before was decided as it was.",
-)
-SCHEDULE_IS_OVER = Record(
-    _STATED,
-    WARNING,
-    "schedule %(schedule_id)s has no time to come: %(error)s",
-    ("schedule_id", "error"),
-    "Code has stated it so. Said once, when it is stored.",
-)
-SCHEDULE_WAITS = Record(
-    "perdure.scheduler",
-    WARNING,
-    "schedule %(schedule_id)s waits: no app or worker has made its task %(task)s known",
-    ("schedule_id", "task"),
-    "Said once by each scheduler. Nothing is lost: its times are decided when the task is known.",
-)
-SCHEDULE_KEPT = Record(
-    _STATED,
-    INFO,
-    "schedule %(schedule_id)s stays as it is, not as code has it: %(because)s",
-    ("schedule_id", "because"),
-    "An operator changed it, or newer code defined it.",
-)
 _WEBHOOK = ("webhook", "environment", "why")
 WEBHOOK_FAILING = Record(
     "perdure.webhooks",
@@ -371,4 +345,8 @@ PROGRESS = Record(
     _TASK, INFO, "progress", ("fraction", "progress"), "`ctx.progress`: said, and kept as such."
 )
 
-RECORDS: tuple[Record, ...] = tuple(v for v in list(globals().values()) if isinstance(v, Record))
+RECORDS: tuple[Record, ...] = tuple(
+    value
+    for value in (*globals().values(), *vars(schedule_records).values())
+    if isinstance(value, Record)
+)

@@ -87,16 +87,6 @@ class InlineDatabase:
         """Grows with every row written."""
         return int(self._raw.total_changes)
 
-    def ask(self, query: str, *parameters: Any) -> Any:
-        """The first value of the first row."""
-        row = self._raw.execute(query, parameters).fetchone()
-        return None if row is None else row[0]
-
-    def created_runs(self) -> list[str]:
-        """The ids of all runs, in the order they were created: ids of one instant have none."""
-        query = "SELECT run_id FROM perdure_history WHERE first_sequence = 1 ORDER BY position"
-        return [run_id for (run_id,) in self._raw.execute(query).fetchall()]
-
     def history_after(self, position: int) -> list[HistoryRow]:
         query = (
             "SELECT position, run_id, first_sequence, commit_id, events"

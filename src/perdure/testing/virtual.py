@@ -30,6 +30,8 @@ class Process:
         self.is_dead = False
         self.is_paused = False
         self.parked: list[asyncio.Handle] = []
+        self.at_death: list[Callable[[], None]] = []
+        """What the operating system does for it: it closes connections."""
         self.context = contextvars.copy_context()
         self.context.run(_process.set, self)
         loop.processes.append(self)
@@ -40,6 +42,8 @@ class Process:
     def die(self) -> None:
         """Like SIGKILL: nothing of it runs again, no `finally` either."""
         self.is_dead = True
+        while self.at_death:
+            self.at_death.pop()()
 
     def pause(self) -> None:
         """Like SIGSTOP."""

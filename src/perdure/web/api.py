@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from functools import partial
 from typing import Any, Self
 
@@ -24,7 +25,7 @@ from starlette.types import Message, Receive, Scope, Send
 from perdure.core.rates import Rate, make_rate
 from perdure.engine.app import App
 from perdure.engine.write import load
-from perdure.errors import RunNotFound, SequenceConflict
+from perdure.errors import SequenceConflict
 from perdure.storage.wire import PROTOCOL_HEADER
 from perdure.telemetry import metrics, table
 from perdure.web import feed
@@ -49,6 +50,7 @@ from perdure.web.problems import (
 from perdure.web.reading import (
     is_ambiguous,
     read_body,
+    read_if_none_match,
     read_path,
     read_query,
     read_reason,
@@ -59,6 +61,7 @@ from perdure.web.route import Call, Caller, Route
 from perdure.web.shares import KeyGates, Shares, make_share
 from perdure.web.table import ROUTES
 from perdure.web.throttle import Throttle
+from perdure.web.trace_context import read_trace_context
 from perdure.web.worker.routes import check_protocol
 from perdure.web.workplace import Workplaces
 
@@ -92,6 +95,7 @@ class Api:
     """Serves every environment that has a key, and the app's own."""
 
     routes: tuple[Route, ...] = ROUTES
+    started_at: datetime
 
     def __init__(self, app: App, options: ApiOptions | None = None) -> None:
         self.options = options or ApiOptions()
@@ -121,6 +125,7 @@ class Api:
             stack.push_async_callback(self.workplaces.close)
             self.home = await self.workplaces.at(self._like.environment)
             app = self.home.app
+            self.started_at = app.time()
             self.keyring = await stack.enter_async_context(Keyring(app))
             for environment in self.keyring.environments:
                 await self.workplaces.at(environment)  # there may be orders to go on with
@@ -233,8 +238,12 @@ class Api:
             check_protocol(request.headers.get(PROTOCOL_HEADER))
         if route.names_run and route.method != "GET":
             call.expected = read_sequence(request.headers.get("if-match"))
+        if route.takes_if_none_match:
+            call.must_be_new = read_if_none_match(request.headers.get("if-none-match"))
         if route.takes_idempotency_key:
             call.idempotency_key = request.headers.get("idempotency-key")
+        if route.takes_trace_context:
+            call.trace_carrier = read_trace_context(request.headers)
         call.last_event_id = request.headers.get("last-event-id")
         if route.is_audited:
             call.because = read_reason(request.headers.get("x-reason"))
@@ -298,9 +307,7 @@ def _has_small_body(headers: Mapping[str, str]) -> bool:
 
 async def _own_run(call: Call) -> Any:
     """The run of the path. One of another environment does not exist here."""
-    run = await load(call.app.storage, call.path["run_id"])
-    if run.environment != call.app.environment:
-        raise RunNotFound(run.id)
+    run = await load(call.app.storage, call.path["run_id"], call.app.environment)
     if call.expected not in (None, run.sequence):
         raise SequenceConflict(run.id, call.expected or 0, run.sequence)
     return run

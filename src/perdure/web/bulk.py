@@ -7,8 +7,9 @@ from typing import Any, cast
 import msgspec
 
 from perdure.engine.asking import Wish
-from perdure.engine.bulk import MOST, TASK, Action, Order, Words, count_fitting, tags_of
-from perdure.engine.filters import make_filter
+from perdure.engine.bulk import MOST, TASK, count_fitting, tags_of
+from perdure.engine.bulk_order import Action, Order, Words
+from perdure.engine.filters import make_filter, plain_words
 from perdure.engine.options import TriggerOptions
 from perdure.errors import InvalidInput
 from perdure.web.problems import Refusal, RequestRefused
@@ -30,7 +31,7 @@ class BulkView(msgspec.Struct, frozen=True):
 
 
 async def bulk_runs(call: Call, body: BulkRunsBody) -> BulkView:
-    return await _order(call, body, body.filter.words)
+    return await _order(call, body, plain_words(body.filter.words, call.app.time()))
 
 
 async def bulk_dead_letters(call: Call, body: BulkLettersBody) -> BulkView:
@@ -40,8 +41,7 @@ async def bulk_dead_letters(call: Call, body: BulkLettersBody) -> BulkView:
 async def count_runs(call: Call, query: RunCountQuery) -> BulkView:
     if query.action is not None:
         return BulkView(await count_fitting(call.app, Action(query.action.value), query.words))
-    words: Any = dict(query.words)
-    wanted = make_filter(call.app.environment, words.pop("status", None), words)
+    wanted = make_filter(call.app.environment, query.words, call.app.time())
     return BulkView(await call.app.storage.count(wanted, most=MOST))
 
 

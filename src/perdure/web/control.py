@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import UNSET
+
 from perdure.core.audit_trail import SealedEntry
 from perdure.core.effects import DeadLetter, DeadLetterStatus
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.limits import QueueState, TaskLimits
+from perdure.web.offload import page_by_name
 from perdure.web.route import Call
 from perdure.web.runs import Triggered, retry_run
 from perdure.web.views import AuditView, Items, RunSummary, audit_view
@@ -17,15 +20,21 @@ from perdure.web.wishes import (
     LetterQuery,
     LetterStatus,
     LimitBody,
+    NameQuery,
+    PauseQueueBody,
     QueueBody,
     ReasonBody,
+    RetryBody,
+    SealedAuditQuery,
 )
 
 # Queues and limits
 
 
-async def list_queues(call: Call) -> Items[QueueState]:
-    return Items(list(call.at.view.shown(await call.app.queues.list())))
+async def list_queues(call: Call, query: NameQuery) -> Items[QueueState]:
+    found = await call.app.queues.list()
+    page, cursor = page_by_name(found, lambda queue: queue.name, query.limit, query.cursor)
+    return Items(await call.offload_each(call.at.view.shown, page), cursor)
 
 
 async def get_queue(call: Call) -> QueueState:
@@ -33,25 +42,29 @@ async def get_queue(call: Call) -> QueueState:
 
 
 async def set_queue(call: Call, body: QueueBody) -> QueueState:
-    after = await call.app.queues.set(call.path["queue"], by=call.by, **body.settings)
+    settings = body.settings | {"create": body.create is True}
+    after = await call.app.queues.set(call.path["queue"], by=call.by, **settings)
     return call.at.view.shown(after)
 
 
 async def reset_queue(call: Call) -> QueueState:
-    return call.at.view.shown(await call.app.queues.reset(call.path["queue"]))
+    return call.at.view.shown(await call.app.queues.reset(call.path["queue"], by=UNSET))
 
 
-async def pause_queue(call: Call, body: ReasonBody) -> QueueState:
-    after = await call.app.queues.pause(call.path["queue"], body.reason, by=call.by)
+async def pause_queue(call: Call, body: PauseQueueBody) -> QueueState:
+    name, reason = call.path["queue"], body.reason
+    after = await call.app.queues.pause(name, reason, by=call.by, create=body.create is True)
     return call.at.view.shown(after)
 
 
 async def resume_queue(call: Call, body: ReasonBody) -> QueueState:
-    return call.at.view.shown(await call.app.queues.resume(call.path["queue"]))
+    return call.at.view.shown(await call.app.queues.resume(call.path["queue"], by=UNSET))
 
 
-async def list_limits(call: Call) -> Items[TaskLimits]:
-    return Items(list(await call.app.limits.list()))
+async def list_limits(call: Call, query: NameQuery) -> Items[TaskLimits]:
+    found = await call.app.limits.list()
+    page, cursor = page_by_name(found, lambda limits: limits.task, query.limit, query.cursor)
+    return Items(list(page), cursor)
 
 
 async def get_limit(call: Call) -> TaskLimits:
@@ -63,7 +76,7 @@ async def set_limit(call: Call, body: LimitBody) -> TaskLimits:
 
 
 async def reset_limit(call: Call) -> TaskLimits:
-    return await call.app.limits.reset(call.path["task"])
+    return await call.app.limits.reset(call.path["task"], by=UNSET)
 
 
 # Workers
@@ -97,7 +110,7 @@ async def get_dead_letter(call: Call) -> DeadLetter:
 
 
 async def replay_dead_letter(call: Call, body: AgainBody) -> Triggered:
-    return await retry_run(call, body)
+    return await retry_run(call, RetryBody(reason=body.reason, payload=body.payload))
 
 
 async def discard_dead_letter(call: Call, body: ReasonBody) -> DeadLetter:
@@ -111,14 +124,15 @@ async def discard_dead_letter(call: Call, body: ReasonBody) -> DeadLetter:
 
 
 async def list_audit(call: Call, query: AuditQuery) -> Items[AuditView]:
-    found = await call.at.audit_log.read(after=query.after, limit=query.limit)
-    return Items([audit_view(sealed) for sealed in found], _cursor_after(found, query))
+    found = await call.at.audit_log.read_newest(before=query.before, limit=query.limit)
+    last = found[-1].position if found else 1
+    return Items([audit_view(sealed) for sealed in found], str(last) if last > 1 else None)
 
 
-async def list_sealed_audit(call: Call, query: AuditQuery) -> Items[SealedEntry]:
+async def list_sealed_audit(call: Call, query: SealedAuditQuery) -> Items[SealedEntry]:
     found = await call.at.audit_log.read(after=query.after, limit=query.limit)
     return Items(list(found), _cursor_after(found, query))
 
 
-def _cursor_after(found: Sequence[SealedEntry], query: AuditQuery) -> str | None:
+def _cursor_after(found: Sequence[SealedEntry], query: SealedAuditQuery) -> str | None:
     return str(found[-1].position) if len(found) == query.limit else None

@@ -38,7 +38,8 @@ async def get_identity(call: Call) -> IdentityView:
 
 
 async def get_overview(call: Call) -> Overview:
-    return call.at.view.shown(await call.app.overview())
+    overview = replace(await call.app.overview(), server_started_at=call.api.started_at)
+    return call.at.view.shown(overview)
 
 
 async def get_doctor(call: Call) -> Examination:

@@ -9,8 +9,9 @@ from msgspec import Meta
 from perdure.engine.keys import Scope
 from perdure.engine.manifests.applying import Application
 from perdure.engine.manifests.manifest import Manifest, gathered
+from perdure.engine.redaction import Redactor
 from perdure.engine.reserved import refuse_reserved
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, InvalidManifest
 from perdure.web.offload import json_size
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Call
@@ -20,6 +21,9 @@ MAX_ITEMS = 1000
 """Schedules and tasks of one request, and its files."""
 MAX_CHARACTERS = 2 * 1024 * 1024
 """Of all files of one request."""
+MAX_PROBLEMS = 100
+"""Problems that an answer lists."""
+MAX_PROBLEM_CHARS = 300
 
 
 class ManifestFile(Asked, frozen=True, kw_only=True):
@@ -40,12 +44,22 @@ class ManifestBody(Asked, frozen=True, kw_only=True):
 async def apply_manifest(call: Call, body: ManifestBody) -> Application:
     texts = [(file.name, file.text) for file in body.files]
     size = _check_size(texts)
-    manifest = await call.offload(size, gathered, texts, MAX_ITEMS)
-    _check(manifest, call)
-    done = await call.app.manifests.apply(
-        manifest, by=call.by, dry_run=body.dry_run, prune=body.prune
-    )
+    try:
+        manifest = await call.offload(size, gathered, texts, MAX_ITEMS)
+        _check(manifest, call)
+        done = await call.app.manifests.apply(
+            manifest, by=call.by, dry_run=body.dry_run, prune=body.prune
+        )
+    except InvalidManifest as error:
+        raise await call.offload(size, _shorten, error, call.app.redactor) from error
     return await call.offload(json_size(done), done.shown, call.at.view)
+
+
+def _shorten(error: InvalidManifest, redactor: Redactor) -> InvalidManifest:
+    """Return the error with its first problems, each without secrets and of a bounded length."""
+    first = [redactor.shorten(it, MAX_PROBLEM_CHARS) for it in error.problems[:MAX_PROBLEMS]]
+    more = len(error.problems) - len(first)
+    return InvalidManifest([*first, f"{more} more problems are not listed"] if more else first)
 
 
 def _check_size(texts: list[tuple[str, str]]) -> int:

@@ -79,6 +79,15 @@ def json_size(value: Any) -> int:
         return MAX_INLINE_BYTES + 1
 
 
+def page_by_name(
+    items: Iterable[S], name_of: Callable[[S], str], limit: int, after: str | None
+) -> tuple[Sequence[S], str | None]:
+    """A page of the items in the order of their names, and the cursor that continues it."""
+    rest = sorted((it for it in items if after is None or name_of(it) > after), key=name_of)
+    page = cut_page(rest[:limit])
+    return page, name_of(page[-1]) if len(page) < len(rest) else None
+
+
 def cut_page(items: Sequence[S]) -> Sequence[S]:
     """As many of the first items as fit into a page; one at least."""
     total = 0

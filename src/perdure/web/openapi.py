@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 
+from perdure.errors import InvalidInput, RunNotFound, StorageUnavailable
 from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.instants import mark_instants
-from perdure.web.problems import CONTENT_TYPE, REFUSALS, Problem, Refusal, status_of
+from perdure.web.problems import CONTENT_TYPE, PROBLEM_STATUSES, Problem, Refusal, slug_of
 from perdure.web.route import ANY_KEY, Route
+from perdure.web.schemas import Schema, simplify
 from perdure.web.wishes import LONGEST_REASON
 
 REFERENCE = "#/components/schemas/{name}"
@@ -22,6 +24,13 @@ _DESCRIPTION = """\
 Durable runs over HTTP. Errors are RFC 9457 problems; lists are pages whose `cursor` goes on where
 they end; keys are shown as `Authorization: Bearer pk_…`."""
 
+_INFO = {
+    "title": "Perdure",
+    "version": version("perdure"),
+    "description": _DESCRIPTION,
+    "license": {"name": "MIT", "identifier": "MIT"},
+}
+
 _COMMON = (
     Refusal.MALFORMED,
     Refusal.FOREIGN_ORIGIN,
@@ -29,8 +38,6 @@ _COMMON = (
     Refusal.RATE_LIMITED,
 )
 _OF_BODIES = (Refusal.BODY_TOO_LARGE, Refusal.BODY_TOO_SLOW, Refusal.MEDIA_TYPE)
-
-Schema = dict[str, Any]
 
 
 @lru_cache(maxsize=2)
@@ -47,34 +54,36 @@ def describe(routes: Sequence[Route]) -> Schema:
     paths: dict[str, Schema] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, known)
-    return {
-        "openapi": "3.1.0",
-        "info": {
-            "title": "Perdure",
-            "version": version("perdure"),
-            "description": _DESCRIPTION,
-            "license": {"name": "MIT", "identifier": "MIT"},
-        },
-        "paths": paths,
-        "components": {"schemas": components, "securitySchemes": {"key": KEY}},
-    }
+    return simplify(
+        {
+            "openapi": "3.1.0",
+            "info": _INFO,
+            "paths": paths,
+            "components": {"schemas": components, "securitySchemes": {"key": KEY}},
+        }
+    )
 
 
-def statuses(route: Route) -> list[int]:
-    """Every status of an error that the route may answer with."""
-    kinds: list[str] = [*_COMMON]
+def problem_types(route: Route) -> dict[int, list[str]]:
+    """Return the names of the problems that the route may answer with, by status."""
+    kinds: list[str] = [*_COMMON, slug_of(StorageUnavailable)]
     if route.scope is not None:
         kinds += [Refusal.NOT_AUTHENTICATED, Refusal.SCOPE_MISSING]
     if route.body is not None:
         kinds += _OF_BODIES
     if route.speaks_protocol or "operation" in route.parameters:
         kinds.append(Refusal.PROTOCOL_MISMATCH)
-    if route.names_run and route.method != "GET":
+    if route.takes_if_none_match or (route.names_run and route.method != "GET"):
         kinds.append(Refusal.STALE)
-    found = {REFUSALS[kind] for kind in kinds} | {status_of(error) for error in route.errors}
-    found |= {422} if route.query or route.body or route.parameters else set()
-    found |= {404} if route.names_run else set()
-    return sorted(found | {503})
+    if route.names_run:
+        kinds.append(slug_of(RunNotFound))
+    if route.query or route.body or route.parameters:
+        kinds.append(slug_of(InvalidInput))
+    kinds += map(slug_of, route.errors)
+    found: dict[int, list[str]] = {}
+    for kind in dict.fromkeys(kinds):
+        found.setdefault(PROBLEM_STATUSES[kind], []).append(str(kind))
+    return dict(sorted(found.items()))
 
 
 def _types(routes: Sequence[Route]) -> Iterable[Any]:
@@ -118,12 +127,15 @@ def _successes(route: Route, known: dict[Any, Schema]) -> Schema:
 
 
 def _failures(route: Route, known: dict[Any, Schema]) -> Schema:
-    problem = {
-        "description": "A problem.",
-        "content": {CONTENT_TYPE: {"schema": known[Problem]}},
-    }
     taken = (route.status, *route.also)
-    return {str(status): problem for status in statuses(route) if status not in taken}
+    return {
+        str(status): {
+            "description": f"Problem: {', '.join(kinds)}.",
+            "content": {CONTENT_TYPE: {"schema": known[Problem]}},
+        }
+        for status, kinds in problem_types(route).items()
+        if status not in taken
+    }
 
 
 def _in_path(route: Route) -> list[Schema]:
@@ -162,12 +174,17 @@ def _in_headers(route: Route) -> list[Schema]:
     headers = []
     if route.takes_idempotency_key:
         headers.append(_header("Idempotency-Key", {"type": "string", "maxLength": 256}))
+    if route.takes_trace_context:
+        headers.append(_header("traceparent", {"type": "string"}))
+        headers.append(_header("tracestate", {"type": "string"}))
+    if route.takes_if_none_match:
+        headers.append(_header("If-None-Match", {"type": "string", "enum": ["*"]}))
     if route.names_run and route.method != "GET":
         headers.append(_header("If-Match", {"type": "string", "pattern": '^"[0-9]{1,9}"$'}))
     if route.is_audited:
         headers.append(_header("X-Reason", {"type": "string", "maxLength": LONGEST_REASON}))
     if route.speaks_protocol:
-        version = {"type": "string", "const": str(PROTOCOL)}
+        version = {"type": "string", "enum": [str(PROTOCOL)]}
         headers.append(_header(PROTOCOL_HEADER, version) | {"required": True})
     if route.media_type == "text/event-stream":
         headers.append(_header("Last-Event-ID", {"type": "string"}))

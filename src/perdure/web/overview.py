@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -11,16 +12,18 @@ import msgspec
 from starlette.responses import Response
 
 from perdure.core.lifecycle import Status
-from perdure.engine.catalogue import TaskEntry, WorkerEntry, find_task, known_tasks
+from perdure.engine.catalogue import WorkerEntry, known_tasks
+from perdure.engine.task_catalogue import TaskDetails, add_workers
 from perdure.errors import InvalidInput, PerdureError
 from perdure.storage.oversight import Ended
 from perdure.storage.protocol import Backlog
 from perdure.telemetry.prometheus import CONTENT_TYPE
+from perdure.web.offload import cut_page, json_size, page_by_name
 from perdure.web.openapi import document
 from perdure.web.problems import log_problem, problem_of
 from perdure.web.route import Call
 from perdure.web.views import Items
-from perdure.web.wishes import StatsQuery
+from perdure.web.wishes import NameQuery, StatsQuery
 
 PATIENCE = 2.0
 """Seconds after which a storage that has not answered is not usable."""
@@ -82,18 +85,26 @@ class Health(msgspec.Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
 
 
-async def list_tasks(call: Call) -> Items[TaskEntry]:
+async def list_tasks(call: Call, query: NameQuery) -> Items[TaskDetails]:
     found = await known_tasks(call.app.storage, call.app.environment)
-    return Items(await call.offload_each(call.at.view.shown, found))
+    entries, cursor = page_by_name(found, lambda task: task.name, query.limit, query.cursor)
+    workers = await call.app.catalogue.live_workers()
+    tasks = await call.offload(json_size(workers), add_workers, entries, workers)
+    page = cut_page(tasks)
+    if len(page) < len(tasks):
+        cursor = page[-1].name
+    return Items(await call.offload_each(call.at.view.shown, page), cursor)
 
 
-async def get_task(call: Call) -> TaskEntry:
-    found = await find_task(call.app.storage, call.app.environment, call.path["task"])
+async def get_task(call: Call) -> TaskDetails:
+    found = await call.app.catalogue.get(call.path["task"])
     return (await call.offload_each(call.at.view.shown, [found]))[0]
 
 
-async def list_workers(call: Call) -> Items[WorkerEntry]:
-    return Items(await call.offload_each(call.at.view.shown, await call.app.workers.list()))
+async def list_workers(call: Call, query: NameQuery) -> Items[WorkerEntry]:
+    found = await call.app.workers.list()
+    page, cursor = page_by_name(found, lambda worker: worker.id, query.limit, query.cursor)
+    return Items(await call.offload_each(call.at.view.shown, page), cursor)
 
 
 async def get_stats(call: Call, query: StatsQuery) -> Stats:
@@ -135,15 +146,21 @@ def _by_status(counts: dict[tuple[str, Status], int]) -> dict[Status, int]:
 
 
 def _queues(counts: dict[tuple[str, Status], int], backlogs: list[Backlog]) -> list[QueueStats]:
+    """One pass over each: anyone who triggers may name thousands of queues."""
+    statuses: defaultdict[str, dict[Status, int]] = defaultdict(dict)
+    for (queue, status), count in sorted(counts.items()):
+        statuses[queue][status] = count
     known = {backlog.queue: backlog for backlog in backlogs}
-    names = {queue for queue, _ in counts} | known.keys()
-    return [_queue(name, counts, known.get(name) or Backlog(queue=name)) for name in sorted(names)]
+    names = sorted(statuses.keys() | known.keys())
+    return [
+        _queue(known.get(name) or Backlog(queue=name), statuses.get(name, {})) for name in names
+    ]
 
 
-def _queue(name: str, counts: dict[tuple[str, Status], int], backlog: Backlog) -> QueueStats:
+def _queue(backlog: Backlog, statuses: dict[Status, int]) -> QueueStats:
     return QueueStats(
-        queue=name,
-        statuses={status: n for (queue, status), n in sorted(counts.items()) if queue == name},
+        queue=backlog.queue,
+        statuses=statuses,
         due=backlog.due,
         later=backlog.later,
         parked=backlog.parked,

@@ -90,6 +90,7 @@ STATUSES: dict[type[e.PerdureError], int] = {
     e.AccessRefused: 403,
     e.RunNotFound: 404,
     e.TaskNotFound: 404,
+    e.QueueNotFound: 404,
     e.ScheduleNotFound: 404,
     e.KeyNotFound: 404,
     e.WebhookNotFound: 404,
@@ -110,7 +111,7 @@ PRIVATE = (e.StorageUnavailable, e.StorageRefused)
 """Errors whose text may be a database's: hosts, paths, statements and stored values."""
 
 RETRY_AFTER = 1.0
-_CALL = re.compile(r"\bapp\.(schedules|webhooks|workers)\.list\(\)")
+_CALL = re.compile(r"\bapp\.(queues|schedules|webhooks|workers)\.list\(\)")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -138,6 +139,12 @@ def status_of(kind: type[e.PerdureError]) -> int:
     return found
 
 
+def _problem_statuses() -> dict[str, int]:
+    kinds = [getattr(e, name) for name in e.__all__]
+    found = {slug_of(kind): status_of(kind) for kind in kinds}
+    return {slug: status for slug, status in found.items() if status != 500} | REFUSALS
+
+
 def problem_of(error: Exception, request_id: str) -> Problem:
     """What a client is told. Never a traceback, never the text of an error that is not ours."""
     if isinstance(error, RequestRefused):
@@ -150,9 +157,10 @@ def problem_of(error: Exception, request_id: str) -> Problem:
         detail = describe_storage_error(error, request_id)
         return _problem(slug_of(type(error)), status_of(type(error)), detail, request_id)
     if isinstance(error, e.InvalidInput):
-        fields = (FieldProblem(error.field, error.problem),)
+        fields = tuple(FieldProblem(it.field, it.problem) for it in (error, *error.others))
     slug, status = slug_of(type(error)), status_of(type(error))
-    return _problem(slug, status, _over_http(str(error)), request_id, fields)
+    more = f" (and {len(fields) - 1} more: see errors)" if len(fields) > 1 else ""
+    return _problem(slug, status, _over_http(str(error)) + more, request_id, fields)
 
 
 def log_problem(error: Exception, request_id: str) -> None:
@@ -185,6 +193,10 @@ def retry_after(error: Exception) -> float | None:
 
 def slug_of(kind: type[Exception]) -> str:
     return _CAMEL.sub("-", kind.__name__).lower()
+
+
+PROBLEM_STATUSES = _problem_statuses()
+"""The status of every problem type, by its name. Other errors are answered with status 500."""
 
 
 def with_error(problem: Problem, error: BaseException | None) -> Problem:

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
 from perdure.errors import InvalidInput
+from perdure.web.mistakes import misfit, refuse_body
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Call, Route
 from perdure.web.wishes import LONGEST_REASON
@@ -22,11 +23,6 @@ REQUEST_BODY_GRACE_S = 10.0
 """For the first bytes of a body. From then on it must come at `MIN_BODY_BYTES_PER_S`."""
 MIN_BODY_BYTES_PER_S = 1024
 
-MAX_MESSAGE = 500
-"""Characters of what is told about a field that does not fit."""
-
-_WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `(?:key in )?\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
-_NAMED = re.compile(r"field `(?P<name>[^`]*)`")
 _ETAG = re.compile(r'"([0-9]{1,9})"')
 _JSON = re.compile(r"application/(?:[\w.-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 
@@ -54,8 +50,11 @@ def routable(scope: Scope) -> Scope:
 
 
 def read_path(request: Request) -> dict[str, str]:
-    """The names that stand in it."""
-    return {name: text.replace(_SLASH, "/") for name, text in request.path_params.items()}
+    """Return the names in a path. Raise InvalidInput for a name that no database stores."""
+    return {
+        name: _without_nul(text.replace(_SLASH, "/"), name)
+        for name, text in request.path_params.items()
+    }
 
 
 def read_query(route: Route, request: Request) -> Any:
@@ -95,6 +94,7 @@ def _decode(body: bytes, kind: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
+        refuse_body(body, kind, error)
         raise misfit(error) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestRefused(Refusal.MALFORMED, f"the body is not JSON: {error}") from error
@@ -140,6 +140,13 @@ def read_sequence(header: str | None) -> int | None:
     return int(found[1])
 
 
+def read_if_none_match(header: str | None) -> bool:
+    """Return whether the request may only make something new. Raise InvalidInput for an ETag."""
+    if header is not None and header.strip() != "*":
+        raise InvalidInput("If-None-Match", f"must be *, not {header!r:.80}")
+    return header is not None
+
+
 def read_reason(header: str | None) -> str | None:
     """What `X-Reason` says: percent-encoded, since a header is no place for every character."""
     reason = None if header is None else unquote(header)
@@ -157,20 +164,3 @@ def _too_slow() -> RequestRefused:
 
 def _too_large(most: int) -> RequestRefused:
     return RequestRefused(Refusal.BODY_TOO_LARGE, f"the body has more than {most} bytes")
-
-
-def _shorten(message: str) -> str:
-    """Cut the middle, where msgspec may quote a value of megabytes."""
-    if len(message) <= MAX_MESSAGE:
-        return message
-    return f"{message[: MAX_MESSAGE // 2]}…{message[-MAX_MESSAGE // 2 :]}"
-
-
-def misfit(error: msgspec.ValidationError) -> InvalidInput:
-    match = _WHERE.match(_shorten(str(error)))
-    assert match is not None
-    problem, path = match["problem"], match["path"] or ""
-    named = _NAMED.search(problem)
-    if named is not None:
-        path = f"{path}.{named['name']}".lstrip(".")
-    return InvalidInput(path or "body", problem)

@@ -61,7 +61,11 @@ class Call:
         self.request_id = request_id
         self.expected: int | None = None
         """The sequence that `If-Match` names."""
+        self.must_be_new = False
+        """Whether the request may only make something new: `If-None-Match: *`."""
         self.idempotency_key: str | None = None
+        self.trace_carrier: dict[str, str] | None = None
+        """The span that `traceparent` names."""
         self.last_event_id: str | None = None
         self.because: str | None = None
         """What `X-Reason` says, for orders whose body has no place for it."""
@@ -111,6 +115,9 @@ class Route(msgspec.Struct, frozen=True, dict=True):
     also: tuple[int, ...] = ()
     media_type: str = "application/json"
     takes_idempotency_key: bool = False
+    takes_trace_context: bool = False
+    """Whether the runs that it makes belong to the trace of the request."""
+    takes_if_none_match: bool = False
     is_throttled: bool = True
     speaks_protocol: bool = False
     """Whether it belongs to the worker protocol, whose version each request names."""

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from perdure.core.effects import freed_idempotency_key
+from perdure.core.lifecycle import TERMINAL
 from perdure.core.run import Actor, ActorType, Run
 from perdure.engine.asking import Wish
 from perdure.engine.handle import RunHandle
 from perdure.engine.reading_logs import Bundle, load_bundle_parts, make_bundle
 from perdure.engine.reserved import refuse_reserved
+from perdure.errors import PerdureError
 from perdure.storage.run_log import Progress
 from perdure.web.offload import cut_page, json_size
 from perdure.web.problems import Problem, log_problem, problem_of
 from perdure.web.route import Call
+from perdure.web.trigger_bodies import BatchBody, TriggerBody
 from perdure.web.views import (
     AttemptView,
     EventView,
@@ -30,16 +35,17 @@ from perdure.web.views import (
 from perdure.web.wishes import (
     AgainBody,
     AttemptQuery,
-    BatchBody,
     EventQuery,
     LogQuery,
     ReasonBody,
     RescheduleBody,
+    RetryBody,
     RunIdsQuery,
     RunQuery,
-    TriggerBody,
     object_of,
 )
+
+ShownT = TypeVar("ShownT", bound=RunSummary)
 
 MAX_DETAILS_BYTES = 4 * 1024 * 1024
 """Of payloads and results in one answer, unless one run alone has more."""
@@ -84,7 +90,7 @@ async def trigger_run(call: Call, body: TriggerBody) -> Triggered:
 
 async def trigger_batch(call: Call, body: BatchBody) -> Batch:
     batch_id = f"batch_{call.app.ids.token()}"
-    wishes = await call.offload_each(partial(_wish, call), body.runs)
+    wishes = await call.offload_each(partial(_wish_or_error, call), body.runs)
     made = await call.at.asking.ask_all(wishes, client(call), batch_id, call.offload)
     return Batch(batch_id, [_item(call, it) for it in made])
 
@@ -94,7 +100,8 @@ async def trigger_batch(call: Call, body: BatchBody) -> Batch:
 
 async def list_runs(call: Call, query: RunQuery) -> Items[RunSummary]:
     page = await call.app.runs.list(limit=query.limit, cursor=query.cursor, **query.words)
-    return Items(await call.offload_each(call.at.view.summary, page.runs), page.cursor)
+    summaries = await call.offload_each(call.at.view.summary, page.runs)
+    return Items(await _with_successors(call, summaries), page.cursor)
 
 
 async def get_run(call: Call) -> RunView:
@@ -116,7 +123,8 @@ async def get_run_details(call: Call, query: RunIdsQuery) -> Items[RunView]:
         if size > MAX_DETAILS_BYTES and run_id != run_ids[-1]:
             cursor = run_id
             break
-    return Items(await call.offload_each(call.at.view.run, runs), cursor)
+    views = await call.offload_each(call.at.view.run, runs)
+    return Items(await _with_successors(call, views), cursor)
 
 
 def _size_of(run: Run) -> int:
@@ -205,9 +213,11 @@ async def reset_idempotency_key(call: Call, body: ReasonBody) -> RunView:
     return await _tagged(call, call.run)
 
 
-async def retry_run(call: Call, body: AgainBody) -> Triggered:
+async def retry_run(call: Call, body: RetryBody) -> Triggered:
     payload = await call.offload(call.body_size, _arguments, call, body)
-    made = await call.app.runs.retry(call.run, body.reason, by=call.by, payload=payload)
+    made = await call.app.runs.retry(
+        call.run, body.reason, by=call.by, payload=payload, again=body.again
+    )
     return made_of(call, made)
 
 
@@ -224,7 +234,15 @@ def client(call: Call) -> Actor:
 
 def _wish(call: Call, body: TriggerBody, idempotency_key: str | None = None) -> Wish:
     refuse_reserved(body.task)
-    return body.wish(call.app.defaults.payload_limit, idempotency_key)
+    wish = body.wish(call.app.defaults.payload_limit, idempotency_key)
+    return replace(wish, trace_carrier=call.trace_carrier)
+
+
+def _wish_or_error(call: Call, body: TriggerBody) -> Wish | PerdureError:
+    try:
+        return _wish(call, body)
+    except PerdureError as error:
+        return error
 
 
 def _arguments(call: Call, body: AgainBody) -> dict[str, Any] | None:
@@ -237,7 +255,15 @@ def _arguments(call: Call, body: AgainBody) -> dict[str, Any] | None:
 
 async def _tagged(call: Call, run: Run) -> RunView:
     call.headers["ETag"] = f'"{run.sequence}"'
-    return (await call.offload_each(call.at.view.run, [run]))[0]
+    views = await call.offload_each(call.at.view.run, [run])
+    return (await _with_successors(call, views))[0]
+
+
+async def _with_successors(call: Call, views: Sequence[ShownT]) -> list[ShownT]:
+    """The views, each of an ended run with its first retry or rerun."""
+    ended = [view.id for view in views if view.status in TERMINAL]
+    found = await call.app.runs.successors(ended)
+    return [replace(view, retried_as=found.get(view.id)) for view in views]
 
 
 def made_of(call: Call, made: RunHandle[Any]) -> Triggered:

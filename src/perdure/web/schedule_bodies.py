@@ -44,9 +44,9 @@ class CadenceBody(Asked, frozen=True, kw_only=True):
     tz: str | UnsetType = UNSET
     gap: Gap | UnsetType = UNSET
     fold: Fold | UnsetType = UNSET
-    anchor: datetime | UnsetType = UNSET
-    start: datetime | UnsetType = UNSET
-    end: datetime | UnsetType = UNSET
+    anchor: datetime | UnsetType | None = UNSET
+    start: datetime | UnsetType | None = UNSET
+    end: datetime | UnsetType | None = UNSET
     jitter: Seconds | UnsetType = UNSET
 
     def cadence(self) -> Cadence:
@@ -65,7 +65,7 @@ class CadenceBody(Asked, frozen=True, kw_only=True):
             raise InvalidInput("cadence", f"{', '.join(given)} do not go with it") from None
 
 
-class RetryBody(Asked, frozen=True, kw_only=True):
+class RetryRules(Asked, frozen=True, kw_only=True):
     """How often and when to try again; what is not given is as the task says."""
 
     max_attempts: Annotated[int, Meta(ge=0, lt=2**31)] | UnsetType = UNSET
@@ -98,7 +98,7 @@ class ScheduleBody(Asked, frozen=True, kw_only=True):
     max_concurrency: int | UnsetType = UNSET
     queue: Label | UnsetType | None = UNSET
     priority: Priority | UnsetType | None = UNSET
-    retry: RetryBody | UnsetType | None = UNSET
+    retry: RetryRules | UnsetType | None = UNSET
     timeout: Seconds | UnsetType | None = UNSET
     ttl: Seconds | UnsetType | None = UNSET
     concurrency_key: Label | UnsetType | None = UNSET
@@ -108,7 +108,8 @@ class ScheduleBody(Asked, frozen=True, kw_only=True):
 
 
 class SchedulePatch(ScheduleBody, frozen=True, kw_only=True):
-    """What is not given stays."""
+    """What is not given stays, also inside `retry` and, for a cadence of the same kind, `cadence`.
+    null is the default or the task's rule again."""
 
     task: Label | UnsetType = UNSET  # type: ignore[assignment]  # wider than what makes a new one
     cadence: CadenceBody | UnsetType = UNSET  # type: ignore[assignment]

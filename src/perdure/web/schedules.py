@@ -11,14 +11,15 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from perdure.core.run import Policy
+from perdure.core.retry import BackoffKind
+from perdure.core.run import OnExhausted, Policy
 from perdure.core.schedule import Cadence, Misfire, Overlap, check_definition
 from perdure.core.schedule.definition import DefinedBy, Definition, Schedule, SkippedSpan
 from perdure.core.schedule.explain import Verdict
 from perdure.core.skipping import Evidence, Pause, Touch
 from perdure.engine.reserved import refuse_reserved
 from perdure.engine.schedule_history import Occurrences
-from perdure.errors import ScheduleNotFound
+from perdure.errors import ScheduleExists, ScheduleNotFound
 from perdure.web.offload import MAX_PAGE_BYTES, json_size
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Call
@@ -37,7 +38,7 @@ from perdure.web.schedule_bodies import (
     PutQuery,
     RangeQuery,
     ReconcileBody,
-    RetryBody,
+    RetryRules,
     ScheduleBody,
     SchedulePatch,
     ScheduleQuery,
@@ -50,14 +51,31 @@ PORTION = 50
 """Schedules that are read at once; each may have a payload of a megabyte."""
 
 
+class RetryView(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule's own rules for further attempts."""
+
+    max_attempts: int
+    initial: timedelta
+    maximum: timedelta
+    factor: float
+    jitter: float
+    kind: BackoffKind
+    delays: tuple[timedelta, ...]
+    on_exhausted: OnExhausted | None
+    poison_threshold: int | None
+
+
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule and how far it has come: up to `cursor` every time has been decided."""
+    """A schedule and how far it has come: up to `cursor` every time has been decided, and
+    `next_at` is the next one. `policy`, `retry` and `timeout` are null where the task's hold."""
 
     name: str
     task: str
     cadence: Cadence
     payload: Any
     policy: Policy | None
+    retry: RetryView | None
+    timeout: timedelta | None
     misfire: Misfire
     misfire_grace: timedelta
     catch_up_limit: int
@@ -73,6 +91,7 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     environment: str
     version: int
     cursor: datetime
+    next_at: datetime | None
     created_at: datetime
     cadence_since: datetime
     defined_by: DefinedBy
@@ -138,8 +157,7 @@ class BackfillView(msgspec.Struct, frozen=True):
 
 async def list_schedules(call: Call, query: ScheduleQuery) -> Items[ScheduleView]:
     found, cursor = await _read_schedules(call, query)
-    wanted = [schedule for schedule in found if query.deleted or schedule.deleted is None]
-    return Items(await call.offload_each(partial(_view, call), wanted), cursor)
+    return Items(await call.offload_each(partial(_view, call), found), cursor)
 
 
 async def _read_schedules(call: Call, query: ScheduleQuery) -> tuple[list[Schedule], str | None]:
@@ -149,7 +167,7 @@ async def _read_schedules(call: Call, query: ScheduleQuery) -> tuple[list[Schedu
     while len(page) < query.limit and size < MAX_PAGE_BYTES:
         portion = min(PORTION, query.limit - len(page))
         found = await call.app.storage.list_schedules(
-            call.app.environment, limit=portion, after=after
+            call.app.environment, limit=portion, after=after, deleted=query.deleted
         )
         page += found
         if len(found) < portion:
@@ -200,6 +218,8 @@ async def _definition(call: Call, body: DefinitionBody) -> Definition:
 async def put_schedule(call: Call, query: PutQuery, body: ScheduleBody) -> ScheduleView:
     schedules, cadence = call.app.schedules, body.cadence.cadence()
     settings = await call.offload(call.body_size, _settings, call, body)
+    if call.must_be_new:
+        return await _put_new(call, cadence, body.task, settings)
     try:
         after = await schedules.replace(
             _name(call), cadence, body.task, by=call.by, reason=body.reason, **settings
@@ -207,9 +227,19 @@ async def put_schedule(call: Call, query: PutQuery, body: ScheduleBody) -> Sched
     except ScheduleNotFound:
         if query.must_exist:
             raise
-        after = await schedules.create(_name(call), cadence, body.task, by=call.by, **settings)
-        call.status = 201
+        return await _put_new(call, cadence, body.task, settings)
     return await _show(call, after)
+
+
+async def _put_new(call: Call, cadence: Cadence, task: str, settings: Any) -> ScheduleView:
+    try:
+        made = await call.app.schedules.create(_name(call), cadence, task, by=call.by, **settings)
+    except ScheduleExists as error:
+        if not call.must_be_new:
+            raise
+        raise RequestRefused(Refusal.STALE, f"{error}; If-None-Match: * makes new ones") from error
+    call.status = 201
+    return await _show(call, made)
 
 
 async def patch_schedule(call: Call, body: SchedulePatch) -> ScheduleView:
@@ -301,8 +331,16 @@ async def _show(call: Call, schedule: Schedule) -> ScheduleView:
 def _view(call: Call, schedule: Schedule) -> ScheduleView:
     schedule = call.at.view.shown(schedule)
     definition: Definition = schedule.definition
+    policy = definition.policy
     fields = shared(definition, ScheduleView) | shared(schedule, ScheduleView)
-    return ScheduleView(**fields, name=schedule.id, payload=definition.payload_json)
+    fields |= {"name": schedule.id, "payload": definition.payload_json}
+    fields |= {"next_at": schedule.next_at, "retry": None if policy is None else _retry(policy)}
+    return ScheduleView(**fields, timeout=None if policy is None else policy.timeout)
+
+
+def _retry(policy: Policy) -> RetryView:
+    rules = shared(policy, RetryView) | shared(policy.backoff, RetryView)
+    return RetryView(**rules, jitter=policy.backoff.spread)
 
 
 def _settings(call: Call, body: ScheduleBody) -> Any:
@@ -310,7 +348,7 @@ def _settings(call: Call, body: ScheduleBody) -> Any:
     if isinstance(body.task, str):
         refuse_reserved(body.task)
     given = given_fields(body, "task", "cadence", "reason", "payload", "name", "policy")
-    if isinstance(body.retry, RetryBody):
+    if isinstance(body.retry, RetryRules):
         given["retry"] = body.retry.retry
     if body.payload is not UNSET:
         given["payload"] = object_of(body.payload, call.app.defaults.payload_limit)

@@ -25,13 +25,16 @@ _LETTER = "/v1/dead-letters/{run_id}"
 _SCHEDULE = "/v1/schedules/{schedule}"
 _NO_SCHEDULE = (e.ScheduleNotFound,)
 _CHANGED = (e.ScheduleNotFound, e.ScheduleConflict, e.TaskNotFound)
+_PAYLOAD = (e.InvalidPayload, e.PayloadTooLarge)
 _KEYS = (e.IdempotencyConflict, e.SingletonConflict)
 
 RUNS = (
     Route("POST", "/v1/runs", _TRIGGER, runs.trigger_run, "Ask for a run of a task",
-          (e.TaskNotFound, e.PayloadTooLarge, *_KEYS), 201, (200,), takes_idempotency_key=True),
+          (e.TaskNotFound, e.RunNotFound, *_PAYLOAD, *_KEYS), 201, (200,),
+          takes_idempotency_key=True, takes_trace_context=True),
     Route("POST", "/v1/runs:batch", _TRIGGER, runs.trigger_batch,
-          "Ask for several runs; one bad item does not stop the others", (e.PayloadTooLarge,)),
+          "Ask for several runs; one bad item does not stop the others", _PAYLOAD,
+          takes_trace_context=True),
     Route("POST", "/v1/runs:bulk", _OPERATE, bulk.bulk_runs,
           "Count runs that fit; and, once expected, order something about all of them",
           (e.NotAllowed,), 202, (200,)),
@@ -60,22 +63,25 @@ RUNS = (
     Route("POST", f"{_RUN}/reset-idempotency-key", _OPERATE, runs.reset_idempotency_key,
           "Let the next trigger with this run's idempotency key make a new run"),
     Route("POST", f"{_RUN}/retry", _OPERATE, runs.retry_run, "Try a failed run again, as a new one",
-          (e.NotAllowed, e.PayloadTooLarge, *_KEYS), 201, also=(200,)),
+          (e.NotAllowed, *_PAYLOAD, *_KEYS), 201, also=(200,)),
     Route("POST", f"{_RUN}/rerun", _OPERATE, runs.rerun_run, "A new run like this ended one",
-          (e.NotAllowed, e.PayloadTooLarge, *_KEYS), 201, also=(200,)),
+          (e.NotAllowed, *_PAYLOAD, *_KEYS), 201, also=(200,)),
 )  # fmt: skip
 
 CONTROL = (
     Route("GET", "/v1/tasks", _READ, overview.list_tasks, "Every known task"),
     Route("GET", "/v1/tasks/{task}", _READ, overview.get_task, "A task", (e.TaskNotFound,)),
     Route("GET", "/v1/queues", _READ, control.list_queues, "Every queue, and what holds for it"),
-    Route("GET", "/v1/queues/{queue}", _READ, control.get_queue, "A queue"),
+    Route("GET", "/v1/queues/{queue}", _READ, control.get_queue, "A queue",
+          (e.QueueNotFound,)),
     Route("PATCH", "/v1/queues/{queue}", _OPERATE, control.set_queue,
-          "Say what holds for a queue, whatever code says"),
+          "Say what holds for a queue, whatever code says", (e.QueueNotFound,)),
     Route("POST", "/v1/queues/{queue}/reset", _OPERATE, control.reset_queue,
-          "Give a queue's settings back to code"),
-    Route("POST", "/v1/queues/{queue}/pause", _OPERATE, control.pause_queue, "Pause a queue"),
-    Route("POST", "/v1/queues/{queue}/resume", _OPERATE, control.resume_queue, "Resume a queue"),
+          "Give a queue's settings back to code", (e.QueueNotFound,)),
+    Route("POST", "/v1/queues/{queue}/pause", _OPERATE, control.pause_queue, "Pause a queue",
+          (e.QueueNotFound,)),
+    Route("POST", "/v1/queues/{queue}/resume", _OPERATE, control.resume_queue, "Resume a queue",
+          (e.QueueNotFound,)),
     Route("GET", "/v1/limits", _READ, control.list_limits, "What holds for every task"),
     Route("GET", "/v1/limits/{task}", _READ, control.get_limit, "What holds for a task",
           (e.TaskNotFound,)),
@@ -92,7 +98,7 @@ CONTROL = (
           "Count open dead letters that match a filter, up to 1,000,000"),
     Route("GET", _LETTER, _READ, control.get_dead_letter, "A run's dead letter"),
     Route("POST", f"{_LETTER}/replay", _OPERATE, control.replay_dead_letter,
-          "Try it again as a new run", (e.NotAllowed, e.PayloadTooLarge, *_KEYS), 201, also=(200,)),
+          "Try it again as a new run", (e.NotAllowed, *_PAYLOAD, *_KEYS), 201, also=(200,)),
     Route("POST", f"{_LETTER}/discard", _OPERATE, control.discard_dead_letter,
           "Close it without another try", (e.NotAllowed,)),
     Route("GET", "/v1/workers", _READ, overview.list_workers, "Workers of the last hour"),
@@ -120,18 +126,18 @@ CONTROL = (
 SCHEDULES = (
     Route("GET", "/v1/schedules", _READ, schedules.list_schedules, "Schedules by name"),
     Route("POST", "/v1/schedules", _OPERATE, schedules.create_schedule, "Make a new schedule",
-          (e.ScheduleExists, e.ScheduleConflict, e.TaskNotFound, e.PayloadTooLarge), 201),
+          (e.ScheduleExists, e.ScheduleConflict, e.TaskNotFound, *_PAYLOAD), 201),
     Route("POST", "/v1/schedules:reconcile", _OPERATE, schedules.reconcile_schedules,
           "Make the stored schedules equal to a manifest's definitions",
-          (e.ScheduleConflict, e.TaskNotFound, e.PayloadTooLarge)),
+          (e.ScheduleConflict, e.TaskNotFound, *_PAYLOAD)),
     Route("POST", "/v1/schedules:apply", _OPERATE, manifests.apply_manifest,
           "Make schedules say what files say; targets in them need admin, too",
-          (e.ScheduleConflict,)),
+          (e.ScheduleConflict, e.InvalidManifest)),
     Route("GET", _SCHEDULE, _READ, schedules.get_schedule, "A schedule", _NO_SCHEDULE),
     Route("PUT", _SCHEDULE, _OPERATE, schedules.put_schedule, "Make a schedule, or say it all anew",
-          (*_CHANGED, e.PayloadTooLarge), 200, (201,)),
+          (*_CHANGED, *_PAYLOAD), 200, (201,), takes_if_none_match=True),
     Route("PATCH", _SCHEDULE, _OPERATE, schedules.patch_schedule, "Change what is given",
-          (*_CHANGED, e.PayloadTooLarge)),
+          (*_CHANGED, *_PAYLOAD)),
     Route("POST", f"{_SCHEDULE}/pause", _OPERATE, schedules.pause_schedule,
           "No more occurrences until it is resumed", _CHANGED),
     Route("POST", f"{_SCHEDULE}/resume", _OPERATE, schedules.resume_schedule, "Go on", _CHANGED),
@@ -161,9 +167,9 @@ ADMIN = (
           (e.KeyNotFound,)),
     Route("POST", "/v1/keys/{key_id}/rotate", _ADMIN, keys.rotate_key,
           "A new secret; the old one stays good for a while", (e.KeyNotFound,)),
-    Route("GET", "/v1/audit", _ADMIN, control.list_audit, "What operators did, sealed"),
+    Route("GET", "/v1/audit", _ADMIN, control.list_audit, "What operators did; newest first"),
     Route("GET", "/v1/audit:sealed", _ADMIN, control.list_sealed_audit,
-          "Entries of the audit log with the text that their hashes cover, to verify them"),
+          "The text that the hashes of the audit log cover, to verify it; oldest first"),
 )  # fmt: skip
 
 _HOOK = "/v1/webhooks/{webhook}"

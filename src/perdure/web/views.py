@@ -15,6 +15,7 @@ from msgspec.structs import asdict, replace
 
 from perdure.core.attempts import Attempt, AttemptStatus
 from perdure.core.audit_trail import SealedEntry
+from perdure.core.events import RecordedEvent
 from perdure.core.failure import FailureKind
 from perdure.core.lifecycle import EventType, Status
 from perdure.core.run import (
@@ -31,7 +32,6 @@ from perdure.core.why import Why
 from perdure.core.why.reason import Reason
 from perdure.engine.keys import ApiKey, Scope
 from perdure.engine.showing import Showing
-from perdure.storage.protocol import RecordedEvent
 from perdure.storage.run_log import LogLine
 
 T = TypeVar("T")
@@ -128,6 +128,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None
     failure_kind: FailureKind | None
     failure_message: str | None
+    retried_as: str | None = None
 
 
 class RunView(RunSummary, frozen=True, kw_only=True):

@@ -96,29 +96,32 @@ async def create_webhook(call: Call, body: WebhookBody) -> Webhook:
 
 
 async def change_webhook(call: Call, body: WebhookChangeBody) -> Webhook:
-    return await call.app.webhooks.update(call.path["webhook"], **_arguments(asdict(body)))
+    return await call.app.webhooks.update(
+        call.path["webhook"], by=UNSET, **_arguments(asdict(body))
+    )
 
 
 async def delete_webhook(call: Call) -> Webhook:
     last = await call.app.webhooks.get(call.path["webhook"])
-    await call.app.webhooks.delete(last.name)
+    await call.app.webhooks.delete(last.name, by=UNSET)
     return last
 
 
 async def pause_webhook(call: Call, body: ReasonBody) -> Webhook:
-    return await call.app.webhooks.pause(call.path["webhook"])
+    return await call.app.webhooks.pause(call.path["webhook"], by=UNSET)
 
 
 async def resume_webhook(call: Call, body: ReasonBody) -> Webhook:
-    return await call.app.webhooks.resume(call.path["webhook"])
+    return await call.app.webhooks.resume(call.path["webhook"], by=UNSET)
 
 
 async def replay_webhook(call: Call, body: ReplayBody) -> Webhook:
-    return await call.app.webhooks.replay(call.path["webhook"], since=body.since, after=body.after)
+    name = call.path["webhook"]
+    return await call.app.webhooks.replay(name, since=body.since, after=body.after, by=UNSET)
 
 
 async def test_webhook(call: Call, body: ReasonBody) -> Delivery:
-    return await call.app.webhooks.test(call.path["webhook"])
+    return await call.app.webhooks.test(call.path["webhook"], by=UNSET)
 
 
 async def list_deliveries(call: Call, query: DeliveryQuery) -> Items[Delivery]:

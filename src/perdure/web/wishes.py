@@ -13,14 +13,10 @@ from perdure.core.decide.create import MAX_TAGS, PRIORITIES
 from perdure.core.rates import Rate
 from perdure.core.run import is_run_id
 from perdure.core.values import MAX_LABEL, check_text, decode_value
-from perdure.engine.asking import Wish
 from perdure.engine.filters import MOST_ON_A_PAGE
 from perdure.engine.keys import Scope
-from perdure.engine.options import TriggerOptions
 from perdure.errors import InvalidInput
 
-MOST_AT_ONCE = 500
-"""Runs in one batch."""
 MAX_RUNS_BY_ID = 100
 """Runs that one request may ask for by their ids."""
 
@@ -49,6 +45,7 @@ RateText = Annotated[
 Most = Annotated[int, Meta(ge=0, lt=2**31)]
 Priority = Annotated[int, Meta(ge=0, le=max(PRIORITIES))]
 Label = Annotated[str, Meta(min_length=1, max_length=MAX_LABEL)]
+RunId = Annotated[str, Meta(pattern="^run_[0-9a-f]{32}$")]
 Tags = Annotated[dict[str, str], Meta(max_length=MAX_TAGS)]
 
 
@@ -60,7 +57,7 @@ class RunWords(Asked, frozen=True, kw_only=True):
     """Which runs; what is not given does not matter."""
 
     status: (
-        Annotated[Word, Meta(description="A status, or a seed system's word for it.")] | None
+        Annotated[Word, Meta(description="A status, or several separated by commas.")] | None
     ) = None
     task: Word | None = None
     queue: Word | None = None
@@ -69,7 +66,12 @@ class RunWords(Asked, frozen=True, kw_only=True):
     schedule_id: Word | None = None
     parent_id: Word | None = None
     created_after: Instant | None = None
+    since: (
+        Annotated[Word, Meta(description="As `created_after`, or how long ago: `1h`, `7d`.")] | None
+    ) = None
     created_before: Instant | None = None
+    finished_after: Instant | None = None
+    finished_before: Instant | None = None
     failure_kind: Word | None = None
     fingerprint: Word | None = None
     text: Annotated[Word, Meta(description="Somewhere in task, id or outcome.")] | None = None
@@ -78,11 +80,7 @@ class RunWords(Asked, frozen=True, kw_only=True):
     def words(self) -> dict[str, Any]:
         """As `app.runs.list` takes them."""
         names = RunWords.__struct_fields__
-        words = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        if self.tag is not None:
-            key, _, value = self.tag.partition("=")
-            words["tag"] = (key, value)
-        return words
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 class RunsAction(StrEnum):
@@ -183,45 +181,6 @@ class LogQuery(Asked, frozen=True, kw_only=True):
     limit: Limit = 1000
 
 
-class TriggerBody(Asked, frozen=True, kw_only=True):
-    """A run to ask for. Durations are seconds."""
-
-    task: Label
-    payload: Payload | UnsetType = UNSET
-    queue: Label | None = None
-    priority: Priority | None = None
-    run_at: Instant | None = None
-    delay: Seconds | None = None
-    ttl: Seconds | None = None
-    timeout: Seconds | None = None
-    idempotency_key: Label | None = None
-    idempotency_ttl: Seconds | None = None
-    singleton_key: Label | None = None
-    concurrency_key: Label | None = None
-    tags: Tags | None = None
-    meta: dict[str, Any] | None = None
-    debug: bool = False
-
-    def wish(self, limit: int, idempotency_key: str | None = None) -> Wish:
-        """Raises InvalidInput. The header and the field may both name the key, if they agree."""
-        if idempotency_key not in (None, self.idempotency_key) and self.idempotency_key is not None:
-            raise InvalidInput("idempotency_key", "differs from the Idempotency-Key header")
-        options = {
-            name: getattr(self, name)
-            for name in TriggerBody.__struct_fields__
-            if name not in ("task", "payload")
-        }
-        options["idempotency_key"] = self.idempotency_key or idempotency_key
-        if self.payload is UNSET:
-            return Wish(self.task, {}, TriggerOptions(**options))
-        payload = object_of(self.payload, limit)
-        return Wish(self.task, payload, TriggerOptions(**options), len(bytes(self.payload)))
-
-
-class BatchBody(Asked, frozen=True, kw_only=True):
-    runs: Annotated[list[TriggerBody], Meta(min_length=1, max_length=MOST_AT_ONCE)]
-
-
 Expected = Annotated[
     int, Meta(ge=0, description="As many as were counted, or more; left out: only count.")
 ]
@@ -245,8 +204,15 @@ class BulkLettersBody(Asked, frozen=True, kw_only=True):
     expect: Expected | None = None
 
 
+Create = Annotated[bool, Meta(description="Also if no task, setting or run names the queue yet.")]
+
+
 class ReasonBody(Asked, frozen=True, kw_only=True):
     reason: Reason | None = None
+
+
+class PauseQueueBody(ReasonBody, frozen=True, kw_only=True):
+    create: Create | UnsetType = UNSET
 
 
 class AgainBody(Asked, frozen=True, kw_only=True):
@@ -254,6 +220,12 @@ class AgainBody(Asked, frozen=True, kw_only=True):
 
     reason: Reason | None = None
     payload: Payload | UnsetType = UNSET
+
+
+class RetryBody(AgainBody, frozen=True, kw_only=True):
+    """`again`: also if the run has a retry or rerun already."""
+
+    again: bool = False
 
 
 class RescheduleBody(Asked, frozen=True, kw_only=True):
@@ -292,6 +264,7 @@ class QueueBody(SettingsBody, frozen=True, kw_only=True):
     """What is not given stays; null means no limit."""
 
     fair: bool | UnsetType = UNSET
+    create: Create | UnsetType = UNSET
 
 
 class LimitBody(SettingsBody, frozen=True, kw_only=True):
@@ -311,7 +284,28 @@ class RotateBody(Asked, frozen=True, kw_only=True):
     overlap: Annotated[float, Meta(ge=0, description="Seconds the old secret stays good.")] = 86400
 
 
+class NameQuery(Asked, frozen=True, kw_only=True):
+    """A page of what is listed by name."""
+
+    limit: Limit = MOST_ON_A_PAGE
+    cursor: Cursor | None = None
+
+
 class AuditQuery(Asked, frozen=True, kw_only=True):
+    limit: Limit = 100
+    cursor: Cursor | None = None
+
+    @property
+    def before(self) -> int | None:
+        """The position that the page continues before. Raises InvalidInput."""
+        if self.cursor is None:
+            return None
+        if not (self.cursor.isascii() and self.cursor.isdecimal() and len(self.cursor) < 16):
+            raise InvalidInput("cursor", f"{self.cursor!r:.80} is not the cursor of a page")
+        return int(self.cursor)
+
+
+class SealedAuditQuery(Asked, frozen=True, kw_only=True):
     after: Annotated[int, Meta(ge=0, lt=2**53, description="Only what came after this.")] = 0
     limit: Limit = 100
 

@@ -51,7 +51,7 @@ class Workplace:
         self.recent = Recent(app.clock)
         self.view = View(app.redact)
         self.registry = WorkerRegistry(app)
-        self.reporting = Reporting(app)
+        self.reporting = Reporting(app, self.registry)
 
 
 class Workplaces:

@@ -30,6 +30,7 @@ from perdure.core.decide.lease import (
     decide_start,
     decide_stop,
     decide_success,
+    decide_unserved,
 )
 from perdure.core.decide.operation import (
     decide_cancel,
@@ -71,6 +72,7 @@ __all__ = [
     "decide_start",
     "decide_stop",
     "decide_success",
+    "decide_unserved",
     "decide_wake",
     "timeless",
 ]

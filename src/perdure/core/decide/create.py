@@ -24,13 +24,14 @@ from perdure.core.run import (
     is_run_id,
 )
 from perdure.core.values import NULL, as_it_will_be_read, check_label, encode_value, in_utc
-from perdure.errors import InvalidInput, NotAllowed
+from perdure.errors import InvalidInput, NotAllowed, RunNotFound
 
 PRIORITIES = range(11)
 MAX_TAGS = 64
 MAX_META = 64 * 1024
 MOST_TRIES = 1_000_000
 MAX_LINEAGE = 10
+MAX_VERSION = 2**31 - 1
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,9 +69,14 @@ def decide_create(
 
     Raises InvalidInput, naming the field, if anything about it cannot be kept.
     """
-    _check(new, run_id)
+    _check_id(run_id)
+    _check(new)
     if new.run_at is not None:
         new = replace(new, run_at=in_utc(new.run_at, "run_at"))
+    return _create(new, run_id, actor, now, dispatch)
+
+
+def _create(new: NewRun, run_id: str, actor: Actor, now: datetime, dispatch: bool) -> Events:
     created = RunCreated(
         run_id=run_id,
         environment=new.environment,
@@ -114,8 +120,11 @@ _COPIED = tuple(
 def continuing(new: NewRun, run: Run) -> NewRun:
     """`new` as what goes on where `run` leaves off, one deeper in its lineage.
 
-    Raises InvalidInput if that would be too deep: a chain without end is a mistake.
+    Raises InvalidInput if that would be too deep: a chain without end is a mistake. Raises
+    RunNotFound if `run` belongs to another environment.
     """
+    if run.environment != new.environment:
+        raise RunNotFound(run.id)
     if run.lineage_depth >= MAX_LINEAGE:
         deep = f"{run.id} is {run.lineage_depth} continuations deep, the most there may be"
         raise InvalidInput("continuation_of", f"{deep}; trigger a run of its own instead")
@@ -136,13 +145,14 @@ def decide_rerun(
     *,
     reason: str | None = None,
     payload_json: msgspec.Raw | None = None,
+    again: bool = False,
     dispatch: bool = False,
 ) -> Events:
     """A new run like this ended one, linked to it. The old one's history does not change."""
     if not run.is_terminal:
         raise NotAllowed(run.id, "rerun", run.status, "wait until it has ended, or cancel it first")
-    new = _again(run, run_id, SourceType.RERUN, reason, payload_json)
-    return decide_create(new, run_id, actor, max(now, run.updated_at), dispatch=dispatch)
+    new = _again(run, run_id, SourceType.RERUN, reason, payload_json, again)
+    return _create(new, run_id, actor, max(now, run.updated_at), dispatch)
 
 
 def decide_retry(
@@ -153,14 +163,15 @@ def decide_retry(
     *,
     reason: str | None = None,
     payload_json: msgspec.Raw | None = None,
+    again: bool = False,
     dispatch: bool = False,
 ) -> Events:
     """A new try at a run that failed or was dead-lettered, linked to it."""
     if run.status not in FAILURES:
         advice = "only failed and dead-lettered runs are retried; rerun any other ended run"
         raise NotAllowed(run.id, "retry", run.status, advice)
-    new = _again(run, run_id, SourceType.MANUAL_RETRY, reason, payload_json)
-    return decide_create(new, run_id, actor, max(now, run.updated_at), dispatch=dispatch)
+    new = _again(run, run_id, SourceType.MANUAL_RETRY, reason, payload_json, again)
+    return _create(new, run_id, actor, max(now, run.updated_at), dispatch)
 
 
 def _again(
@@ -169,9 +180,16 @@ def _again(
     kind: SourceType,
     reason: str | None,
     payload_json: msgspec.Raw | None,
+    again: bool,
 ) -> NewRun:
+    """What the new run is like. Everything that it shares with the old one was checked then."""
+    _check_id(run_id)
     source = Source(
-        type=kind, run_id=run.id, schedule_id=run.schedule_id, reason=clean_reason(reason)
+        type=kind,
+        run_id=run.id,
+        schedule_id=run.schedule_id,
+        reason=clean_reason(reason),
+        again=again,
     )
     # Of an occurrence only the cadence's own run has the cadence's key.
     occurrence_key = None if run.occurrence_key is None else f"manual:{run_id}"
@@ -186,7 +204,17 @@ def _again(
     )
 
 
-_NOT_RERUN = {"payload_json", "source", "occurrence_key", "ttl", "run_at", "idempotency_key"}
+_NOT_RERUN = {
+    "payload_json",
+    "source",
+    "occurrence_key",
+    "ttl",
+    "run_at",
+    "idempotency_key",
+    "batch_id",
+    "continuation_of",
+    "lineage_depth",
+}
 _RERUN = tuple(name for name in NewRun.__struct_fields__ if name not in _NOT_RERUN)
 
 
@@ -226,9 +254,20 @@ def check_priority(priority: int) -> None:
         raise InvalidInput("priority", f"must be a whole number from 0 to 10, not {priority!r}")
 
 
-def _check(new: NewRun, run_id: str) -> None:
+def check_version(version: int | None) -> None:
+    """Raise InvalidInput unless `version` is none or fits 31 bits."""
+    if version is not None and (type(version) is not int or not 0 <= version <= MAX_VERSION):
+        raise InvalidInput(
+            "task_version", f"must be a whole number from 0 to {MAX_VERSION}, not {version!r:.80}"
+        )
+
+
+def _check_id(run_id: str) -> None:
     if not is_run_id(run_id):
         raise InvalidInput("run_id", f"{run_id!r} is not run_ and 32 hexadecimal digits")
+
+
+def _check(new: NewRun) -> None:
     for field in ("environment", "task", "queue"):
         check_label(getattr(new, field), field)
     for field in ("concurrency_key", "idempotency_key", "singleton_key", "batch_id"):
@@ -237,6 +276,7 @@ def _check(new: NewRun, run_id: str) -> None:
     if new.occurrence_key is not None:
         check_label(new.occurrence_key, "occurrence_key", limit=512)
     check_priority(new.priority)
+    check_version(new.task_version)
     if new.ttl is not None and new.ttl <= timedelta(0):
         raise InvalidInput("ttl", "must be longer than nothing")
     _check_links(new)

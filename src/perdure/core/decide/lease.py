@@ -25,21 +25,26 @@ RETURNED_TOO_OFTEN = "returned_too_often"
 EXHAUSTED = "exhausted"
 NEVER_BEGAN = "never_began"
 POISON = "poison"
+PAYLOAD_MISFIT = "payload_misfit"
 MAX_LEASE_TTL = timedelta(hours=1)
 """No lease lasts longer without a renewal: a dead worker's runs must come back."""
 
 MAX_INTERRUPTIONS = 10
 MIN_INTERRUPTION_DELAY = timedelta(milliseconds=500)
 MAX_INTERRUPTION_DELAY = timedelta(seconds=30)
+MIN_HANDOVER_DELAY = timedelta(seconds=5)
+MAX_HANDOVER_DELAY = timedelta(seconds=30)
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One worker's offer for one run: its lease, and whether to begin the attempt at once."""
+    """One worker's offer for one run: its lease, whether to begin the attempt at once, and the
+    version of the task that it would execute."""
 
     token: str
     worker_id: str
     lease_ttl: timedelta
     start: bool = False
+    version: int | None = None
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -61,6 +66,10 @@ def decide_claim(run: Run, claim: Claim, now: datetime) -> Events:
     due = run.claimable_at
     if due is None or due > now:
         raise NotAllowed(run.id, "claim", run.status, "it is not due, or not free")
+    is_versioned = run.task_version is not None or run.executed_version is not None
+    if is_versioned and run.required_version > (claim.version or 0):
+        problem = f"it needs version {run.required_version} of its task"
+        raise NotAllowed(run.id, "claim", run.status, problem)
     ttl = claim.lease_ttl if run.policy.lease_ttl is None else run.policy.lease_ttl
     claimed = e.RunLeaseClaimed(
         run_id=run.id,
@@ -71,10 +80,10 @@ def decide_claim(run: Run, claim: Claim, now: datetime) -> Events:
         worker_id=claim.worker_id,
         expires_at=now + (ttl if ttl < MAX_LEASE_TTL else MAX_LEASE_TTL),
     )
-    return [claimed, _started_with(claimed, run)] if claim.start else [claimed]
+    return [claimed, _started_with(claimed, run, claim.version)] if claim.start else [claimed]
 
 
-def _started_with(claimed: e.RunLeaseClaimed, run: Run) -> e.RunStarted:
+def _started_with(claimed: e.RunLeaseClaimed, run: Run, version: int | None) -> e.RunStarted:
     """The attempt that begins in the very commit that claims its run."""
     return e.RunStarted(
         run_id=claimed.run_id,
@@ -83,10 +92,11 @@ def _started_with(claimed: e.RunLeaseClaimed, run: Run) -> e.RunStarted:
         actor=claimed.actor,
         lease_expires_at=claimed.expires_at,
         attempt=run.counters.attempts + 1,
+        task_version=version,
     )
 
 
-def decide_start(run: Run, token: str, now: datetime) -> Events:
+def decide_start(run: Run, token: str, now: datetime, version: int | None = None) -> Events:
     """Begin the next attempt. A lease that has run out cannot begin one any more."""
     lease = _owned(run, token)
     if run.status is Status.CANCELLATION_REQUESTED and lease.attempt is None:
@@ -95,7 +105,7 @@ def decide_start(run: Run, token: str, now: datetime) -> Events:
     if lease.expires_at <= max(now, run.updated_at):
         raise LeaseLost(run.id, "its lease expired before the attempt began")
     attempt = run.counters.attempts + 1
-    return [fact(e.RunStarted, run, _worker(lease), now, attempt=attempt)]
+    return [fact(e.RunStarted, run, _worker(lease), now, attempt=attempt, task_version=version)]
 
 
 def decide_renewal(run: Run, token: str, now: datetime, ttl: timedelta) -> Events:
@@ -265,6 +275,40 @@ def decide_interruption(
     return decide_release(
         run, token, now, resume_at=resume_at, reason=e.INTERRUPTED, evidence=evidence
     )
+
+
+def decide_unserved(
+    run: Run,
+    token: str,
+    now: datetime,
+    failure: Failure,
+    *,
+    misfit: str | None = None,
+    is_final: bool = False,
+    jitter: float = 0.0,
+    evidence: Evidence = NO_EVIDENCE,
+) -> Events:
+    """The worker's code cannot execute the run, so its handler was not called. Another worker
+    gets it, uncounted; or, if the decision `is_final`, it becomes a dead letter.
+
+    `misfit` is the digest of the worker's payload schema if the payload does not fit it.
+    """
+    lease = _attempting(run, token)
+    if run.status is Status.CANCELLATION_REQUESTED:
+        return decide_stop(run, token, now, evidence=evidence)
+    ending: dict[str, Any] = {
+        "attempt": lease.attempt,
+        "failure": failure,
+        "execution_trace": evidence.execution_trace,
+        "output": evidence.output,
+    }
+    if is_final:
+        dead = fact(e.RunDeadLettered, run, _worker(lease), now, reason=PAYLOAD_MISFIT, **ending)
+        return [dead]
+    delay = MIN_HANDOVER_DELAY + (MAX_HANDOVER_DELAY - MIN_HANDOVER_DELAY) * (1 + jitter) / 2
+    resume_at = max(now, run.updated_at) + delay
+    ending |= {"resume_at": resume_at, "reason": e.NOT_SERVED, "misfit": misfit}
+    return [fact(e.RunReleased, run, _worker(lease), now, **ending)]
 
 
 def decide_shutdown(run: Run, token: str, now: datetime) -> Events:

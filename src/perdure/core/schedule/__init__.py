@@ -16,6 +16,8 @@ from perdure.core.schedule.cadence import (
     check_cadence,
     cron,
     every,
+    merge_cadence,
+    named_options,
 )
 from perdure.core.schedule.definition import (
     DefinedBy,
@@ -143,6 +145,8 @@ __all__ = [
     "is_own_occurrence",
     "jittered",
     "meant",
+    "merge_cadence",
+    "named_options",
     "new_schedule",
     "newest_times",
     "next_time",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
-from typing import TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 from zoneinfo import ZoneInfo
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from perdure.core.retry import LONGEST
 from perdure.core.schedule.cron import parse_cron
@@ -30,7 +33,7 @@ class Gap(StrEnum):
     SKIP = "skip"
 
 
-class Cron(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="cron"):
+class Cron(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag_field="kind", tag="cron"):
     """Whenever the clock on the wall in `tz` matches, between `start` and `end`, both included."""
 
     expression: str
@@ -42,7 +45,9 @@ class Cron(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="cro
     jitter: timedelta = NO_TIME
 
 
-class Interval(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="interval"):
+class Interval(
+    msgspec.Struct, frozen=True, kw_only=True, dict=True, tag_field="kind", tag="interval"
+):
     """At the anchor and every multiple of `length` before and after it, between `start` and `end`.
 
     Without an anchor `start` is one; without a start, 1970-01-01T00:00:00Z. So it never drifts,
@@ -60,7 +65,7 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=
         return (self.anchor or self.start or EPOCH).astimezone(UTC)
 
 
-class Once(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="once"):
+class Once(msgspec.Struct, frozen=True, kw_only=True, dict=True, tag_field="kind", tag="once"):
     """At one instant and never again."""
 
     instant: Instant
@@ -68,34 +73,28 @@ class Once(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="onc
 
 
 Cadence = Cron | Interval | Once
+CadenceT = TypeVar("CadenceT", Cron, Interval, Once)
 
 
 def cron(
     expression: str,
     *,
-    tz: str | tzinfo = "UTC",
-    gap: str = Gap.FIRST_VALID,
-    fold: str = Fold.FIRST,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    jitter: timedelta | float = 0,
+    tz: str | tzinfo | UnsetType = UNSET,
+    gap: str | UnsetType = UNSET,
+    fold: str | UnsetType = UNSET,
+    start: datetime | UnsetType | None = UNSET,
+    end: datetime | UnsetType | None = UNSET,
+    jitter: timedelta | float | UnsetType = UNSET,
 ) -> Cron:
     """A schedule by the clock on the wall: `cron("0 9 * * MON-FRI", tz="Europe/Berlin")`.
 
     Five fields, or six with seconds first; or `@hourly`, `@daily` and their like. `gap` and
-    `fold` say what happens to fixed times when clocks change. Raises InvalidInput.
+    `fold` say what happens to fixed times when clocks change. In an update of a schedule, options
+    that are not given stay; elsewhere `tz` is UTC, `gap` first_valid and `fold` first. Raises
+    InvalidInput.
     """
-    made = Cron(
-        expression=" ".join(_text(expression, "cron").split()),
-        tz=_zone_name(tz),
-        gap=_choice(Gap, gap, "gap"),
-        fold=_choice(Fold, fold, "fold"),
-        start=_instant(start, "start"),
-        end=_instant(end, "end"),
-        jitter=_duration(jitter, "jitter"),
-    )
-    check_cadence(made)
-    return made
+    options = {"tz": tz, "gap": gap, "fold": fold, "start": start, "end": end, "jitter": jitter}
+    return _make(Cron, options, expression=" ".join(_text(expression, "cron").split()))
 
 
 def every(
@@ -106,10 +105,10 @@ def every(
     hours: float = 0,
     minutes: float = 0,
     seconds: float = 0,
-    anchor: datetime | None = None,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    jitter: timedelta | float = 0,
+    anchor: datetime | UnsetType | None = UNSET,
+    start: datetime | UnsetType | None = UNSET,
+    end: datetime | UnsetType | None = UNSET,
+    jitter: timedelta | float | UnsetType = UNSET,
 ) -> Interval:
     """A schedule by elapsed time: `every(minutes=5)`, `every(timedelta(hours=2))`, `every(30)`."""
     try:
@@ -118,24 +117,41 @@ def every(
         raise InvalidInput("every", f"is not a length of time: {error}") from error
     if interval is not None and parts:
         raise InvalidInput("every", "give a length of time or its parts, not both")
-    made = Interval(
-        length=parts if interval is None else _duration(interval, "every"),
-        anchor=_instant(anchor, "anchor"),
-        start=_instant(start, "start"),
-        end=_instant(end, "end"),
-        jitter=_duration(jitter, "jitter"),
-    )
-    check_cadence(made)
-    return made
+    length = parts if interval is None else _duration(interval, "every")
+    options = {"anchor": anchor, "start": start, "end": end, "jitter": jitter}
+    return _make(Interval, options, length=length)
 
 
-def at(instant: datetime, *, jitter: timedelta | float = 0) -> Once:
+def at(instant: datetime, *, jitter: timedelta | float | UnsetType = UNSET) -> Once:
     """A schedule for one instant, which must say its time zone."""
     if not isinstance(instant, datetime):
         raise InvalidInput("at", f"must be a datetime, not {instant!r}")
-    made = Once(instant=in_utc(instant, "at"), jitter=_duration(jitter, "jitter"))
+    return _make(Once, {"jitter": jitter}, instant=in_utc(instant, "at"))
+
+
+def _make(kind: type[CadenceT], options: Mapping[str, Any], **required: Any) -> CadenceT:
+    """Return a checked cadence that knows which options were given: see `named_options`."""
+    given = {name: it for name, it in options.items() if it is not UNSET}
+    made = kind(**required, **{name: _OPTIONS[name](it, name) for name, it in given.items()})
     check_cadence(made)
+    made.__dict__["named"] = frozenset(given)
     return made
+
+
+def named_options(cadence: Cadence) -> frozenset[str]:
+    """Return the options that were given to `cron`, `every` or `at`; all of a cadence that none
+    of them made."""
+    options = _OPTIONS.keys() & set(cadence.__struct_fields__)
+    return frozenset(cadence.__dict__.get("named", options))
+
+
+def merge_cadence(new: Cadence, old: Cadence) -> Cadence:
+    """Return `new` with the options that it does not name as `old` has them, if both are of one
+    kind."""
+    if type(new) is not type(old):
+        return new
+    options = _OPTIONS.keys() & set(new.__struct_fields__)
+    return replace(new, **{name: getattr(old, name) for name in options - named_options(new)})
 
 
 def check_cadence(cadence: Cadence) -> None:
@@ -207,3 +223,15 @@ def _duration(value: timedelta | float, field: str) -> timedelta:
         return timedelta(seconds=value)
     except (OverflowError, TypeError, ValueError) as error:
         raise InvalidInput(field, f"{value!r} is not seconds or a timedelta") from error
+
+
+_OPTIONS: dict[str, Callable[[Any, str], Any]] = {
+    "tz": lambda value, field: _zone_name(value),
+    "gap": lambda value, field: _choice(Gap, value, field),
+    "fold": lambda value, field: _choice(Fold, value, field),
+    "anchor": _instant,
+    "start": _instant,
+    "end": _instant,
+    "jitter": _duration,
+}
+"""What may be given besides the expression, the length or the instant, and how it is checked."""

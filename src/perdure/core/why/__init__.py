@@ -118,12 +118,15 @@ def _later(run: Run) -> Reason:
     if run.status is Status.RETRYING and run.failure is not None:
         words = f"Attempt {run.counters.attempts} failed and the next is due at {at(due)}"
         sentence, code = words + blamed(run.failure), Code.RETRYING
+    elif run.status is Status.RELEASED and run.failure is not None:
+        words = f"A worker's code could not execute it; other workers may take it at {at(due)}"
+        sentence, code = words + blamed(run.failure), Code.NOT_SERVED
     elif run.status is Status.RELEASED:
         words = f"Its handler gave it back until {at(due)}"
         sentence, code = words + because(run.reason), Code.RELEASED
     else:
         sentence, code = f"It is due at {at(due)}.", Code.SCHEDULED
-    failure = run.failure if code is Code.RETRYING else None
+    failure = run.failure if code in (Code.RETRYING, Code.NOT_SERVED) else None
     return Reason(code=code, sentence=sentence, opens_at=due, since=run.updated_at, failure=failure)
 
 

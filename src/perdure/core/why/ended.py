@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from perdure.core import events as e
 from perdure.core.attempts import Attempt, AttemptStatus, derive_attempts
 from perdure.core.decide.recovery import ABANDONED
@@ -21,7 +23,11 @@ E = TypeVar("E", bound=e.Fact)
 
 def ended(facts: Facts) -> Reason:
     """How and why it ended."""
-    return _TELL[facts.run.status](facts)
+    reason, successor = _TELL[facts.run.status](facts), facts.successor
+    if successor is None or reason.run_id is not None:
+        return reason
+    sentence = f"{reason.sentence} {successor} is its retry or rerun."
+    return replace(reason, sentence=sentence, run_id=successor)
 
 
 def _succeeded(facts: Facts) -> Reason:

@@ -27,12 +27,15 @@ class SeenWorker(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     queues: tuple[str, ...] | None
     tasks: tuple[str, ...]
+    versions: Mapping[str, int] = {}
+    not_importable: Mapping[str, str] = {}
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """A run and what is around it at `now`, the storage's time.
 
     `parked_at`: the gate it is parked behind; `is_put_aside`: some code could not read it.
+    `successor`: the first retry or rerun of a run that has ended.
     `holders` and `parked` tell of gates that are full. `ahead` is none where nobody counted.
     """
 
@@ -40,6 +43,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
     history: tuple[Event, ...] = ()
     dead_letter: DeadLetter | None = None
+    successor: str | None = None
     parked_at: Gate | None = None
     is_put_aside: bool = False
     limits: Mapping[tuple[LimitScope, str], Limit] = {}

@@ -34,6 +34,7 @@ class Code(StrEnum):
     SCHEDULED = "scheduled"
     RETRYING = "retrying"
     RELEASED = "released"
+    NOT_SERVED = "not_served"
     WAITING = "waiting"
     HELD = "held"
     RESERVED = "reserved"
@@ -57,6 +58,8 @@ class Code(StrEnum):
     NO_WORKER = "no_worker"
     NO_WORKER_FOR_TASK = "no_worker_for_task"
     NO_WORKER_FOR_QUEUE = "no_worker_for_queue"
+    NO_WORKER_FOR_VERSION = "no_worker_for_version"
+    NOT_IMPORTABLE = "not_importable"
     WORKERS_FULL = "workers_full"
     WORKERS_STOPPING = "workers_stopping"
 

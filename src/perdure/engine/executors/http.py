@@ -49,7 +49,7 @@ async def request(
     answer = Answer(response, asked.endpoint, secrets.mask())
     try:
         answer.check(around.clock.now())
-        return answer.result(around.result_limit)
+        return answer.result(around.result_limit, truncate=target.truncate)
     finally:
         ctx.output = answer.output(around.redactor(secrets))
 

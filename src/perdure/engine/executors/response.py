@@ -12,7 +12,7 @@ from perdure.engine.executors.exchange import Response
 from perdure.engine.executors.failure import TargetFailed
 from perdure.engine.executors.url import Endpoint
 from perdure.engine.redaction import OVERLAP_CHARS, Mask, Redactor
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, PayloadTooLarge
 
 TRY_AGAIN = (408, 425, 429)
 LONGEST_WAIT = timedelta(days=1)
@@ -24,6 +24,9 @@ _KEPT = ("content-encoding", "content-length", "content-type", "date", "retry-af
 _KEPT_IDS = ("request-id", "x-request-id", "x-correlation-id", "x-amzn-trace-id", "cf-ray")
 _JSON = re.compile(r"application/(json|[\w.+-]+\+json)\s*(;|$)", re.IGNORECASE)
 _SECONDS = re.compile(r"[0-9]{1,10}")
+
+MAX_ESCAPED_BYTES = 8
+"""A character takes at most this many bytes of JSON."""
 
 
 class Answer:
@@ -57,16 +60,30 @@ class Answer:
         shown = redactor.head(kept) if is_cut else redactor.text(kept)
         return shown[: min(SHOWN, len(self._text))]
 
-    def result(self, limit: int) -> Any:
-        """JSON if it is said to be and is, else text; none if there is nothing, or nothing that
-        can be kept: the request has succeeded all the same."""
+    def result(self, limit: int, *, truncate: bool) -> Any:
+        """Return JSON if it is said to be and is, else text; None if there is nothing, or nothing
+        that can be kept: the request has succeeded all the same. A body that is too long is a
+        failure, or with `truncate` a marked beginning. Raise TargetFailed."""
+        if self._response.is_truncated:
+            problem = f"it is longer than {len(self._response.body)} bytes; raise response_limit"
+            return self._shortened(self._text, problem, truncate)
         value = self._value(limit)
         try:
             encode_value(value, field="result", limit=limit)
+        except PayloadTooLarge as error:
+            text = self._text[: limit // MAX_ESCAPED_BYTES]
+            return self._shortened(text, error.problem, truncate)
         except InvalidInput as error:
             self.left_out = str(error)
             return None
         return value
+
+    def _shortened(self, text: str, problem: str, truncate: bool) -> dict[str, Any]:
+        if not truncate:
+            advice = "or set truncate=True to keep its beginning"
+            message = f"the answer of {self._endpoint.shown} is too long: {problem}, {advice}"
+            raise TargetFailed("ResponseTooLarge", message, retryable=False)
+        return {"truncated": True, "text": text}
 
     def check(self, now: datetime) -> None:
         """Raises TargetFailed unless it is a success."""
@@ -93,7 +110,7 @@ class Answer:
 
     def _value(self, limit: int) -> Any:
         kind = self._response.headers.get("content-type", "")
-        if _JSON.match(kind) and not self._response.is_truncated:
+        if _JSON.match(kind):
             try:
                 return decode_value(check_text(self._text.encode(), field="result", limit=limit))
             except InvalidInput:

@@ -139,15 +139,24 @@ class Command:
         """Standard output, if the command ended well. Raises TargetFailed."""
         _check(self._target, said)
         text = self._stdout.text(self._mask)
+        if self._stdout.is_truncated:
+            return self._shortened(text)
         if self._target.stdout is Stdout.TEXT:
             return text.removesuffix("\n")
-        if self._stdout.is_truncated:
-            problem = f"standard output is longer than output_limit, {self._target.output_limit}"
-            raise TargetFailed("StdoutNotJson", problem, retryable=False)
         try:
             return decode_value(check_text(text.encode(), field="standard output", limit=limit))
         except InvalidInput as error:
             raise TargetFailed("StdoutNotJson", str(error), retryable=False) from None
+
+    def _shortened(self, text: str) -> dict[str, Any]:
+        """Return both ends of a long output, marked. Raise TargetFailed unless the task allows
+        it."""
+        if not self._target.truncate:
+            length = f"standard output has {self._stdout.size} bytes"
+            problem = f"{length}, more than output_limit, {self._target.output_limit}"
+            advice = "raise output_limit, or set truncate=True to keep its beginning and its end"
+            raise TargetFailed("OutputTooLarge", f"{problem}; {advice}", retryable=False)
+        return {"truncated": True, "text": text}
 
     async def _start(
         self, environ: dict[str, str], control: socket.socket

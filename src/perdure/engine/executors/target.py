@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import force_setattr
 
-from perdure.engine.door import choice, count, only_known
+from perdure.engine.door import choice, count, flag, only_known
 from perdure.engine.executors.secret import Secret
 from perdure.engine.executors.url import read_url
 from perdure.errors import InvalidInput
@@ -44,13 +44,15 @@ class HttpTarget(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="http", omit_defaults=True
 ):
     """A request for each attempt: the payload as JSON, unless `method` has no body. It is signed
-    with each of `signing_secrets`; of the response, `response_limit` bytes are read."""
+    with each of `signing_secrets`. A response longer than `response_limit` bytes is a failure, or
+    with `truncate` a marked beginning."""
 
     url: str
     method: str = "POST"
     headers: dict[str, Text] = {}
     signing_secrets: tuple[Secret, ...] = ()
     response_limit: int = RESPONSE_LIMIT
+    truncate: bool = False
 
     def __post_init__(self) -> None:
         read_url(self.url)
@@ -60,6 +62,7 @@ class HttpTarget(
         _check_headers(self.headers)
         _check_signing(self.signing_secrets)
         _check_limit(self.response_limit, "response_limit", LARGEST_RESPONSE)
+        flag(self.truncate, "truncate")
 
 
 class Stdout(StrEnum):
@@ -74,7 +77,8 @@ class ShellTarget(
 ):
     """A command for each attempt, without a shell: a program and its arguments. `env` is added
     to a minimal environment; exit codes in `permanent` fail for good; of each output stream,
-    `output_limit` bytes are kept."""
+    `output_limit` bytes are kept. Longer standard output is a failure, or with `truncate` a marked
+    result."""
 
     argv: tuple[str, ...]
     env: dict[str, Text] = {}
@@ -82,6 +86,7 @@ class ShellTarget(
     permanent: tuple[int, ...] = ()
     stdout: Stdout = Stdout.TEXT
     output_limit: int = OUTPUT_LIMIT
+    truncate: bool = False
 
     def __post_init__(self) -> None:
         force_setattr(self, "argv", _checked_argv(self.argv))
@@ -91,6 +96,7 @@ class ShellTarget(
         force_setattr(self, "permanent", _checked_codes(self.permanent))
         force_setattr(self, "stdout", choice(self.stdout, Stdout, "stdout"))
         _check_limit(self.output_limit, "output_limit", LARGEST_OUTPUT)
+        flag(self.truncate, "truncate")
 
 
 Target = HttpTarget | ShellTarget

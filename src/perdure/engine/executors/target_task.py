@@ -76,6 +76,7 @@ def http_target(
     headers: Mapping[str, Text] | None,
     signing_secret: Secret | Sequence[Secret] | None,
     response_limit: int | None,
+    truncate: bool,
 ) -> HttpTarget:
     """As `app.http_task` takes it. Raises InvalidInput."""
     several = signing_secret if isinstance(signing_secret, list | tuple) else [signing_secret]
@@ -85,6 +86,7 @@ def http_target(
         headers=dict(headers or {}),
         signing_secrets=() if signing_secret is None else tuple(several),  # type: ignore[arg-type]  # checked there
         response_limit=RESPONSE_LIMIT if response_limit is None else response_limit,
+        truncate=truncate,
     )
 
 
@@ -95,6 +97,7 @@ def shell_target(
     permanent: Sequence[int],
     stdout: Stdout | str,
     output_limit: int | None,
+    truncate: bool,
 ) -> ShellTarget:
     """As `app.shell_task` takes it. Raises InvalidInput."""
     return ShellTarget(
@@ -104,6 +107,7 @@ def shell_target(
         permanent=permanent,  # type: ignore[arg-type]  # checked there
         stdout=stdout,  # type: ignore[arg-type]  # checked there
         output_limit=OUTPUT_LIMIT if output_limit is None else output_limit,
+        truncate=truncate,
     )
 
 
@@ -111,6 +115,9 @@ def target_task(app: App, name: str, target: Target, keywords: TargetKeywords) -
     """A task of this app. Raises InvalidInput."""
     if not isinstance(name, str):
         raise InvalidInput("name", f"must be the task's name, not {name!r:.80}")
+    if not isinstance(keywords.get("concurrency_key"), str | None):
+        problem = "of an http or shell task must be a path in the payload, e.g. 'user_id'"
+        raise InvalidInput("concurrency_key", problem)
     executor = Executor.HTTP if isinstance(target, HttpTarget) else Executor.SHELL
     if keywords.get("timeout") is None:
         # Somebody else's server may never answer; there is always an end to waiting for it.

@@ -19,6 +19,7 @@ from perdure.engine.protocol.fields import (
     MAX_REPORTS,
     MAX_TASKS,
     Answer,
+    Count,
     Instant,
     Json,
     Label,
@@ -67,6 +68,14 @@ class ReleasedMessage(Message, frozen=True, kw_only=True, tag="released", omit_d
     awaiting: AwaitingMessage | None = None
 
 
+class UnservedMessage(Message, frozen=True, kw_only=True, tag="unserved", omit_defaults=True):
+    """The worker's code cannot execute the run. `misfit`: the digest of the handler's payload
+    schema, if the payload does not fit it."""
+
+    failure: FailureMessage
+    misfit: Annotated[str, Meta(max_length=64)] | None = None
+
+
 class StoppedMessage(Message, frozen=True, kw_only=True, tag="stopped"):
     """The attempt was asked to stop, and did."""
 
@@ -76,7 +85,12 @@ class HandedOverMessage(Message, frozen=True, kw_only=True, tag="handed_over"):
 
 
 EndingMessage = (
-    ReturnedMessage | RaisedMessage | ReleasedMessage | StoppedMessage | HandedOverMessage
+    ReturnedMessage
+    | RaisedMessage
+    | ReleasedMessage
+    | UnservedMessage
+    | StoppedMessage
+    | HandedOverMessage
 )
 
 
@@ -111,6 +125,9 @@ class ClaimMessage(Message, frozen=True, kw_only=True, omit_defaults=True):
     worker_id: WorkerId
     tokens: Annotated[tuple[Token, ...], Meta(min_length=1, max_length=MAX_CLAIM)]
     tasks: Annotated[tuple[Label, ...], Meta(max_length=MAX_TASKS)]
+    versions: Annotated[dict[Label, Count], Meta(max_length=MAX_TASKS)] = msgspec.field(
+        default_factory=dict
+    )
     queues: Annotated[tuple[Label, ...], Meta(max_length=MAX_QUEUES)] | None = None
     run_ids: Annotated[tuple[RunId, ...], Meta(max_length=MAX_CLAIM)] | None = None
     lease_ttl: LeaseSeconds

@@ -105,6 +105,8 @@ class ResultsRequest(Message, frozen=True, kw_only=True):
 
 
 class ResultsAnswer(Answer, frozen=True, kw_only=True):
-    """Those of the runs that exist."""
+    """Those of the runs that exist. `next_id`: the answer became too large; ask again for the
+    requested ids from this one on."""
 
     runs: tuple[RunResult, ...] = ()
+    next_id: str | None = None

@@ -19,6 +19,7 @@ from perdure.engine.outcome import (
     Raised,
     Returned,
     Stopped,
+    Unserved,
 )
 from perdure.engine.protocol.attempts import (
     AwaitingMessage,
@@ -33,11 +34,12 @@ from perdure.engine.protocol.attempts import (
     Report,
     ReturnedMessage,
     StoppedMessage,
+    UnservedMessage,
 )
 from perdure.engine.protocol.triggers import OptionsMessage, RetryMessage
 from perdure.engine.protocol.workers import HeartbeatRequest, ScheduleMessage
 from perdure.engine.worker_backend import Finished, SaidLog
-from perdure.storage.run_log import LogBatch, LogLine, Progress
+from perdure.storage.run_log import MAX_LINES, LogBatch, LogLine, Progress
 
 _OPTION_DURATIONS = ("delay", "ttl", "idempotency_ttl", "timeout")
 _RETRY_DURATIONS = ("initial", "maximum")
@@ -70,6 +72,8 @@ def _ending_message(ending: Ending) -> EndingMessage:
             return ReleasedMessage(
                 delay=_seconds(delay), until=until, awaiting=_awaiting_message(awaiting)
             )
+        case Unserved(failure=failure, misfit=misfit):
+            return UnservedMessage(failure=_failure_message(failure), misfit=misfit)
         case Stopped():
             return StoppedMessage()
         case HandedOver() | Interrupted():  # without a database no transaction is interrupted
@@ -87,6 +91,8 @@ def ending_of_message(message: EndingMessage) -> Ending:
             return Raised(_failure(failure), _length(delay))
         case ReleasedMessage(delay=delay, until=until, awaiting=awaiting):
             return GaveBack(_length(delay), until, _awaiting(awaiting))
+        case UnservedMessage(failure=failure, misfit=misfit):
+            return Unserved(_failure(failure), misfit)
         case StoppedMessage():
             return Stopped()
         case HandedOverMessage():
@@ -175,7 +181,8 @@ def log_message(said: SaidLog) -> LogMessage:
 
 
 def log_batch(message: LogMessage, earliest: datetime, latest: datetime) -> LogBatch:
-    """What to store. A line's time is moved to between the lease's claim and now."""
+    """What to store. A line's time is moved to between the lease's claim and now. Of an attempt
+    the newest `MAX_LINES` lines are kept, whatever the worker says."""
 
     def moved(at: datetime) -> datetime:
         return min(max(at, earliest), latest)
@@ -201,11 +208,12 @@ def log_batch(message: LogMessage, earliest: datetime, latest: datetime) -> LogB
             fraction=said.fraction,
             message=said.message,
         )
+    newest = max((line.number for line in lines), default=0)
     return LogBatch(
         run_id=message.run_id,
         attempt=message.attempt,
         lines=lines,
-        keep_from=message.keep_from,
+        keep_from=max(message.keep_from, newest - MAX_LINES + 1),
         progress=progress,
     )
 

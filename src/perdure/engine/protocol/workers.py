@@ -26,6 +26,9 @@ from perdure.engine.protocol.fields import (
     WorkerId,
 )
 
+Digest = Annotated[str, Meta(max_length=64)]
+Problem = Annotated[str, Meta(max_length=1000)]
+
 
 class HelloRequest(Message, frozen=True, kw_only=True):
     """Ask what the key may do."""
@@ -112,6 +115,17 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
     running: Count
     queues: Annotated[tuple[Label, ...], Meta(max_length=MAX_QUEUES)] | None
     tasks: Annotated[tuple[Label, ...], Meta(max_length=MAX_TASKS)]
+    versions: Annotated[dict[Label, Count], Meta(max_length=MAX_TASKS)] = msgspec.field(
+        default_factory=dict
+    )
+    schemas: Annotated[dict[Label, Digest], Meta(max_length=MAX_TASKS)] = msgspec.field(
+        default_factory=dict
+    )
+    not_importable: Annotated[dict[Label, Problem], Meta(max_length=MAX_TASKS)] = msgspec.field(
+        default_factory=dict
+    )
+    loop_lag_seconds: Annotated[float, Meta(ge=0)] = 0.0
+    loop_blocked_by: Problem = ""
     stopping: bool = False
     stopped: bool = False
 

@@ -20,7 +20,7 @@ from perdure.engine.protocol.fields import (
     MAX_REPORTS,
     MAX_RESULTS,
 )
-from perdure.engine.protocol.parts import MAX_REQUEST_BYTES, in_parts
+from perdure.engine.protocol.parts import MAX_REQUEST_BYTES, count_one, in_parts
 from perdure.engine.protocol.values import heartbeat_of, log_message, report_of
 from perdure.engine.remote.facts import RemoteFacts
 from perdure.engine.remote.hints import RemoteHints
@@ -80,6 +80,9 @@ class RemoteBackend:
         """Check the report as the server will."""
         check_message(report_of(item))
 
+    async def judge_misfits(self, items: Sequence[Finished], now: datetime) -> None:
+        """The server judges them."""
+
     async def claim(self, request: ClaimRequest, finished: Sequence[Finished]) -> WorkClaimed:
         parts = in_parts([report_of(item) for item in finished], _size, MAX_REPORTS)
         # A report that is too large for any request must not keep the claim from being made.
@@ -89,6 +92,7 @@ class RemoteBackend:
             worker_id=request.worker_id,
             tokens=request.tokens,
             tasks=request.tasks,
+            versions=dict(request.versions),
             queues=request.queues,
             run_ids=request.run_ids,
             lease_ttl=_lease_seconds(request.lease_ttl),
@@ -141,7 +145,7 @@ class RemoteBackend:
     async def renew(self, renewals: Sequence[Renewal]) -> Renewed:
         default, worker_id = self._app.defaults.lease_ttl, self._worker_id()
         answers = []
-        for part in in_parts(renewals, _one, MAX_LEASES) or [[]]:
+        for part in in_parts(renewals, count_one, MAX_LEASES) or [[]]:
             asked = attempts.RenewRequest(
                 worker_id=worker_id,
                 leases=tuple(attempts.HeldLease(run_id=r.run_id, token=r.token) for r in part),
@@ -166,7 +170,7 @@ class RemoteBackend:
     ) -> ReturnedClaims:
         found: set[str] = set()
         given_back: set[str] = set()
-        for part in in_parts(sorted(tokens), _one, MAX_LEASES):
+        for part in in_parts(sorted(tokens), count_one, MAX_LEASES):
             asked = attempts.ReturnClaimsRequest(worker_id=worker_id, tokens=tuple(part))
             answer = await self.server.ask(asked, attempts.ReturnClaimsAnswer)
             found |= set(answer.found)
@@ -203,10 +207,12 @@ class RemoteBackend:
 
     async def _results(self, run_ids: Sequence[str], *, ended_only: bool) -> dict[str, RunResult]:
         found: dict[str, RunResult] = {}
-        for part in in_parts(run_ids, _one, MAX_RESULTS):
-            asked = triggers.ResultsRequest(run_ids=tuple(part), ended_only=ended_only)
-            answer = await self.server.ask(asked, triggers.ResultsAnswer)
-            found |= {run.id: run for run in answer.runs}
+        for part in in_parts(list(dict.fromkeys(run_ids)), count_one, MAX_RESULTS):
+            while part:
+                asked = triggers.ResultsRequest(run_ids=tuple(part), ended_only=ended_only)
+                answer = await self.server.ask(asked, triggers.ResultsAnswer)
+                found |= {run.id: run for run in answer.runs}
+                part = part[part.index(answer.next_id) :] if answer.next_id else []
         return found
 
 
@@ -218,11 +224,6 @@ def open_remote_backend(app: App) -> RemoteBackend:
 
 def _lease_seconds(ttl: timedelta) -> float:
     return min(ttl, MAX_LEASE_TTL).total_seconds()
-
-
-def _one(item: object) -> int:
-    """The size of what is counted, not weighed."""
-    return 1
 
 
 def _size(message: msgspec.Struct) -> int:

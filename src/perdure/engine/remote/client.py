@@ -74,6 +74,17 @@ class RestClient:
         request = RestRequest(method="GET", path=_encode_path(path) + _encode_query(query))
         return _decode(await self._send(request), answer)
 
+    async def get_all(self, kind: type[T], *path: str) -> list[T]:
+        """Read every page of the list at `path`."""
+        items: list[T] = []
+        cursor: str | None = None
+        while True:
+            page: Items[T] = await self.get(Items[kind], *path, cursor=cursor)  # type: ignore[valid-type]  # known at run time only
+            items += page.items
+            cursor = page.cursor
+            if cursor is None:
+                return items
+
     async def send(
         self,
         answer: type[T],

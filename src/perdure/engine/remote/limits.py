@@ -10,8 +10,16 @@ from msgspec import UNSET, UnsetType
 from perdure.core.rates import Rate, make_rate
 from perdure.core.settings import check_concurrency
 from perdure.engine.door import OPERATOR, By, flag, reason_of, text
-from perdure.engine.limits import AnyTask, Limits, Queues, QueueState, RateLike, TaskLimits
-from perdure.engine.remote.client import Items, RestClient, given_fields
+from perdure.engine.limits import (
+    AnyTask,
+    Limits,
+    Queues,
+    QueueState,
+    RateLike,
+    TaskLimits,
+    task_name,
+)
+from perdure.engine.remote.client import RestClient, given_fields
 from perdure.engine.remote.records import decode_limits, decode_queue
 
 if TYPE_CHECKING:
@@ -24,16 +32,18 @@ class RemoteQueues(Queues):
         self._rest = rest
 
     async def list(self) -> Sequence[QueueState]:
-        page = await self._rest.get(Items[QueueState], "queues")
-        return [decode_queue(queue) for queue in page.items]
+        return [decode_queue(it) for it in await self._rest.get_all(QueueState, "queues")]
 
     async def get(self, name: str) -> QueueState:
         return decode_queue(await self._rest.get(QueueState, "queues", text(name, "queue")))
 
-    async def pause(self, name: str, reason: str | None = None, *, by: By = OPERATOR) -> QueueState:
-        return await self._send("POST", name, "pause", reason=reason_of(reason))
+    async def pause(
+        self, name: str, reason: str | None = None, *, by: By = OPERATOR, create: bool = False
+    ) -> QueueState:
+        body = {"reason": reason_of(reason), **_creating(create)}
+        return await self._send("POST", name, "pause", **body)
 
-    async def resume(self, name: str) -> QueueState:
+    async def resume(self, name: str, *, by: By | UnsetType = OPERATOR) -> QueueState:
         return await self._send("POST", name, "resume")
 
     async def set(
@@ -44,14 +54,15 @@ class RemoteQueues(Queues):
         rate: RateLike = UNSET,
         fair: bool | UnsetType = UNSET,
         by: By = OPERATOR,
+        create: bool = False,
     ) -> QueueState:
         if fair is not UNSET:
             flag(fair, "fair")
         _check_concurrency(concurrency, "concurrency")
         settings = given_fields(concurrency=concurrency, rate=_rate(rate, "rate"), fair=fair)
-        return await self._send("PATCH", name, **settings)
+        return await self._send("PATCH", name, **settings, **_creating(create))
 
-    async def reset(self, name: str) -> QueueState:
+    async def reset(self, name: str, *, by: By | UnsetType = OPERATOR) -> QueueState:
         return await self._send("POST", name, "reset")
 
     async def _send(self, method: str, name: str, *action: str, **body: Any) -> QueueState:
@@ -65,11 +76,11 @@ class RemoteLimits(Limits):
         self._rest = rest
 
     async def list(self) -> Sequence[TaskLimits]:
-        page = await self._rest.get(Items[TaskLimits], "limits")
-        return [decode_limits(limits) for limits in page.items]
+        found = await self._rest.get_all(TaskLimits, "limits")
+        return [decode_limits(limits) for limits in found]
 
     async def get(self, task: AnyTask) -> TaskLimits:
-        return decode_limits(await self._rest.get(TaskLimits, "limits", _name(task)))
+        return decode_limits(await self._rest.get(TaskLimits, "limits", task_name(task)))
 
     async def set(
         self,
@@ -91,16 +102,16 @@ class RemoteLimits(Limits):
         )
         return await self._send("PATCH", task, **settings)
 
-    async def reset(self, task: AnyTask) -> TaskLimits:
+    async def reset(self, task: AnyTask, *, by: By | UnsetType = OPERATOR) -> TaskLimits:
         return await self._send("POST", task, "reset")
 
     async def _send(self, method: str, task: AnyTask, *action: str, **body: Any) -> TaskLimits:
-        path = ("limits", _name(task), *action)
+        path = ("limits", task_name(task), *action)
         return decode_limits(await self._rest.send(TaskLimits, method, *path, **body))
 
 
-def _name(task: AnyTask) -> str:
-    return text(task if isinstance(task, str) else getattr(task, "name", task), "task")
+def _creating(create: bool) -> dict[str, Any]:
+    return {"create": True} if flag(create, "create") else {}
 
 
 def _check_concurrency(value: int | UnsetType | None, field: str) -> None:

@@ -32,3 +32,8 @@ class RemoteManifests(Manifests):
 
     async def _named(self, names: Sequence[str]) -> list[Schedule]:
         return [await self._app.schedules.get(name) for name in names]
+
+
+def make_manifests(app: App) -> Manifests:
+    """Return the manifests of an open app, beside its database or at a server."""
+    return Manifests(app) if app.rest is None else RemoteManifests(app, app.rest)

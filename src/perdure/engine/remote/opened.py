@@ -18,6 +18,7 @@ from perdure.engine.remote.server import Server
 from perdure.engine.remote.triggering import RemoteClient
 from perdure.engine.results import Results
 from perdure.engine.storage_time import StorageTime
+from perdure.engine.task_catalogue import TaskCatalogue
 from perdure.errors import AccessRefused, StorageRefused
 from perdure.storage import Storage
 from perdure.telemetry import table
@@ -46,6 +47,7 @@ class OpenedServer(Opened):
         self.workers = runs.RemoteWorkers(app, rest)
         self.queues = limits.RemoteQueues(app, rest)
         self.limits = limits.RemoteLimits(app, rest)
+        self.catalogue = TaskCatalogue(app)
         self.schedules = schedules.RemoteSchedules(app, rest)
         self.webhooks = webhooks.RemoteWebhooks(app, rest)
 

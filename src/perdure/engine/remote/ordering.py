@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from perdure.engine.bulk import OF_LETTERS, Action, Order, Report
+from perdure.engine.bulk_order import OF_LETTERS, Action, Order, Report
 from perdure.engine.filters import make_filter, make_letter_filter
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import TriggerOptions
 from perdure.engine.remote.client import RestClient
 from perdure.engine.remote.runs import query_words
+from perdure.engine.remote.schedule_settings import encode_retry
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
-_CODE_ONLY_OPTIONS = ("retry", "parent_id", "root_id", "continuation_of")
+_CODE_ONLY_OPTIONS = ("parent_id", "root_id")
 """Options that the API's trigger does not take."""
 
 
@@ -38,6 +39,8 @@ async def trigger_remotely(
     for name in _CODE_ONLY_OPTIONS:
         if name in given:
             raise InvalidInput(name, "is for code that has the task; leave it out")
+    if options.retry is not None:
+        given["retry"] = encode_retry(options.retry)
     return await rest.create_run("runs", task=task, payload=dict(payload), **given)
 
 
@@ -47,8 +50,7 @@ async def count_remotely(app: App, rest: RestClient, action: Action, words: Any)
         make_letter_filter(app.environment, None, dict(words))  # type: ignore[arg-type]  # checks
         path = "dead-letters:count"
     else:
-        others: Any = {name: value for name, value in words.items() if name != "status"}
-        make_filter(app.environment, words.get("status"), others)
+        make_filter(app.environment, words, app.time())
         path = "runs:count"
     return (await rest.get(BulkShown, path, action=action, **query_words(dict(words)))).matched
 

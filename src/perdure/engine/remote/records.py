@@ -8,14 +8,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.events import Event
+from perdure.core.events import Event, RecordedEvent
 from perdure.core.rates import Rate
 from perdure.core.run import Run
 from perdure.core.schedule import Definition, Explanation, Schedule, SkippedSpan, Verdict
 from perdure.core.skipping import Evidence
 from perdure.core.why import Why
 from perdure.engine.limits import QueueState, Setting, TaskLimits
-from perdure.storage.protocol import RecordedEvent
 from perdure.storage.run_log import LogLine
 
 Shown = dict[str, msgspec.Raw]
@@ -23,6 +22,13 @@ Shown = dict[str, msgspec.Raw]
 
 _encode = msgspec.json.encode
 _SCHEDULE_FIELDS = frozenset(Schedule.__struct_fields__) - {"definition"}
+
+
+class Retried(msgspec.Struct, frozen=True):
+    """A run and its first retry or rerun."""
+
+    id: str
+    retried_as: str | None = None
 
 
 class RunId(msgspec.Struct, frozen=True):

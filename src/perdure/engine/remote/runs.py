@@ -10,34 +10,39 @@ import msgspec
 
 from perdure.core.attempts import Attempt
 from perdure.core.effects import DeadLetter
+from perdure.core.events import RecordedEvent
 from perdure.core.run import Run, is_run_id
 from perdure.core.why import Why
 from perdure.engine.catalogue import WorkerEntry
-from perdure.engine.door import OPERATOR, By, count, reason_of, run_id_of, text
+from perdure.engine.door import OPERATOR, By, count, flag, reason_of, run_id_of, text
 from perdure.engine.filters import (
     MOST_ON_A_PAGE,
     LetterFilters,
     RunFilters,
+    Statuses,
     make_filter,
     make_letter_filter,
     page_limit,
+    plain_words,
 )
 from perdure.engine.handle import RunHandle
-from perdure.engine.operators import AnyRun, DeadLetters, Payload, Runs
+from perdure.engine.operators import AnyRun, DeadLetters, Runs
 from perdure.engine.reading_logs import Bundle
 from perdure.engine.remote.client import Items, RestClient
 from perdure.engine.remote.records import (
     LogLineShown,
+    Retried,
     RunId,
     Shown,
     decode_event,
     decode_log_line,
     decode_run,
 )
+from perdure.engine.reruns import Payload
 from perdure.engine.workers import Workers
 from perdure.errors import InvalidInput, RunNotFound
 from perdure.storage.oversight import LetterPage
-from perdure.storage.protocol import Page, RecordedEvent
+from perdure.storage.protocol import Page
 from perdure.storage.run_log import LogLine, Progress, parse_cursor
 
 if TYPE_CHECKING:
@@ -55,18 +60,24 @@ class ProgressShown(msgspec.Struct, frozen=True):
 
 
 async def get_runs(rest: RestClient, run_ids: Sequence[str]) -> list[Run]:
-    """The runs with these ids, in their order; without those that do not exist any more. The
-    server may answer with fewer than were asked for, so that no answer is too large."""
-    found: dict[str, Run] = {}
+    """The runs with these ids, in their order; without those that do not exist any more."""
+    shown = await _details(rest, Shown, run_ids)
+    found = {run.id: run for run in map(decode_run, shown)}
+    return [found[run_id] for run_id in run_ids if run_id in found]
+
+
+async def _details(rest: RestClient, kind: type[T], run_ids: Sequence[str]) -> list[T]:
+    """What the server tells about these runs. It ends an answer early that gets large."""
+    found: list[T] = []
     missing = list(run_ids)
     while missing:
         wanted = missing[:MAX_RUNS_BY_ID]
-        page = await rest.get(Items[Shown], "runs:details", ids=",".join(wanted))
-        found |= {run.id: run for run in map(decode_run, page.items)}
+        page: Items[T] = await rest.get(Items[kind], "runs:details", ids=",".join(wanted))  # type: ignore[valid-type]  # known at run time only
+        found += page.items
         # The cursor names the last run that was looked for.
         done = wanted if page.cursor is None else wanted[: wanted.index(page.cursor) + 1]
         missing = missing[len(done) :]
-    return [found[run_id] for run_id in run_ids if run_id in found]
+    return found
 
 
 class RemoteRuns(Runs):
@@ -84,18 +95,16 @@ class RemoteRuns(Runs):
     async def list(
         self,
         *,
-        status: str | None = None,
+        status: Statuses | None = None,
         limit: int = 50,
         cursor: str | None = None,
         **filters: Unpack[RunFilters],
     ) -> Page:
-        wanted = make_filter(self._app.environment, status, filters)
-        if wanted.environment != self._app.environment:
-            problem = f"a key shows runs of {self._app.environment!r} only"
-            raise InvalidInput("environment", problem)
+        given, now = {"status": status, **filters}, self._app.time()
+        make_filter(self._app.environment, given, now)
         if cursor is not None:
             text(cursor, "cursor")
-        words = query_words({"status": status, **filters})
+        words = query_words(plain_words(given, now))
         page = await self._rest.get(
             Items[RunId], "runs", limit=page_limit(limit), cursor=cursor, **words
         )
@@ -212,8 +221,14 @@ class RemoteRuns(Runs):
         by: By = OPERATOR,
         payload: Payload | None = None,
         new_id: str | None = None,
+        again: bool = False,
     ) -> RunHandle[Any]:
-        return await self._run_again(run, "retry", reason, payload, new_id)
+        said = {"again": True} if flag(again, "again") else {}
+        return await self._run_again(run, "retry", reason, payload, new_id, **said)
+
+    async def successors(self, runs: Sequence[AnyRun]) -> dict[str, str]:
+        shown = await _details(self._rest, Retried, [run_id_of(run) for run in runs])
+        return {it.id: it.retried_as for it in shown if it.retried_as is not None}
 
     async def _steer(self, run: AnyRun, action: str, expected: int | None, **body: Any) -> Run:
         path = ("runs", _path_id(run), action)
@@ -226,13 +241,14 @@ class RemoteRuns(Runs):
         reason: str | None,
         payload: Payload | None,
         new_id: str | None,
+        **said: Any,
     ) -> RunHandle[Any]:
         if new_id is not None:
             raise InvalidInput("new_id", "cannot be chosen over HTTP; leave it out")
         if payload is not None and not isinstance(payload, Mapping):
             raise InvalidInput("payload", f"must be a dict of arguments, not {payload!r:.80}")
         path = ("runs", _path_id(run), action)
-        return await self._rest.create_run(*path, reason=reason_of(reason), payload=payload)
+        return await self._rest.create_run(*path, reason=reason_of(reason), payload=payload, **said)
 
 
 class RemoteDeadLetters(DeadLetters):
@@ -273,7 +289,7 @@ class RemoteWorkers(Workers):
         self._rest = rest
 
     async def list(self) -> Sequence[WorkerEntry]:
-        return (await self._rest.get(Items[WorkerEntry], "workers")).items
+        return await self._rest.get_all(WorkerEntry, "workers")
 
     async def leases(self, worker_id: str) -> Sequence[Run]:
         path = ("workers", text(worker_id, "worker_id"), "leases")
@@ -289,7 +305,7 @@ class RemoteWorkers(Workers):
 
 def query_words(words: dict[str, Any]) -> dict[str, Any]:
     """Filters of runs as the API spells them. `make_filter` has checked them."""
-    plain = {name: value for name, value in words.items() if name not in ("tag", "environment")}
+    plain = {name: value for name, value in words.items() if name != "tag"}
     if words.get("tag") is not None:
         plain["tag"] = encode_tag(words["tag"])
     return plain

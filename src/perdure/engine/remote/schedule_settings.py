@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
-from perdure.core.schedule import Cadence, Cron, Definition, Interval, Once
+from perdure.core.schedule import Cadence, Cron, Definition, Interval, Once, named_options
 from perdure.core.values import encode_value
 from perdure.engine.door import duration, only_known
 from perdure.engine.options import Retry, check_retry
@@ -23,16 +23,17 @@ _RETRY_DURATIONS = ("initial", "maximum")
 
 
 def encode_cadence(cadence: Cadence) -> dict[str, Any]:
+    """With the options that it names: in an update the others stay."""
+    options = {name: getattr(cadence, name) for name in sorted(named_options(cadence))}
+    if "jitter" in options:
+        options["jitter"] = cadence.jitter.total_seconds()
     match cadence:
         case Cron():
-            body: dict[str, Any] = {"cron": cadence.expression, "tz": cadence.tz}
-            body |= {"gap": cadence.gap, "fold": cadence.fold}
-            return body | _window(cadence)
+            return {"cron": cadence.expression, **options}
         case Interval():
-            anchor = {} if cadence.anchor is None else {"anchor": cadence.anchor}
-            return {"every": cadence.length.total_seconds(), **anchor, **_window(cadence)}
+            return {"every": cadence.length.total_seconds(), **options}
         case Once():
-            return {"at": cadence.instant, "jitter": cadence.jitter.total_seconds()}
+            return {"at": cadence.instant, **options}
         case _:
             assert_never(cadence)
 
@@ -47,7 +48,7 @@ def encode_settings(app: App, task: str | None, settings: ScheduleKeywords) -> d
         elif value is None:
             body[name] = EXPLICIT_NULL
         elif name == "retry":
-            body[name] = _encode_retry(check_retry(value))  # type: ignore[arg-type]  # checked
+            body[name] = encode_retry(check_retry(value))  # type: ignore[arg-type]  # checked
         elif name in _DURATIONS:
             body[name] = duration(value, name).total_seconds()  # type: ignore[arg-type]  # checked
         else:
@@ -68,12 +69,6 @@ def encode_definition(definition: Definition) -> dict[str, Any]:
     return body
 
 
-def _window(cadence: Cron | Interval) -> dict[str, Any]:
-    bounds = {"start": cadence.start, "end": cadence.end}
-    given = {name: instant for name, instant in bounds.items() if instant is not None}
-    return {**given, "jitter": cadence.jitter.total_seconds()}
-
-
 def _encode_payload(app: App, task: str | None, payload: Any) -> msgspec.Raw:
     """By the task's own types where this app has the task."""
     given = {} if payload is None else payload
@@ -85,7 +80,7 @@ def _encode_payload(app: App, task: str | None, payload: Any) -> msgspec.Raw:
     return encode_value(dict(given), limit=app.defaults.payload_limit)
 
 
-def _encode_retry(retry: Retry) -> dict[str, Any]:
+def encode_retry(retry: Retry) -> dict[str, Any]:
     fields = msgspec.structs.asdict(retry)
     body = {name: value for name, value in fields.items() if value is not None}
     for name in _RETRY_DURATIONS:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from perdure.engine.batching import MOST_IN_A_BATCH, Batcher
-from perdure.engine.client import listed, parent_context
+from perdure.engine.client import concurrency_key, listed, parent_context
 from perdure.engine.handle import RunHandle
 from perdure.engine.ids import make_run_id
 from perdure.engine.options import TriggerOptions
@@ -77,6 +77,11 @@ class RemoteClient:
         batch: str | None,
         carrier: Carrier | None,
     ) -> TriggerItem:
+        if task.settings.has_key_function:  # the server does not have the code
+            key = concurrency_key(
+                task, payload, TriggerOptions(concurrency_key=options.concurrency_key)
+            )
+            options = msgspec.structs.replace(options, concurrency_key=key)
         item = TriggerItem(
             request_id=make_run_id(now, self._app.ids.random),
             task=task.name,

@@ -89,6 +89,7 @@ class RemoteWebhooks(Webhooks):
         status: str | UnsetType | None = UNSET,
         headers: Mapping[str, Text] | UnsetType = UNSET,
         with_payload: bool | UnsetType = UNSET,
+        by: By | UnsetType = OPERATOR,
     ) -> Webhook:
         body = given_fields(
             url=url,
@@ -103,22 +104,27 @@ class RemoteWebhooks(Webhooks):
         )
         return await self._rest.send(Webhook, "PATCH", "webhooks", text(name, "name"), **body)
 
-    async def pause(self, name: str) -> Webhook:
+    async def pause(self, name: str, *, by: By | UnsetType = OPERATOR) -> Webhook:
         return await self._send("POST", name, "pause")
 
-    async def resume(self, name: str) -> Webhook:
+    async def resume(self, name: str, *, by: By | UnsetType = OPERATOR) -> Webhook:
         return await self._send("POST", name, "resume")
 
     async def replay(
-        self, name: str, *, since: datetime | None = None, after: str | None = None
+        self,
+        name: str,
+        *,
+        since: datetime | None = None,
+        after: str | None = None,
+        by: By | UnsetType = OPERATOR,
     ) -> Webhook:
         start = None if since is None else in_utc(since, "since")
         return await self._send("POST", name, "replay", since=start, after=after)
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, *, by: By | UnsetType = OPERATOR) -> None:
         await self._send("DELETE", name)
 
-    async def test(self, name: str) -> Delivery:
+    async def test(self, name: str, *, by: By | UnsetType = OPERATOR) -> Delivery:
         """Post an event `webhook.test` from the server, which has the secrets."""
         path = ("webhooks", text(name, "name"), "test")
         return await self._rest.send(Delivery, "POST", *path)

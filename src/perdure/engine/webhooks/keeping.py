@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from perdure.core.values import check_label, in_utc
 from perdure.core.webhook import EVERYTHING, Interest, Progress, check_interest, moved, well
 from perdure.engine import hints
+from perdure.engine.audit_log import recorded
 from perdure.engine.door import OPERATOR, By, actor_of, flag
 from perdure.engine.executors.secret import Secret
 from perdure.engine.executors.target import HttpTarget, Text
@@ -52,7 +53,7 @@ Tag = tuple[str, str]
 
 @explain_methods
 class Webhooks:
-    """Those of the app's environment, by name."""
+    """Those of the app's environment, by name. `by` names the operator; the audit log keeps it."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -122,6 +123,7 @@ class Webhooks:
         status: str | UnsetType | None = UNSET,
         headers: Mapping[str, Text] | UnsetType = UNSET,
         with_payload: bool | UnsetType = UNSET,
+        by: By | UnsetType = OPERATOR,
     ) -> Webhook:
         """Change what is given; its place stays. To rotate a secret, give the new one and the old
         one, and later the new one alone: receivers may know either."""
@@ -137,34 +139,48 @@ class Webhooks:
                 with_payload=flag(payload.get("with_payload", hook.with_payload), "with_payload"),
             )
 
-        return await self._change(name, updated)
+        fields = sorted(wanted | target | payload)
+        async with recorded(self._app, by, "change_webhook", name, fields=fields):
+            return await self._change(name, updated)
 
-    async def pause(self, name: str) -> Webhook:
+    async def pause(self, name: str, *, by: By | UnsetType = OPERATOR) -> Webhook:
         """Send nothing until it is resumed. Its place is kept, as long as runs are."""
-        return await self._change(name, lambda hook: replace(hook, enabled=False))
+        async with recorded(self._app, by, "pause_webhook", name):
+            return await self._change(name, lambda hook: replace(hook, enabled=False))
 
-    async def resume(self, name: str) -> Webhook:
+    async def resume(self, name: str, *, by: By | UnsetType = OPERATOR) -> Webhook:
         """Go on where it stopped, at once; also after it was disabled."""
-        return await self._change(
-            name, lambda hook: replace(hook, enabled=True, progress=_afresh(hook.progress))
-        )
+        async with recorded(self._app, by, "resume_webhook", name):
+            return await self._change(
+                name, lambda hook: replace(hook, enabled=True, progress=_afresh(hook.progress))
+            )
 
     async def replay(
-        self, name: str, *, since: datetime | None = None, after: str | None = None
+        self,
+        name: str,
+        *,
+        since: datetime | None = None,
+        after: str | None = None,
+        by: By | UnsetType = OPERATOR,
     ) -> Webhook:
         """Tell everything again from an instant on, or after a cursor; one that lies ahead passes
         by what is between. The messages have the ids they had."""
         if (since is None) == (after is None):
             raise InvalidInput("since", "give either since or after, a cursor")
-        await self._find(name)
-        place = await self._place(since, after)
-        return await self._change(
-            name,
-            lambda hook: replace(hook, enabled=True, progress=moved(hook.progress, *place)),
-        )
+        async with recorded(self._app, by, "replay_webhook", name):
+            await self._find(name)
+            place = await self._place(since, after)
+            return await self._change(
+                name,
+                lambda hook: replace(hook, enabled=True, progress=moved(hook.progress, *place)),
+            )
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, *, by: By | UnsetType = OPERATOR) -> None:
         """Delete it and its deliveries, also if it cannot be read."""
+        async with recorded(self._app, by, "delete_webhook", name):
+            await self._delete(name)
+
+    async def _delete(self, name: str) -> None:
         hooks, quarantined = await self._read()
         ids = {hook.name: hook.id for hook in hooks} | {it.name: it.id for it in quarantined}
         if name not in ids:
@@ -180,9 +196,13 @@ class Webhooks:
         found = await self._app.storage.deliveries(hook.id, limit=page_limit(limit), before=before)
         return [delivery_of(delivery) for delivery in found]
 
-    async def test(self, name: str) -> Delivery:
+    async def test(self, name: str, *, by: By | UnsetType = OPERATOR) -> Delivery:
         """Post an event `webhook.test` from this process, now, and tell what came of it. It needs
         the secrets here."""
+        async with recorded(self._app, by, "test_webhook", name):
+            return await self._test(name)
+
+    async def _test(self, name: str) -> Delivery:
         hook = await self._find(name)
         if importlib.util.find_spec("h11") is None:
             raise InvalidInput("webhook", NEEDS_H11)

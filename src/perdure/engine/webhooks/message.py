@@ -13,12 +13,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from perdure.core.events import RecordedEvent
 from perdure.core.failure import Failure
 from perdure.core.reducer import project
 from perdure.core.run import Run
 from perdure.engine.redaction import HIDDEN, Redact
 from perdure.engine.webhooks.hook import Hook
-from perdure.storage.protocol import Change, RecordedEvent, Storage
+from perdure.storage.protocol import Change, Storage
 
 TEST = "webhook.test"
 

@@ -35,7 +35,6 @@ from perdure.core.webhook import (
 from perdure.engine.hints import Topics
 from perdure.engine.service import AppService
 from perdure.engine.showing import Showing
-from perdure.engine.trouble import went_well
 from perdure.engine.webhooks.hook import Delivery, Hook, QuarantinedHook, put_hook, read_hooks
 from perdure.engine.webhooks.message import Message, messages_for
 from perdure.errors import InvalidInput, StorageError
@@ -152,7 +151,7 @@ class WebhookSender(AppService):
         return not self._cannot
 
     def _begin(self, hook: Hook) -> None:
-        task = asyncio.create_task(went_well(type(self).__name__, self._isolate(hook)))
+        task = asyncio.create_task(self._outages.went_well(self._isolate(hook)))
         self._busy[hook.id] = task
         task.add_done_callback(lambda _: self._busy.pop(hook.id, None))
 

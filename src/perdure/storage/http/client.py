@@ -157,6 +157,8 @@ class Client:
             return trouble.raised.value()
         said = trouble.detail or f"status {response.status}"
         problem = f"{self._address.shown}: {said}"
+        if response.status == 404 and not trouble.type:
+            problem += "; this is no Perdure server, or the path in its address is wrong"
         if response.status in _NO_ACCESS:
             advice = "; give a key as api_key or PERDURE_API_KEY" if response.status == 401 else ""
             return AccessRefused(problem + advice)

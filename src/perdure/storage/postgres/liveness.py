@@ -115,7 +115,7 @@ class LimitedConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             raise
 
     async def _abandon(self) -> None:
-        """Ask the server to end the statement, so that it holds no locks for nobody."""
+        """Ask the server to end the statement, so that it releases its locks."""
         try:
             with suppress(psycopg.Error):
                 await self.cancel_safe(timeout=CANCEL_TIMEOUT_S)

@@ -86,13 +86,13 @@ SELECT history.run_id, history.first_sequence, history.commit_id
     ON wanted.run_id = history.run_id AND wanted.first_sequence = history.first_sequence;
 
 -- name: insert_runs
-INSERT INTO perdure_runs (id, environment, queue, task, priority, status, sequence, claimable_at,
+INSERT INTO perdure_runs (id, environment, queue, task, version, priority, status, sequence, claimable_at,
                   attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
                   created_at, finished_at, concurrency_key, schedule_id, nominal_at, batch_id,
                   parent_id, failure_kind, fingerprint, state)
 SELECT *
   FROM unnest(:id::uuid[], :environment::text[], :queue::text[], :task::text[],
-              :priority::smallint[], :status::text[], :sequence::integer[],
+              :version::integer[], :priority::smallint[], :status::text[], :sequence::integer[],
               :claimable_at::timestamptz[], :attention_at::timestamptz[], :lease_token::text[],
               :lease_worker::text[], :lease_expires_at::timestamptz[], :holds_slot::boolean[],
               :gate::text[], :created_at::timestamptz[], :finished_at::timestamptz[],
@@ -105,7 +105,7 @@ SELECT *
 -- like every transaction that locks more than one run. The expiry of a lease that stays only ever
 -- grows: a renewal leaves no event and must not be undone.
 UPDATE perdure_runs AS runs
-   SET queue = new.queue, priority = new.priority, status = new.status,
+   SET queue = new.queue, version = new.version, priority = new.priority, status = new.status,
        sequence = new.sequence, claimable_at = new.claimable_at,
        attention_at = new.attention_at, lease_token = new.lease_token,
        lease_worker = new.lease_worker,
@@ -115,12 +115,13 @@ UPDATE perdure_runs AS runs
        holds_slot = new.holds_slot, gate = new.gate, finished_at = new.finished_at,
        failure_kind = new.failure_kind, fingerprint = new.fingerprint, state = new.state
   FROM unnest(:id::uuid[], :environment::text[], :expected::integer[], :held_token::text[],
-              :queue::text[], :priority::smallint[], :status::text[], :sequence::integer[],
+              :queue::text[], :version::integer[], :priority::smallint[], :status::text[],
+              :sequence::integer[],
               :claimable_at::timestamptz[], :attention_at::timestamptz[], :lease_token::text[],
               :lease_worker::text[], :lease_expires_at::timestamptz[], :holds_slot::boolean[],
               :gate::text[], :finished_at::timestamptz[], :failure_kind::text[],
               :fingerprint::text[], string_to_array(:state, chr(30)))
-       AS new (id, environment, expected, held_token, queue, priority, status, sequence,
+       AS new (id, environment, expected, held_token, queue, version, priority, status, sequence,
                claimable_at, attention_at, lease_token, lease_worker, lease_expires_at,
                holds_slot, gate, finished_at, failure_kind, fingerprint, state)
  WHERE runs.id = new.id AND runs.environment = new.environment AND runs.sequence = new.expected
@@ -233,15 +234,29 @@ SELECT run_id, environment, task, queue, occurrence_key, reason,
        run_id uuid, environment text, task text, queue text, occurrence_key text, reason text,
        failure_kind text, fingerprint text, message text, opened_at timestamptz, status text);
 
--- name: close_dead_letter
--- The guard: one that was closed before stays as it is, and no row comes back. So does one of
--- another environment, if one is given.
-UPDATE perdure_dead_letters
-   SET status = :status, closed_at = :closed_at, closed_by = :closed_by,
-       closed_reason = :closed_reason, replay_run_id = :replay_run_id
- WHERE run_id = :run_id AND closed_at IS NULL
-   AND (:environment::text IS NULL OR environment = :environment)
-RETURNING run_id;
+-- name: close_dead_letters
+-- The guard: one that was closed before stays as it is, and its run does not come back. So does one
+-- of another environment, if one is given. In order of id, so that two batches never wait for each
+-- other in a circle.
+WITH closing AS MATERIALIZED (
+    SELECT letters.run_id, closed.status, closed.closed_at, closed.closed_by, closed.closed_reason,
+           closed.replay_run_id
+      FROM perdure_dead_letters AS letters
+      JOIN jsonb_to_recordset(:closings::jsonb) AS closed (
+           run_id uuid, environment text, status text, closed_at timestamptz, closed_by text,
+           closed_reason text, replay_run_id uuid)
+        ON letters.run_id = closed.run_id
+     WHERE letters.closed_at IS NULL
+       AND (closed.environment IS NULL OR letters.environment = closed.environment)
+     ORDER BY letters.run_id
+       FOR UPDATE OF letters
+)
+UPDATE perdure_dead_letters AS letters
+   SET status = closing.status, closed_at = closing.closed_at, closed_by = closing.closed_by,
+       closed_reason = closing.closed_reason, replay_run_id = closing.replay_run_id
+  FROM closing
+ WHERE letters.run_id = closing.run_id
+RETURNING letters.run_id;
 
 -- name: find_dead_letters
 SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, fingerprint,
@@ -279,38 +294,46 @@ SELECT position, delivery
 DELETE FROM perdure_outbox
  WHERE position = ANY (ARRAY(SELECT jsonb_array_elements_text(:positions::jsonb))::bigint[]);
 
+-- part: is_served
+-- Whether the worker knows the task in this version, or in a newer one.
+coalesce(version <= (ARRAY(SELECT (served ->> 1)::integer
+                             FROM jsonb_array_elements(:tasks::jsonb) AS served))[
+                    array_position(ARRAY(SELECT served ->> 0
+                                           FROM jsonb_array_elements(:tasks::jsonb) AS served),
+                                   task)], false)
+
 -- name: claim_candidates
 -- Jumps from lane to lane (a lane is one queue, with or without
--- keys, one task and priority), so that neither runs in the
--- future nor tasks this worker does not know cost more than one jump. Of each due lane the
+-- keys, one task, version and priority), so that neither runs in the
+-- future nor tasks or versions this worker does not know cost more than one jump. Of each due lane the
 -- first few are ranked, queues taking turns; then as many as each lane won are locked. Where one
 -- lane is due there is nothing to rank.
 WITH RECURSIVE lane AS (
-    (SELECT queue, keyed, task, priority, claimable_at
+    (SELECT queue, keyed, task, version, priority, claimable_at
        FROM perdure_runs
       WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY queue, keyed, task, priority, claimable_at
+      ORDER BY queue, keyed, task, version, priority, claimable_at
       LIMIT 1)
     UNION ALL
-    (SELECT next.queue, next.keyed, next.task, next.priority, next.claimable_at
+    (SELECT next.queue, next.keyed, next.task, next.version, next.priority, next.claimable_at
        FROM lane
       CROSS JOIN LATERAL (
-            SELECT queue, keyed, task, priority, claimable_at
+            SELECT queue, keyed, task, version, priority, claimable_at
               FROM perdure_runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (queue, keyed, task, priority)
-                   > (lane.queue, lane.keyed, lane.task, lane.priority)
-             ORDER BY queue, keyed, task, priority, claimable_at
+               AND (queue, keyed, task, version, priority)
+                   > (lane.queue, lane.keyed, lane.task, lane.version, lane.priority)
+             ORDER BY queue, keyed, task, version, priority, claimable_at
              LIMIT 1) AS next)
 ), due AS MATERIALIZED (
-    SELECT queue, keyed, task, priority, count(*) OVER () AS lanes
+    SELECT queue, keyed, task, version, priority, count(*) OVER () AS lanes
       FROM lane
      WHERE claimable_at <= statement_timestamp()
-       AND task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+       AND {is_served}
        AND (:queues::jsonb IS NULL
             OR queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))
 ), ranked AS (
-    SELECT due.queue, due.keyed, due.task, due.priority,
+    SELECT due.queue, due.keyed, due.task, due.version, due.priority,
            first.claimable_at - due.priority * interval '1 hour' AS claim_rank,
            row_number() OVER (PARTITION BY due.queue
                               ORDER BY first.claimable_at - due.priority * interval '1 hour')
@@ -321,7 +344,7 @@ WITH RECURSIVE lane AS (
              FROM perdure_runs
             WHERE environment = :environment AND gate IS NULL
               AND queue = due.queue AND keyed = due.keyed
-              AND task = due.task AND priority = due.priority
+              AND task = due.task AND version = due.version AND priority = due.priority
               AND claimable_at <= statement_timestamp()
             ORDER BY claimable_at, id
             LIMIT least(:wanted::bigint,
@@ -331,11 +354,11 @@ WITH RECURSIVE lane AS (
      ORDER BY turn, claim_rank
      LIMIT :wanted
 ), won AS MATERIALIZED (
-    SELECT queue, keyed, task, priority, count(*) AS places
+    SELECT queue, keyed, task, version, priority, count(*) AS places
       FROM ranked
-     GROUP BY queue, keyed, task, priority
+     GROUP BY queue, keyed, task, version, priority
      UNION ALL
-    SELECT queue, keyed, task, priority, :wanted::bigint
+    SELECT queue, keyed, task, version, priority, :wanted::bigint
       FROM due
      WHERE lanes = 1
 ), locked AS MATERIALIZED (
@@ -347,7 +370,7 @@ WITH RECURSIVE lane AS (
              FROM perdure_runs
             WHERE environment = :environment AND gate IS NULL
               AND queue = won.queue AND keyed = won.keyed
-              AND task = won.task AND priority = won.priority
+              AND task = won.task AND version = won.version AND priority = won.priority
               AND claimable_at <= statement_timestamp()
             ORDER BY claimable_at, id
             LIMIT won.places
@@ -371,26 +394,26 @@ SELECT clock_timestamp(),
 -- name: next_claimable
 -- When the next lane that this worker serves becomes due.
 WITH RECURSIVE lane AS (
-    (SELECT queue, keyed, task, priority, claimable_at
+    (SELECT queue, keyed, task, version, priority, claimable_at
        FROM perdure_runs
       WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY queue, keyed, task, priority, claimable_at
+      ORDER BY queue, keyed, task, version, priority, claimable_at
       LIMIT 1)
     UNION ALL
-    (SELECT next.queue, next.keyed, next.task, next.priority, next.claimable_at
+    (SELECT next.queue, next.keyed, next.task, next.version, next.priority, next.claimable_at
        FROM lane
       CROSS JOIN LATERAL (
-            SELECT queue, keyed, task, priority, claimable_at
+            SELECT queue, keyed, task, version, priority, claimable_at
               FROM perdure_runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (queue, keyed, task, priority)
-                   > (lane.queue, lane.keyed, lane.task, lane.priority)
-             ORDER BY queue, keyed, task, priority, claimable_at
+               AND (queue, keyed, task, version, priority)
+                   > (lane.queue, lane.keyed, lane.task, lane.version, lane.priority)
+             ORDER BY queue, keyed, task, version, priority, claimable_at
              LIMIT 1) AS next)
 )
 SELECT min(claimable_at)
   FROM lane
- WHERE task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+ WHERE {is_served}
    AND (:queues::jsonb IS NULL
         OR queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))));
 
@@ -429,10 +452,10 @@ SELECT counted.*, least(CASE WHEN paused THEN 0 END, slots, tokens) AS room
 -- When the first key of a known task that runs wait for may start one again.
 CASE WHEN EXISTS (SELECT FROM perdure_buckets WHERE environment = :environment AND waiting)
      THEN (SELECT min(first.opens_at)
-             FROM jsonb_array_elements_text(:tasks::jsonb) AS known (task)
+             FROM jsonb_array_elements(:tasks::jsonb) AS served
             CROSS JOIN LATERAL (
                   SELECT opens_at FROM perdure_buckets
-                   WHERE environment = :environment AND task = known.task AND waiting
+                   WHERE environment = :environment AND task = served ->> 0 AND waiting
                    ORDER BY opens_at
                    LIMIT 1) AS first)
 END
@@ -442,24 +465,24 @@ END
 -- not more is read than there is room for; but `at_least` so many, to get past those whose keys
 -- have none. Fair queues are looked at elsewhere.
 WITH RECURSIVE lane AS (
-    (SELECT queue, keyed, task, priority, claimable_at
+    (SELECT queue, keyed, task, version, priority, claimable_at
        FROM perdure_runs
       WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY queue, keyed, task, priority, claimable_at
+      ORDER BY queue, keyed, task, version, priority, claimable_at
       LIMIT 1)
     UNION ALL
-    (SELECT next.queue, next.keyed, next.task, next.priority, next.claimable_at
+    (SELECT next.queue, next.keyed, next.task, next.version, next.priority, next.claimable_at
        FROM lane
       CROSS JOIN LATERAL (
-            SELECT queue, keyed, task, priority, claimable_at
+            SELECT queue, keyed, task, version, priority, claimable_at
               FROM perdure_runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (queue, keyed, task, priority)
-                   > (lane.queue, lane.keyed, lane.task, lane.priority)
-             ORDER BY queue, keyed, task, priority, claimable_at
+               AND (queue, keyed, task, version, priority)
+                   > (lane.queue, lane.keyed, lane.task, lane.version, lane.priority)
+             ORDER BY queue, keyed, task, version, priority, claimable_at
              LIMIT 1) AS next)
 ), due AS MATERIALIZED (
-    SELECT lane.queue, lane.keyed, lane.task, lane.priority, count(*) OVER () AS lanes,
+    SELECT lane.queue, lane.keyed, lane.task, lane.version, lane.priority, count(*) OVER () AS lanes,
            CASE WHEN of_queue.room < :at_least THEN :at_least ELSE of_queue.room END
            AS queue_room,
            CASE WHEN of_task.room < :at_least THEN :at_least ELSE of_task.room END AS task_room
@@ -469,13 +492,13 @@ WITH RECURSIVE lane AS (
       LEFT JOIN LATERAL (SELECT * FROM ({rooms}) AS rooms
                           WHERE scope = 'task' AND name = lane.task) AS of_task ON true
      WHERE lane.claimable_at <= statement_timestamp()
-       AND lane.task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+       AND {is_served}
        AND (:queues::jsonb IS NULL
             OR lane.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))
        AND of_queue.fair IS NOT TRUE
        AND coalesce(of_queue.room, 1) > 0 AND coalesce(of_task.room, 1) > 0
 ), numbered AS (
-    SELECT due.queue, due.keyed, due.task, due.priority, due.queue_room,
+    SELECT due.queue, due.keyed, due.task, due.version, due.priority, due.queue_room,
            first.claimable_at - due.priority * interval '1 hour' AS claim_rank,
            row_number() OVER (PARTITION BY due.queue
                               ORDER BY first.claimable_at - due.priority * interval '1 hour')
@@ -486,22 +509,22 @@ WITH RECURSIVE lane AS (
              FROM perdure_runs
             WHERE environment = :environment AND gate IS NULL
               AND queue = due.queue AND keyed = due.keyed
-              AND task = due.task AND priority = due.priority
+              AND task = due.task AND version = due.version AND priority = due.priority
               AND claimable_at <= statement_timestamp()
             ORDER BY claimable_at, id
             LIMIT least(:wanted::bigint, due.queue_room, due.task_room,
                         greatest(5000, 4 * :wanted::bigint) / due.lanes + 1)
            ) AS first
 ), ranked AS (
-    SELECT queue, keyed, task, priority
+    SELECT queue, keyed, task, version, priority
       FROM numbered
      WHERE turn <= coalesce(queue_room, turn)
      ORDER BY turn, claim_rank
      LIMIT :wanted
 ), won AS MATERIALIZED (
-    SELECT queue, keyed, task, priority, count(*) AS places
+    SELECT queue, keyed, task, version, priority, count(*) AS places
       FROM ranked
-     GROUP BY queue, keyed, task, priority
+     GROUP BY queue, keyed, task, version, priority
 ), locked AS MATERIALIZED (
     SELECT mine.*
       FROM won
@@ -511,7 +534,7 @@ WITH RECURSIVE lane AS (
              FROM perdure_runs
             WHERE environment = :environment AND gate IS NULL
               AND queue = won.queue AND keyed = won.keyed
-              AND task = won.task AND priority = won.priority
+              AND task = won.task AND version = won.version AND priority = won.priority
               AND claimable_at <= statement_timestamp()
             ORDER BY claimable_at, id
             LIMIT won.places
@@ -548,7 +571,7 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
    AND runs.environment = :environment AND (runs.gate IS NULL OR runs.gate = 'reserved')
    AND runs.claimable_at <= statement_timestamp()
-   AND runs.task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+   AND {is_served}
    AND (:queues::jsonb IS NULL
         OR runs.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))
  ORDER BY runs.id
@@ -575,15 +598,15 @@ SELECT wanted.scope, wanted.name, rooms.room
 -- have something due, or it has gone far enough.
 WITH RECURSIVE lane AS (
     (SELECT first.*, first.is_due AS is_counted, first.is_due::integer AS keys, 1 AS visit
-       FROM (SELECT concurrency_key AS key, task, priority,
+       FROM (SELECT concurrency_key AS key, task, version, priority,
                     claimable_at <= statement_timestamp()
-                    AND task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+                    AND {is_served}
                     AS is_due
                FROM perdure_runs
               WHERE environment = :environment AND queue = :queue
                 AND claimable_at IS NOT NULL AND gate IS NULL
                 AND concurrency_key > :after
-              ORDER BY concurrency_key, task, priority, claimable_at
+              ORDER BY concurrency_key, task, version, priority, claimable_at
               LIMIT 1) AS first)
     UNION ALL
     (SELECT next.*, next.is_due OR (next.key = lane.key AND lane.is_counted),
@@ -591,55 +614,56 @@ WITH RECURSIVE lane AS (
             lane.visit + 1
        FROM lane
       CROSS JOIN LATERAL (
-            SELECT concurrency_key AS key, task, priority,
+            SELECT concurrency_key AS key, task, version, priority,
                    claimable_at <= statement_timestamp()
-                   AND task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+                   AND {is_served}
                    AS is_due
               FROM perdure_runs
              WHERE environment = :environment AND queue = :queue
                AND claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL
-               AND (concurrency_key, task, priority) > (lane.key, lane.task, lane.priority)
-             ORDER BY concurrency_key, task, priority, claimable_at
+               AND (concurrency_key, task, version, priority)
+                   > (lane.key, lane.task, lane.version, lane.priority)
+             ORDER BY concurrency_key, task, version, priority, claimable_at
              LIMIT 1) AS next
       WHERE lane.visit < :visits AND (lane.keys < :most_keys OR next.key = lane.key))
 )
-SELECT key, task, priority, is_due
+SELECT key, task, version, priority, is_due
   FROM lane
  ORDER BY visit;
 
 -- name: unkeyed_lanes
 -- The lanes of a fair queue's runs that have no key.
 WITH RECURSIVE lane AS (
-    (SELECT task, priority, claimable_at
+    (SELECT task, version, priority, claimable_at
        FROM perdure_runs
       WHERE environment = :environment AND queue = :queue AND keyed = false
         AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY task, priority, claimable_at
+      ORDER BY task, version, priority, claimable_at
       LIMIT 1)
     UNION ALL
-    (SELECT next.task, next.priority, next.claimable_at
+    (SELECT next.task, next.version, next.priority, next.claimable_at
        FROM lane
       CROSS JOIN LATERAL (
-            SELECT task, priority, claimable_at
+            SELECT task, version, priority, claimable_at
               FROM perdure_runs
              WHERE environment = :environment AND queue = :queue AND keyed = false
                AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (task, priority) > (lane.task, lane.priority)
-             ORDER BY task, priority, claimable_at
+               AND (task, version, priority) > (lane.task, lane.version, lane.priority)
+             ORDER BY task, version, priority, claimable_at
              LIMIT 1) AS next)
 )
-SELECT NULL::text, task, priority, claimable_at <= statement_timestamp()
+SELECT NULL::text, task, version, priority, claimable_at <= statement_timestamp()
   FROM lane
- WHERE task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)));
+ WHERE {is_served};
 
 -- name: fair_candidates
 -- Of each lane the first few; of each key one a turn, by rank. `place` is the key's in the circle.
 WITH lane AS MATERIALIZED (
-    SELECT key, task, priority, place, count(*) OVER () AS lanes
+    SELECT key, task, version, priority, place, count(*) OVER () AS lanes
       FROM jsonb_to_recordset(:lanes::jsonb) AS lane (
-           key text, task text, priority smallint, place integer)
+           key text, task text, version integer, priority smallint, place integer)
 ), ranked AS (
-    SELECT lane.key, lane.task, lane.priority, lane.place,
+    SELECT lane.key, lane.task, lane.version, lane.priority, lane.place,
            row_number() OVER (PARTITION BY lane.place
                               ORDER BY first.claimable_at - lane.priority * interval '1 hour')
            AS turn
@@ -648,7 +672,8 @@ WITH lane AS MATERIALIZED (
            (SELECT claimable_at
               FROM perdure_runs
              WHERE environment = :environment AND queue = :queue AND gate IS NULL
-               AND concurrency_key = lane.key AND task = lane.task AND priority = lane.priority
+               AND concurrency_key = lane.key AND task = lane.task
+               AND version = lane.version AND priority = lane.priority
                AND claimable_at <= statement_timestamp()
              ORDER BY claimable_at, id
              LIMIT least(:wanted::bigint, 1000 / lane.lanes + 1))
@@ -657,7 +682,7 @@ WITH lane AS MATERIALIZED (
               FROM perdure_runs
              WHERE environment = :environment AND queue = :queue AND gate IS NULL
                AND lane.key IS NULL AND keyed = false
-               AND task = lane.task AND priority = lane.priority
+               AND task = lane.task AND version = lane.version AND priority = lane.priority
                AND claimable_at <= statement_timestamp()
              ORDER BY claimable_at, id
              LIMIT least(:wanted::bigint, 1000 / lane.lanes + 1))
@@ -665,9 +690,9 @@ WITH lane AS MATERIALIZED (
      ORDER BY turn, place
      LIMIT :wanted
 ), won AS MATERIALIZED (
-    SELECT key, task, priority, place, count(*) AS places
+    SELECT key, task, version, priority, place, count(*) AS places
       FROM ranked
-     GROUP BY key, task, priority, place
+     GROUP BY key, task, version, priority, place
 ), locked_keyed AS MATERIALIZED (
     SELECT won.place, mine.*
       FROM won
@@ -676,7 +701,8 @@ WITH lane AS MATERIALIZED (
                   claimable_at - priority * interval '1 hour' AS claim_rank
              FROM perdure_runs
             WHERE environment = :environment AND queue = :queue AND gate IS NULL
-              AND concurrency_key = won.key AND task = won.task AND priority = won.priority
+              AND concurrency_key = won.key AND task = won.task
+              AND version = won.version AND priority = won.priority
               AND claimable_at <= statement_timestamp()
             ORDER BY claimable_at, id
             LIMIT won.places
@@ -690,7 +716,7 @@ WITH lane AS MATERIALIZED (
              FROM perdure_runs
             WHERE environment = :environment AND queue = :queue AND gate IS NULL
               AND won.key IS NULL AND keyed = false
-              AND task = won.task AND priority = won.priority
+              AND task = won.task AND version = won.version AND priority = won.priority
               AND claimable_at <= statement_timestamp()
             ORDER BY claimable_at, id
             LIMIT won.places
@@ -718,21 +744,21 @@ UPDATE perdure_turns AS turns
 -- name: limited_next_claimable
 -- The same where there are limits: not before its queue and task let it start.
 WITH RECURSIVE lane AS (
-    (SELECT queue, keyed, task, priority, claimable_at
+    (SELECT queue, keyed, task, version, priority, claimable_at
        FROM perdure_runs
       WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY queue, keyed, task, priority, claimable_at
+      ORDER BY queue, keyed, task, version, priority, claimable_at
       LIMIT 1)
     UNION ALL
-    (SELECT next.queue, next.keyed, next.task, next.priority, next.claimable_at
+    (SELECT next.queue, next.keyed, next.task, next.version, next.priority, next.claimable_at
        FROM lane
       CROSS JOIN LATERAL (
-            SELECT queue, keyed, task, priority, claimable_at
+            SELECT queue, keyed, task, version, priority, claimable_at
               FROM perdure_runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (queue, keyed, task, priority)
-                   > (lane.queue, lane.keyed, lane.task, lane.priority)
-             ORDER BY queue, keyed, task, priority, claimable_at
+               AND (queue, keyed, task, version, priority)
+                   > (lane.queue, lane.keyed, lane.task, lane.version, lane.priority)
+             ORDER BY queue, keyed, task, version, priority, claimable_at
              LIMIT 1) AS next)
 )
 SELECT least(min(greatest(lane.claimable_at, of_queue.opens_at, of_task.opens_at)), {waking})
@@ -741,7 +767,7 @@ SELECT least(min(greatest(lane.claimable_at, of_queue.opens_at, of_task.opens_at
                       WHERE scope = 'queue' AND name = lane.queue) AS of_queue ON true
   LEFT JOIN LATERAL (SELECT * FROM ({rooms}) AS rooms
                       WHERE scope = 'task' AND name = lane.task) AS of_task ON true
- WHERE lane.task = ANY (ARRAY(SELECT jsonb_array_elements_text(:tasks::jsonb)))
+ WHERE {is_served}
    AND (:queues::jsonb IS NULL
         OR lane.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))
    AND of_queue.paused IS NOT TRUE
@@ -1051,7 +1077,8 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
 -- name: read_columns
 -- All there is about runs, for whoever compares.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events,
-       runs.id, runs.environment, runs.queue, runs.task, runs.priority, runs.status, runs.sequence,
+       runs.id, runs.environment, runs.queue, runs.task, runs.version, runs.priority, runs.status,
+       runs.sequence,
        runs.claimable_at, runs.attention_at, runs.lease_token, runs.lease_worker,
        runs.lease_expires_at, runs.holds_slot, runs.gate, runs.created_at, runs.finished_at,
        runs.concurrency_key, runs.schedule_id, runs.nominal_at, runs.batch_id, runs.parent_id,
@@ -1150,6 +1177,12 @@ runs.created_at >= :created_after;
 -- name: where_created_before
 runs.created_at < :created_before;
 
+-- name: where_finished_after
+runs.finished_at >= :finished_after;
+
+-- name: where_finished_before
+runs.finished_at < :finished_before;
+
 -- name: where_failure_kind
 runs.failure_kind = :failure_kind;
 
@@ -1240,6 +1273,44 @@ SELECT count(*)
   FROM (SELECT 1 FROM perdure_runs
          WHERE status = :status AND finished_at <= :before
          LIMIT :most) AS finished;
+
+-- name: closed_before
+-- Runs whose dead letter was closed before then.
+SELECT id, environment, schedule_id, nominal_at
+  FROM perdure_runs
+ WHERE id = ANY (ARRAY(SELECT run_id
+                         FROM perdure_dead_letters
+                        WHERE closed_at <= :before
+                        ORDER BY closed_at
+                        LIMIT :limit))
+   AND status = :status
+   FOR UPDATE SKIP LOCKED;
+
+-- name: count_closed_before
+-- Count the rows of `closed_before`, up to `most`.
+SELECT count(*)
+  FROM (SELECT 1 FROM perdure_dead_letters AS letters
+         WHERE letters.closed_at <= :before
+         LIMIT :most) AS found;
+
+-- name: opened_before
+-- Runs whose dead letter has been open since before then.
+SELECT id, environment, schedule_id, nominal_at
+  FROM perdure_runs
+ WHERE id = ANY (ARRAY(SELECT run_id
+                         FROM perdure_dead_letters
+                        WHERE closed_at IS NULL AND opened_at <= :before
+                        ORDER BY closed_at, opened_at
+                        LIMIT :limit))
+   AND status = :status
+   FOR UPDATE SKIP LOCKED;
+
+-- name: count_opened_before
+-- Count the rows of `opened_before`, up to `most`.
+SELECT count(*)
+  FROM (SELECT 1 FROM perdure_dead_letters AS letters
+         WHERE letters.closed_at IS NULL AND letters.opened_at <= :before
+         LIMIT :most) AS found;
 
 -- name: finished_among
 SELECT id
@@ -1431,11 +1502,12 @@ DELETE FROM perdure_run_logs
  WHERE ctid = ANY (ARRAY(
        SELECT line.place
          FROM jsonb_to_recordset(:rows::jsonb) AS old (
-              run_id uuid, attempt integer, keep_from integer)
+              run_id uuid, attempt integer, keep_from integer, keep_to bigint)
         CROSS JOIN LATERAL (
               SELECT ctid AS place
                 FROM perdure_run_logs
-               WHERE run_id = old.run_id AND attempt = old.attempt AND number < old.keep_from
+               WHERE run_id = old.run_id AND attempt = old.attempt
+                 AND (number < old.keep_from OR number > old.keep_to)
               OFFSET 0) AS line));
 
 -- name: put_progress
@@ -1474,22 +1546,22 @@ DELETE FROM perdure_run_progress
 -- name: count_lanes
 -- What is due and what is later, lane by lane as a claim sees them, of each lane only so many.
 WITH RECURSIVE lane AS (
-    (SELECT queue, keyed, task, priority, claimable_at, 1 AS place
+    (SELECT queue, keyed, task, version, priority, claimable_at, 1 AS place
        FROM perdure_runs
       WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY queue, keyed, task, priority, claimable_at
+      ORDER BY queue, keyed, task, version, priority, claimable_at
       LIMIT 1)
     UNION ALL
-    (SELECT next.queue, next.keyed, next.task, next.priority, next.claimable_at,
+    (SELECT next.queue, next.keyed, next.task, next.version, next.priority, next.claimable_at,
             lane.place + 1
        FROM lane
       CROSS JOIN LATERAL (
-            SELECT queue, keyed, task, priority, claimable_at
+            SELECT queue, keyed, task, version, priority, claimable_at
               FROM perdure_runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (queue, keyed, task, priority)
-                   > (lane.queue, lane.keyed, lane.task, lane.priority)
-             ORDER BY queue, keyed, task, priority, claimable_at
+               AND (queue, keyed, task, version, priority)
+                   > (lane.queue, lane.keyed, lane.task, lane.version, lane.priority)
+             ORDER BY queue, keyed, task, version, priority, claimable_at
              LIMIT 1) AS next
       WHERE lane.place < :lanes)
 )
@@ -1499,7 +1571,7 @@ SELECT lane.queue,
                       FROM perdure_runs
                      WHERE environment = :environment AND gate IS NULL
                        AND queue = lane.queue AND keyed = lane.keyed
-                       AND task = lane.task AND priority = lane.priority
+                       AND task = lane.task AND version = lane.version AND priority = lane.priority
                        AND claimable_at <= statement_timestamp()
                      LIMIT :most) AS due))::bigint,
        sum((SELECT count(*)
@@ -1507,7 +1579,7 @@ SELECT lane.queue,
                       FROM perdure_runs
                      WHERE environment = :environment AND gate IS NULL
                        AND queue = lane.queue AND keyed = lane.keyed
-                       AND task = lane.task AND priority = lane.priority
+                       AND task = lane.task AND version = lane.version AND priority = lane.priority
                        AND claimable_at > statement_timestamp()
                      LIMIT :most) AS later))::bigint,
        min(lane.claimable_at)
@@ -1525,6 +1597,39 @@ SELECT 'leased', queue, count(*)
   FROM (SELECT queue FROM perdure_runs
          WHERE environment = :environment AND lease_token IS NOT NULL LIMIT :most) AS leased
  GROUP BY queue;
+
+-- name: count_expired_leases
+SELECT count(*)
+  FROM (SELECT 1
+          FROM perdure_runs
+         WHERE environment = :environment AND lease_token IS NOT NULL
+           AND lease_expires_at <= statement_timestamp()
+         LIMIT :most) AS expired;
+
+-- name: count_open_dead_letters
+SELECT queue, count(*)
+  FROM (SELECT queue
+          FROM perdure_dead_letters
+         WHERE environment = :environment AND status = 'open'
+         LIMIT :most) AS open_letters
+ GROUP BY queue;
+
+-- name: count_schedules
+-- Schedules that have a next time, and those of them whose time has come.
+SELECT count(*), count(*) FILTER (WHERE next_at <= statement_timestamp())
+  FROM (SELECT next_at
+          FROM perdure_schedules
+         WHERE environment = :environment AND next_at IS NOT NULL
+         ORDER BY next_at
+         LIMIT :most) AS planned;
+
+-- name: first_schedule
+-- The schedule whose time comes first, or came first and is not decided yet.
+SELECT name, next_at
+  FROM perdure_schedules
+ WHERE environment = :environment AND next_at IS NOT NULL
+ ORDER BY next_at, name
+ LIMIT 1;
 
 -- name: holders_of_queue
 -- Who holds a limit, for whoever asks why: leases and reservations, a few of them.
@@ -1581,22 +1686,22 @@ SELECT count(*)
 -- name: count_ahead
 -- How many due runs of a queue come before this rank, lane by lane, of each lane only so many.
 WITH RECURSIVE lane AS (
-    (SELECT keyed, task, priority, 1 AS place
+    (SELECT keyed, task, version, priority, 1 AS place
        FROM perdure_runs
       WHERE environment = :environment AND queue = :queue
         AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY keyed, task, priority, claimable_at
+      ORDER BY keyed, task, version, priority, claimable_at
       LIMIT 1)
     UNION ALL
-    (SELECT next.keyed, next.task, next.priority, lane.place + 1
+    (SELECT next.keyed, next.task, next.version, next.priority, lane.place + 1
        FROM lane
       CROSS JOIN LATERAL (
-            SELECT keyed, task, priority
+            SELECT keyed, task, version, priority
               FROM perdure_runs
              WHERE environment = :environment AND queue = :queue
                AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (keyed, task, priority) > (lane.keyed, lane.task, lane.priority)
-             ORDER BY keyed, task, priority, claimable_at
+               AND (keyed, task, version, priority) > (lane.keyed, lane.task, lane.version, lane.priority)
+             ORDER BY keyed, task, version, priority, claimable_at
              LIMIT 1) AS next
       WHERE lane.place < :lanes)
 )
@@ -1605,7 +1710,7 @@ SELECT coalesce(sum((SELECT count(*)
                       FROM perdure_runs
                      WHERE environment = :environment AND gate IS NULL
                        AND queue = :queue AND keyed = lane.keyed
-                       AND task = lane.task AND priority = lane.priority
+                       AND task = lane.task AND version = lane.version AND priority = lane.priority
                        AND claimable_at <= statement_timestamp()
                        AND (claimable_at, id)
                            < (:rank::timestamptz + lane.priority * interval '1 hour', :id::uuid)

@@ -46,6 +46,8 @@ CREATE TABLE perdure_dead_letters (
     replay_run_id uuid,
     CONSTRAINT perdure_dead_letters_pkey PRIMARY KEY (run_id)
 );
+CREATE INDEX perdure_dead_letters_closed ON perdure_dead_letters USING btree (closed_at, opened_at);
+CREATE INDEX perdure_dead_letters_open ON perdure_dead_letters USING btree (environment, queue) WHERE (status = 'open'::text);
 
 CREATE TABLE perdure_feed_pruned (
     one smallint NOT NULL,
@@ -157,6 +159,7 @@ CREATE TABLE perdure_runs (
     environment text COLLATE "C" NOT NULL,
     queue text COLLATE "C" NOT NULL,
     task text COLLATE "C" NOT NULL,
+    version integer DEFAULT 0 NOT NULL,
     priority smallint NOT NULL,
     status text COLLATE "C" NOT NULL,
     sequence integer NOT NULL,
@@ -185,8 +188,8 @@ CREATE TABLE perdure_runs (
     CONSTRAINT perdure_runs_sequence_check CHECK (sequence >= 1)
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=5000, autovacuum_vacuum_cost_limit=2000);
 CREATE INDEX perdure_runs_attention ON perdure_runs USING btree (attention_at) WHERE (attention_at IS NOT NULL);
-CREATE INDEX perdure_runs_by_key ON perdure_runs USING btree (environment, queue, concurrency_key, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL) AND (concurrency_key IS NOT NULL));
-CREATE INDEX perdure_runs_claimable ON perdure_runs USING btree (environment, queue, keyed, task, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL));
+CREATE INDEX perdure_runs_by_key ON perdure_runs USING btree (environment, queue, concurrency_key, task, version, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL) AND (concurrency_key IS NOT NULL));
+CREATE INDEX perdure_runs_claimable ON perdure_runs USING btree (environment, queue, keyed, task, version, priority, claimable_at, id) WHERE ((claimable_at IS NOT NULL) AND (gate IS NULL));
 CREATE INDEX perdure_runs_finished ON perdure_runs USING btree (status, finished_at) WHERE (finished_at IS NOT NULL);
 CREATE INDEX perdure_runs_gated ON perdure_runs USING btree (environment, gate, queue, task, priority, claimable_at, id) WHERE (gate IS NOT NULL);
 CREATE INDEX perdure_runs_key_leased ON perdure_runs USING btree (environment, task, concurrency_key) WHERE ((lease_token IS NOT NULL) AND (concurrency_key IS NOT NULL));

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import psycopg
 from psycopg import IsolationLevel
@@ -142,13 +142,25 @@ class PostgresTransactions:
             await asyncio.to_thread(self._pool.close)
 
 
+class Returns(Protocol):
+    """Takes back connections of handlers in threads."""
+
+    def release(self, connection: Any) -> None: ...
+
+
+class AsyncReturns(Protocol):
+    """Takes back connections of handlers on the loop."""
+
+    async def release(self, connection: Any) -> None: ...
+
+
 class SyncTransaction:
     """For a handler in a thread. Nothing here waits for a loop: see `steps.at_once`."""
 
     problem = None
 
     def __init__(
-        self, pool: HandlerPool, raw: HandlerConnection, timeout: timedelta, say: OnStatement
+        self, pool: Returns, raw: HandlerConnection, timeout: timedelta, say: OnStatement
     ) -> None:
         self._pool = pool
         self._timeout = timeout
@@ -208,7 +220,7 @@ class AsyncTransaction:
 
     def __init__(
         self,
-        pool: AsyncHandlerPool,
+        pool: AsyncReturns,
         raw: AsyncHandlerConnection,
         timeout: timedelta,
         say: OnStatement,
@@ -224,11 +236,11 @@ class AsyncTransaction:
     @classmethod
     async def begin(
         cls,
-        pool: AsyncHandlerPool,
+        pool: AsyncReturns,
         raw: AsyncHandlerConnection,
         limit: timedelta,
         say: OnStatement,
-    ) -> AsyncTransaction:
+    ) -> Self:
         raw.row_factory = tuple_row
         await raw.set_isolation_level(IsolationLevel.READ_COMMITTED)
         begun = cls(pool, raw, limit, say)

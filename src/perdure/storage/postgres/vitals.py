@@ -32,7 +32,8 @@ SELECT indexes.relname
 TABLES: LiteralString = """
 SELECT stat.relname, stat.n_live_tup, stat.n_dead_tup,
        coalesce(NOT tables.reloptions && ARRAY['autovacuum_enabled=false',
-                                               'autovacuum_enabled=off'], TRUE)
+                                               'autovacuum_enabled=off'], TRUE),
+       clock_timestamp() - greatest(stat.last_autovacuum, stat.last_vacuum)
   FROM pg_stat_user_tables AS stat
   JOIN pg_class AS tables ON tables.oid = stat.relid
  WHERE stat.schemaname = current_schema() AND stat.relname LIKE 'perdure\\_%%'
@@ -40,12 +41,13 @@ SELECT stat.relname, stat.n_live_tup, stat.n_dead_tup,
 
 SESSIONS: LiteralString = """
 SELECT 'process ' || pid || coalesce(' (' || nullif(application_name, '') || ')', ''),
-       clock_timestamp() - xact_start AS age, state LIKE 'idle%%', backend_xid IS NOT NULL
+       clock_timestamp() - xact_start AS age, state LIKE 'idle%%', backend_xid IS NOT NULL,
+       coalesce(backend_xid, backend_xmin) IS NOT NULL
   FROM pg_stat_activity
  WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL
    AND backend_type = 'client backend'
 UNION ALL
-SELECT 'the prepared ' || gid, clock_timestamp() - prepared, TRUE, TRUE
+SELECT 'the prepared ' || gid, clock_timestamp() - prepared, TRUE, TRUE, TRUE
   FROM pg_prepared_xacts
  WHERE database = current_database()
  ORDER BY age DESC

@@ -87,6 +87,10 @@ class InlineTransaction:
     async def rollback(self) -> None:
         self._done.clear()
 
+    def drop(self) -> None:
+        """The process of the handler was killed."""
+        self._done.clear()
+
     def execute(self, action: Callable[[sqlite3.Connection], sqlite3.Cursor]) -> InlineCursor:
         return self.attempt(lambda: InlineCursor(action(self._own.raw)))
 

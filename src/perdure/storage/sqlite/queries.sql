@@ -56,12 +56,12 @@ SELECT history.run_id, history.first_sequence, history.commit_id
    AND history.first_sequence = wanted.value ->> 'first_sequence';
 
 -- name: insert_runs
-INSERT INTO perdure_runs (id, environment, queue, task, priority, status, sequence, claimable_at,
+INSERT INTO perdure_runs (id, environment, queue, task, version, priority, status, sequence, claimable_at,
                   attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
                   created_at, finished_at, concurrency_key, schedule_id, nominal_at, batch_id,
                   parent_id, failure_kind, fingerprint, state)
 SELECT * FROM (
-VALUES (:id, :environment, :queue, :task, :priority, :status, :sequence, :claimable_at,
+VALUES (:id, :environment, :queue, :task, :version, :priority, :status, :sequence, :claimable_at,
         :attention_at, :lease_token, :lease_worker, :lease_expires_at, :holds_slot, :gate,
         :created_at, :finished_at, :concurrency_key, :schedule_id, :nominal_at, :batch_id,
         :parent_id, :failure_kind, :fingerprint, :state))
@@ -71,15 +71,15 @@ VALUES (:id, :environment, :queue, :task, :priority, :status, :sequence, :claima
 -- Only where the run still is what the step was made for; how many those are tells whether all
 -- were. The expiry of a lease that stays only ever grows: a renewal leaves no event and must not be
 -- undone.
-WITH new (id, environment, expected, held_token, queue, priority, status, sequence, claimable_at,
+WITH new (id, environment, expected, held_token, queue, version, priority, status, sequence, claimable_at,
           attention_at, lease_token, lease_worker, lease_expires_at, holds_slot, gate,
           finished_at, failure_kind, fingerprint, state) AS (
-    VALUES (:id, :environment, :expected, :held_token, :queue, :priority, :status, :sequence,
+    VALUES (:id, :environment, :expected, :held_token, :queue, :version, :priority, :status, :sequence,
             :claimable_at, :attention_at, :lease_token, :lease_worker, :lease_expires_at,
             :holds_slot, :gate, :finished_at, :failure_kind, :fingerprint, :state)
 )
 UPDATE perdure_runs AS runs
-   SET queue = new.queue, priority = new.priority, status = new.status,
+   SET queue = new.queue, version = new.version, priority = new.priority, status = new.status,
        sequence = new.sequence, claimable_at = new.claimable_at,
        attention_at = new.attention_at, lease_token = new.lease_token,
        lease_worker = new.lease_worker,
@@ -170,14 +170,17 @@ INSERT INTO perdure_dead_letters (run_id, environment, task, queue, occurrence_k
 VALUES (:run_id, :environment, :task, :queue, :occurrence_key, :reason,
         :failure_kind, :fingerprint, :message, :opened_at, :status);
 
--- name: close_dead_letter
--- The guard: one that was closed before stays as it is, and no row comes back. So does one of
--- another environment, if one is given.
-UPDATE perdure_dead_letters
-   SET status = :status, closed_at = :closed_at, closed_by = :closed_by,
-       closed_reason = :closed_reason, replay_run_id = :replay_run_id
- WHERE run_id = :run_id AND closed_at IS NULL
-   AND (:environment IS NULL OR environment = :environment)
+-- name: close_dead_letters
+-- The guard: one that was closed before stays as it is, and its run does not come back. So does one
+-- of another environment, if one is given.
+UPDATE perdure_dead_letters AS letters
+   SET status = closed.value ->> 'status', closed_at = closed.value ->> 'closed_at',
+       closed_by = closed.value ->> 'closed_by', closed_reason = closed.value ->> 'closed_reason',
+       replay_run_id = closed.value ->> 'replay_run_id'
+  FROM json_each(:closings) AS closed
+ WHERE letters.run_id = closed.value ->> 'run_id' AND letters.closed_at IS NULL
+   AND (closed.value ->> 'environment' IS NULL
+        OR letters.environment = closed.value ->> 'environment')
 RETURNING run_id;
 
 -- name: find_dead_letters
@@ -214,39 +217,48 @@ SELECT position, delivery
 DELETE FROM perdure_outbox
  WHERE position IN (SELECT value FROM json_each(:positions));
 
+-- part: served
+-- The tasks that a worker knows, each in its version. The casts let SQLite index the rows.
+served (task, version) AS MATERIALIZED (
+    SELECT CAST(value ->> 0 AS TEXT), CAST(value ->> 1 AS INTEGER) FROM json_each(:tasks))
+
 -- name: claim_candidates
 -- Jumps from lane to lane (a lane is one queue, with or without
--- keys, one task and priority), so that neither runs in the
--- future nor tasks this worker does not know cost more than one jump. Of each due lane the
+-- keys, one task, version and priority), so that neither runs in the
+-- future nor tasks or versions this worker does not know cost more than one jump. Of each due lane the
 -- first few are ranked, queues taking turns; one that is alone needs none, and numbering its runs
 -- costs as much as finding them. An hour is 3,600,000,000 microseconds.
 -- All in one text: JSON holds neither of the two separators.
 -- The jump seeks past the last instant of a lane, since SQLite begins to read at the values of a
 -- row comparison, not after them; and without `+` it would seek by the queue alone. Rows go by
 -- rowid from one part to the next: by id, each would be looked up twice.
-WITH RECURSIVE lane (head) AS (
+WITH RECURSIVE {served}, lane (head) AS (
     SELECT (SELECT rowid
               FROM perdure_runs AS runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY queue, keyed, task, priority, claimable_at
+             ORDER BY queue, keyed, task, version, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.rowid
               FROM perdure_runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
-                   > (+runs.queue, +runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
-             ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
+               AND (next.queue, next.keyed, next.task, next.version, next.priority,
+                    next.claimable_at)
+                   > (+runs.queue, +runs.keyed, +runs.task, +runs.version, +runs.priority,
+                      9223372036854775807)
+             ORDER BY next.queue, next.keyed, next.task, next.version, next.priority,
+                      next.claimable_at
              LIMIT 1)
       FROM lane
       JOIN perdure_runs AS runs ON runs.rowid = lane.head
 ), due AS MATERIALIZED (
-    SELECT runs.queue, runs.keyed, runs.task, runs.priority
+    SELECT runs.queue, runs.keyed, runs.task, runs.version, runs.priority
       FROM lane
       JOIN perdure_runs AS runs ON runs.rowid = lane.head
      WHERE runs.claimable_at <= now()
-       AND runs.task IN (SELECT value FROM json_each(:tasks))
+       AND EXISTS (SELECT 1 FROM served
+                    WHERE served.task = runs.task AND served.version >= runs.version)
        AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
 ), first AS NOT MATERIALIZED (
     SELECT runs.rowid AS run, runs.id, due.queue,
@@ -256,7 +268,8 @@ WITH RECURSIVE lane (head) AS (
            SELECT first.rowid
              FROM perdure_runs AS first
             WHERE first.environment = :environment AND first.gate IS NULL
-              AND first.queue = due.queue AND first.keyed = due.keyed AND first.task = due.task
+              AND first.queue = due.queue AND first.keyed = due.keyed
+              AND first.task = due.task AND first.version = due.version
               AND first.priority = due.priority AND first.claimable_at <= now()
             ORDER BY first.claimable_at, first.id
             LIMIT (SELECT min(:wanted, max(5000, 4 * :wanted) / count(*) + 1) FROM due))
@@ -292,20 +305,23 @@ SELECT now(),
 
 -- name: next_claimable
 -- When the next lane that this worker serves becomes due.
-WITH RECURSIVE lane (head) AS (
+WITH RECURSIVE {served}, lane (head) AS (
     SELECT (SELECT id
               FROM perdure_runs AS runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY queue, keyed, task, priority, claimable_at
+             ORDER BY queue, keyed, task, version, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
               FROM perdure_runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
-                   > (+runs.queue, +runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
-             ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
+               AND (next.queue, next.keyed, next.task, next.version, next.priority,
+                    next.claimable_at)
+                   > (+runs.queue, +runs.keyed, +runs.task, +runs.version, +runs.priority,
+                      9223372036854775807)
+             ORDER BY next.queue, next.keyed, next.task, next.version, next.priority,
+                      next.claimable_at
              LIMIT 1)
       FROM lane
       JOIN perdure_runs AS runs ON runs.id = lane.head
@@ -313,7 +329,8 @@ WITH RECURSIVE lane (head) AS (
 SELECT min(runs.claimable_at)
   FROM lane
   JOIN perdure_runs AS runs ON runs.id = lane.head
- WHERE runs.task IN (SELECT value FROM json_each(:tasks))
+ WHERE EXISTS (SELECT 1 FROM served
+                    WHERE served.task = runs.task AND served.version >= runs.version)
    AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)));
 
 -- part: rooms
@@ -354,7 +371,7 @@ CASE WHEN rooms.paused = 1 THEN 0
 CASE WHEN EXISTS (SELECT 1 FROM perdure_buckets INDEXED BY perdure_buckets_waiting
                    WHERE environment = :environment AND waiting = 1)
      THEN (SELECT min((SELECT opens_at FROM perdure_buckets
-                        WHERE environment = :environment AND task = known.value AND waiting = 1
+                        WHERE environment = :environment AND task = known.value ->> 0 AND waiting = 1
                         ORDER BY opens_at
                         LIMIT 1))
              FROM json_each(:tasks) AS known)
@@ -364,29 +381,33 @@ END
 -- The same where there are limits: lanes of queues and tasks that have no room are passed by, and
 -- not more is read than there is room for; but `at_least` so many, to get past those whose keys
 -- have none. Fair queues are looked at elsewhere.
-WITH RECURSIVE lane (head) AS (
+WITH RECURSIVE {served}, lane (head) AS (
     SELECT (SELECT id
               FROM perdure_runs AS runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY queue, keyed, task, priority, claimable_at
+             ORDER BY queue, keyed, task, version, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
               FROM perdure_runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
-                   > (+runs.queue, +runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
-             ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
+               AND (next.queue, next.keyed, next.task, next.version, next.priority,
+                    next.claimable_at)
+                   > (+runs.queue, +runs.keyed, +runs.task, +runs.version, +runs.priority,
+                      9223372036854775807)
+             ORDER BY next.queue, next.keyed, next.task, next.version, next.priority,
+                      next.claimable_at
              LIMIT 1)
       FROM lane
       JOIN perdure_runs AS runs ON runs.id = lane.head
 ), known AS MATERIALIZED (
-    SELECT runs.queue, runs.keyed, runs.task, runs.priority
+    SELECT runs.queue, runs.keyed, runs.task, runs.version, runs.priority
       FROM lane
       JOIN perdure_runs AS runs ON runs.id = lane.head
      WHERE runs.claimable_at <= now()
-       AND runs.task IN (SELECT value FROM json_each(:tasks))
+       AND EXISTS (SELECT 1 FROM served
+                    WHERE served.task = runs.task AND served.version >= runs.version)
        AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
        AND NOT EXISTS (SELECT 1 FROM perdure_limits
                         WHERE environment = :environment AND scope = 'queue'
@@ -401,7 +422,7 @@ WITH RECURSIVE lane (head) AS (
            AS task_room
       FROM known
 ), due AS MATERIALIZED (
-    SELECT queue, keyed, task, priority, max(queue_room, :at_least) AS queue_room,
+    SELECT queue, keyed, task, version, priority, max(queue_room, :at_least) AS queue_room,
            max(min(queue_room, task_room), :at_least) AS room
       FROM roomy
      WHERE queue_room > 0 AND task_room > 0
@@ -415,7 +436,8 @@ WITH RECURSIVE lane (head) AS (
            SELECT first.id
              FROM perdure_runs AS first
             WHERE first.environment = :environment AND first.gate IS NULL
-              AND first.queue = due.queue AND first.keyed = due.keyed AND first.task = due.task
+              AND first.queue = due.queue AND first.keyed = due.keyed
+              AND first.task = due.task AND first.version = due.version
               AND first.priority = due.priority AND first.claimable_at <= now()
             ORDER BY first.claimable_at, first.id
             LIMIT (SELECT min(:wanted, max(room), max(5000, 4 * :wanted) / count(*) + 1)
@@ -448,13 +470,15 @@ SELECT now(),
 
 -- name: claim_named
 -- The same for runs somebody knows by name: a push, or a run executed where it was asked for.
+WITH {served}
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM perdure_runs AS runs
   JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
  WHERE runs.id IN (SELECT value FROM json_each(:ids))
    AND runs.environment = :environment AND runs.claimable_at <= now()
    AND (runs.gate IS NULL OR runs.gate = 'reserved')
-   AND runs.task IN (SELECT value FROM json_each(:tasks))
+   AND EXISTS (SELECT 1 FROM served
+                    WHERE served.task = runs.task AND served.version >= runs.version)
    AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
  ORDER BY runs.id
  LIMIT :wanted;
@@ -472,7 +496,8 @@ SELECT wanted.value ->> 'scope', wanted.value ->> 'name', {room}
     ON rooms.scope = wanted.value ->> 'scope' AND rooms.name = wanted.value ->> 'name';
 
 -- part: next_is_due
-(next.claimable_at <= now() AND next.task IN (SELECT value FROM json_each(:tasks)))
+(next.claimable_at <= now() AND EXISTS (SELECT 1 FROM served
+                    WHERE served.task = next.task AND served.version >= next.version))
 
 -- part: is_counted
 (next.concurrency_key = lane.key AND lane.is_counted)
@@ -480,18 +505,18 @@ SELECT wanted.value ->> 'scope', wanted.value ->> 'name', {room}
 -- name: fair_lanes
 -- Jumps from lane to lane through the keys of a fair queue, until enough keys have been found that
 -- have something due, or it has gone far enough.
-WITH RECURSIVE lane (key, task, priority, is_due, is_counted, keys, visit) AS (
-    SELECT first.concurrency_key, first.task, first.priority, first.is_due, first.is_due,
+WITH RECURSIVE {served}, lane (key, task, version, priority, is_due, is_counted, keys, visit) AS (
+    SELECT first.concurrency_key, first.task, first.version, first.priority, first.is_due, first.is_due,
            first.is_due, 1
-      FROM (SELECT next.concurrency_key, next.task, next.priority, {next_is_due} AS is_due
+      FROM (SELECT next.concurrency_key, next.task, next.version, next.priority, {next_is_due} AS is_due
               FROM perdure_runs AS next INDEXED BY perdure_runs_by_key
              WHERE next.environment = :environment AND next.queue = :queue
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
                AND next.concurrency_key IS NOT NULL AND next.concurrency_key > :after
-             ORDER BY next.concurrency_key, next.task, next.priority, next.claimable_at
+             ORDER BY next.concurrency_key, next.task, next.version, next.priority, next.claimable_at
              LIMIT 1) AS first
     UNION ALL
-    SELECT next.concurrency_key, next.task, next.priority, {next_is_due},
+    SELECT next.concurrency_key, next.task, next.version, next.priority, {next_is_due},
            {next_is_due} OR {is_counted}, lane.keys + ({next_is_due} AND NOT {is_counted}),
            lane.visit + 1
       FROM lane
@@ -500,46 +525,48 @@ WITH RECURSIVE lane (key, task, priority, is_due, is_counted, keys, visit) AS (
              FROM perdure_runs INDEXED BY perdure_runs_by_key
             WHERE environment = :environment AND queue = :queue
               AND claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL
-              AND (concurrency_key, task, priority, claimable_at)
-                  > (+lane.key, +lane.task, +lane.priority, 9223372036854775807)
-            ORDER BY concurrency_key, task, priority, claimable_at
+              AND (concurrency_key, task, version, priority, claimable_at)
+                  > (+lane.key, +lane.task, +lane.version, +lane.priority, 9223372036854775807)
+            ORDER BY concurrency_key, task, version, priority, claimable_at
             LIMIT 1)
      WHERE lane.visit < :visits AND (lane.keys < :most_keys OR next.concurrency_key = lane.key)
 )
-SELECT key, task, priority, is_due
+SELECT key, task, version, priority, is_due
   FROM lane
  ORDER BY visit;
 
 -- name: unkeyed_lanes
 -- The lanes of a fair queue's runs that have no key.
-WITH RECURSIVE lane (head) AS (
+WITH RECURSIVE {served}, lane (head) AS (
     SELECT (SELECT id
               FROM perdure_runs AS runs
              WHERE environment = :environment AND queue = :queue AND keyed = 0
                AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY task, priority, claimable_at
+             ORDER BY task, version, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
               FROM perdure_runs AS next
              WHERE next.environment = :environment AND next.queue = :queue AND next.keyed = 0
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.task, next.priority, next.claimable_at)
-                   > (+runs.task, +runs.priority, 9223372036854775807)
-             ORDER BY next.task, next.priority, next.claimable_at
+               AND (next.task, next.version, next.priority, next.claimable_at)
+                   > (+runs.task, +runs.version, +runs.priority, 9223372036854775807)
+             ORDER BY next.task, next.version, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
       JOIN perdure_runs AS runs ON runs.id = lane.head
 )
-SELECT NULL, runs.task, runs.priority, runs.claimable_at <= now()
+SELECT NULL, runs.task, runs.version, runs.priority, runs.claimable_at <= now()
   FROM lane
   JOIN perdure_runs AS runs ON runs.id = lane.head
- WHERE runs.task IN (SELECT value FROM json_each(:tasks));
+ WHERE EXISTS (SELECT 1 FROM served
+                    WHERE served.task = runs.task AND served.version >= runs.version);
 
 -- name: fair_candidates
 -- Of each lane the first few; of each key one a turn, by rank. `place` is the key's in the circle.
 WITH lane AS MATERIALIZED (
-    SELECT value ->> 'key' AS key, value ->> 'task' AS task, value ->> 'priority' AS priority,
+    SELECT value ->> 'key' AS key, value ->> 'task' AS task,
+           value ->> 'version' AS version, value ->> 'priority' AS priority,
            value ->> 'place' AS place
       FROM json_each(:lanes)
 ), first AS MATERIALIZED (
@@ -550,7 +577,7 @@ WITH lane AS MATERIALIZED (
              FROM perdure_runs AS keyed INDEXED BY perdure_runs_by_key
             WHERE keyed.environment = :environment AND keyed.queue = :queue
               AND keyed.gate IS NULL AND keyed.concurrency_key IS NOT NULL
-              AND keyed.concurrency_key = lane.key AND keyed.task = lane.task
+              AND keyed.concurrency_key = lane.key AND keyed.task = lane.task AND keyed.version = lane.version
               AND keyed.priority = lane.priority AND keyed.claimable_at <= now()
             ORDER BY keyed.claimable_at, keyed.id
             LIMIT (SELECT min(:wanted, 1000 / count(*) + 1) FROM lane))
@@ -561,7 +588,8 @@ WITH lane AS MATERIALIZED (
            SELECT free.id
              FROM perdure_runs AS free
             WHERE free.environment = :environment AND free.queue = :queue
-              AND free.gate IS NULL AND free.keyed = 0 AND free.task = lane.task
+              AND free.gate IS NULL AND free.keyed = 0
+              AND free.task = lane.task AND free.version = lane.version
               AND free.priority = lane.priority AND free.claimable_at <= now()
             ORDER BY free.claimable_at, free.id
             LIMIT (SELECT min(:wanted, 1000 / count(*) + 1) FROM lane))
@@ -586,20 +614,23 @@ UPDATE perdure_turns
 
 -- name: limited_next_claimable
 -- The same where there are limits: not before its queue and task let it start.
-WITH RECURSIVE lane (head) AS (
+WITH RECURSIVE {served}, lane (head) AS (
     SELECT (SELECT id
               FROM perdure_runs AS runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY queue, keyed, task, priority, claimable_at
+             ORDER BY queue, keyed, task, version, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
               FROM perdure_runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
-                   > (+runs.queue, +runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
-             ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
+               AND (next.queue, next.keyed, next.task, next.version, next.priority,
+                    next.claimable_at)
+                   > (+runs.queue, +runs.keyed, +runs.task, +runs.version, +runs.priority,
+                      9223372036854775807)
+             ORDER BY next.queue, next.keyed, next.task, next.version, next.priority,
+                      next.claimable_at
              LIMIT 1)
       FROM lane
       JOIN perdure_runs AS runs ON runs.id = lane.head
@@ -607,7 +638,8 @@ WITH RECURSIVE lane (head) AS (
     SELECT runs.queue, runs.task, runs.claimable_at
       FROM lane
       JOIN perdure_runs AS runs ON runs.id = lane.head
-     WHERE runs.task IN (SELECT value FROM json_each(:tasks))
+     WHERE EXISTS (SELECT 1 FROM served
+                    WHERE served.task = runs.task AND served.version >= runs.version)
        AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
 ), open AS MATERIALIZED (
     SELECT max(known.claimable_at,
@@ -902,7 +934,8 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
 -- name: read_columns
 -- All there is about runs, for whoever compares.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events,
-       runs.id, runs.environment, runs.queue, runs.task, runs.priority, runs.status, runs.sequence,
+       runs.id, runs.environment, runs.queue, runs.task, runs.version, runs.priority, runs.status,
+       runs.sequence,
        runs.claimable_at, runs.attention_at, runs.lease_token, runs.lease_worker,
        runs.lease_expires_at, runs.holds_slot, runs.gate, runs.created_at, runs.finished_at,
        runs.concurrency_key, runs.schedule_id, runs.nominal_at, runs.batch_id, runs.parent_id,
@@ -985,6 +1018,12 @@ runs.created_at >= :created_after;
 
 -- name: where_created_before
 runs.created_at < :created_before;
+
+-- name: where_finished_after
+runs.finished_at >= :finished_after;
+
+-- name: where_finished_before
+runs.finished_at < :finished_before;
 
 -- name: where_failure_kind
 runs.failure_kind = :failure_kind;
@@ -1070,6 +1109,38 @@ SELECT count(*)
   FROM (SELECT 1 FROM perdure_runs
          WHERE status = :status AND finished_at <= :before
          LIMIT :most) AS finished;
+
+-- name: closed_before
+-- Runs whose dead letter was closed before then.
+SELECT runs.id, runs.environment, runs.schedule_id, runs.nominal_at
+  FROM perdure_dead_letters AS letters INDEXED BY perdure_dead_letters_closed
+ CROSS JOIN perdure_runs AS runs ON runs.id = letters.run_id
+ WHERE letters.closed_at <= :before AND runs.status = :status
+ ORDER BY letters.closed_at
+ LIMIT :limit;
+
+-- name: count_closed_before
+-- Count the rows of `closed_before`, up to `most`.
+SELECT count(*)
+  FROM (SELECT 1 FROM perdure_dead_letters AS letters INDEXED BY perdure_dead_letters_closed
+         WHERE letters.closed_at <= :before
+         LIMIT :most) AS found;
+
+-- name: opened_before
+-- Runs whose dead letter has been open since before then.
+SELECT runs.id, runs.environment, runs.schedule_id, runs.nominal_at
+  FROM perdure_dead_letters AS letters INDEXED BY perdure_dead_letters_closed
+ CROSS JOIN perdure_runs AS runs ON runs.id = letters.run_id
+ WHERE letters.closed_at IS NULL AND letters.opened_at <= :before AND runs.status = :status
+ ORDER BY letters.opened_at
+ LIMIT :limit;
+
+-- name: count_opened_before
+-- Count the rows of `opened_before`, up to `most`.
+SELECT count(*)
+  FROM (SELECT 1 FROM perdure_dead_letters AS letters INDEXED BY perdure_dead_letters_closed
+         WHERE letters.closed_at IS NULL AND letters.opened_at <= :before
+         LIMIT :most) AS found;
 
 -- name: finished_among
 SELECT id
@@ -1230,7 +1301,8 @@ SELECT :run_id, :attempt, :number, :at, :level, :logger, :message, :fields
 
 -- name: trim_logs
 DELETE FROM perdure_run_logs
- WHERE run_id = :run_id AND attempt = :attempt AND number < :keep_from;
+ WHERE run_id = :run_id AND attempt = :attempt
+   AND (number < :keep_from OR number > :keep_to);
 
 -- name: put_progress
 -- Of two attempts at once, the one that lost its lease is the older one.
@@ -1268,16 +1340,19 @@ WITH RECURSIVE lane (head) AS (
     SELECT (SELECT id
               FROM perdure_runs AS runs
              WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY queue, keyed, task, priority, claimable_at
+             ORDER BY queue, keyed, task, version, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
               FROM perdure_runs AS next
              WHERE next.environment = :environment
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.keyed, next.task, next.priority, next.claimable_at)
-                   > (+runs.queue, +runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
-             ORDER BY next.queue, next.keyed, next.task, next.priority, next.claimable_at
+               AND (next.queue, next.keyed, next.task, next.version, next.priority,
+                    next.claimable_at)
+                   > (+runs.queue, +runs.keyed, +runs.task, +runs.version, +runs.priority,
+                      9223372036854775807)
+             ORDER BY next.queue, next.keyed, next.task, next.version, next.priority,
+                      next.claimable_at
              LIMIT 1)
       FROM lane
       JOIN perdure_runs AS runs ON runs.id = lane.head
@@ -1289,7 +1364,7 @@ SELECT runs.queue,
                       FROM perdure_runs AS one
                      WHERE one.environment = :environment AND one.gate IS NULL
                        AND one.queue = runs.queue AND one.keyed = runs.keyed
-                       AND one.task = runs.task
+                       AND one.task = runs.task AND one.version = runs.version
                        AND one.priority = runs.priority AND one.claimable_at <= now()
                      LIMIT :most))),
        sum((SELECT count(*)
@@ -1297,7 +1372,7 @@ SELECT runs.queue,
                       FROM perdure_runs AS one
                      WHERE one.environment = :environment AND one.gate IS NULL
                        AND one.queue = runs.queue AND one.keyed = runs.keyed
-                       AND one.task = runs.task
+                       AND one.task = runs.task AND one.version = runs.version
                        AND one.priority = runs.priority AND one.claimable_at > now()
                      LIMIT :most))),
        min(runs.claimable_at)
@@ -1316,6 +1391,39 @@ SELECT 'leased', queue, count(*)
   FROM (SELECT queue FROM perdure_runs
          WHERE environment = :environment AND lease_token IS NOT NULL LIMIT :most) AS leased
  GROUP BY queue;
+
+-- name: count_expired_leases
+SELECT count(*)
+  FROM (SELECT 1
+          FROM perdure_runs INDEXED BY perdure_runs_leased
+         WHERE environment = :environment AND lease_token IS NOT NULL
+           AND lease_expires_at <= now()
+         LIMIT :most) AS expired;
+
+-- name: count_open_dead_letters
+SELECT queue, count(*)
+  FROM (SELECT queue
+          FROM perdure_dead_letters
+         WHERE environment = :environment AND status = 'open'
+         LIMIT :most) AS open_letters
+ GROUP BY queue;
+
+-- name: count_schedules
+-- Schedules that have a next time, and those of them whose time has come.
+SELECT count(*), coalesce(sum(next_at <= schedule_now()), 0)
+  FROM (SELECT next_at
+          FROM perdure_schedules
+         WHERE environment = :environment AND next_at IS NOT NULL
+         ORDER BY next_at
+         LIMIT :most) AS planned;
+
+-- name: first_schedule
+-- The schedule whose time comes first, or came first and is not decided yet.
+SELECT name, next_at
+  FROM perdure_schedules
+ WHERE environment = :environment AND next_at IS NOT NULL
+ ORDER BY next_at, name
+ LIMIT 1;
 
 -- name: holders_of_queue
 -- Who holds a limit, for whoever asks why: leases and reservations, a few of them.
@@ -1367,16 +1475,16 @@ WITH RECURSIVE lane (head) AS (
               FROM perdure_runs AS runs
              WHERE environment = :environment AND queue = :queue
                AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY keyed, task, priority, claimable_at
+             ORDER BY keyed, task, version, priority, claimable_at
              LIMIT 1)
     UNION ALL
     SELECT (SELECT next.id
               FROM perdure_runs AS next
              WHERE next.environment = :environment AND next.queue = :queue
                AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.keyed, next.task, next.priority, next.claimable_at)
-                   > (+runs.keyed, +runs.task, +runs.priority, 9223372036854775807)
-             ORDER BY next.keyed, next.task, next.priority, next.claimable_at
+               AND (next.keyed, next.task, next.version, next.priority, next.claimable_at)
+                   > (+runs.keyed, +runs.task, +runs.version, +runs.priority, 9223372036854775807)
+             ORDER BY next.keyed, next.task, next.version, next.priority, next.claimable_at
              LIMIT 1)
       FROM lane
       JOIN perdure_runs AS runs ON runs.id = lane.head
@@ -1387,7 +1495,8 @@ SELECT coalesce(sum((SELECT count(*)
                       FROM perdure_runs AS one
                      WHERE one.environment = :environment AND one.gate IS NULL
                        AND one.queue = :queue AND one.keyed = runs.keyed
-                       AND one.task = runs.task AND one.priority = runs.priority
+                       AND one.task = runs.task AND one.version = runs.version
+                       AND one.priority = runs.priority
                        AND one.claimable_at <= now()
                        AND (one.claimable_at, one.id)
                            < (:rank + runs.priority * 3600000000, :id)

@@ -45,6 +45,9 @@ CREATE TABLE perdure_dead_letters (
     closed_reason   TEXT,
     replay_run_id   TEXT
 ) STRICT;
+CREATE INDEX perdure_dead_letters_closed ON perdure_dead_letters (closed_at, opened_at);
+CREATE INDEX perdure_dead_letters_open ON perdure_dead_letters (environment, queue)
+ WHERE status = 'open';
 
 CREATE TABLE perdure_feed_pruned (
     one       INTEGER PRIMARY KEY CHECK (one = 1),
@@ -142,6 +145,7 @@ CREATE TABLE perdure_runs (
     environment       TEXT NOT NULL,
     queue             TEXT NOT NULL,
     task              TEXT NOT NULL,
+    version           INTEGER NOT NULL DEFAULT 0,
     priority          INTEGER NOT NULL,
     status            TEXT NOT NULL,
     sequence          INTEGER NOT NULL CHECK (sequence >= 1),
@@ -170,10 +174,10 @@ CREATE TABLE perdure_runs (
 ) STRICT;
 CREATE INDEX perdure_runs_attention ON perdure_runs (attention_at) WHERE attention_at IS NOT NULL;
 CREATE INDEX perdure_runs_by_key
-    ON perdure_runs (environment, queue, concurrency_key, task, priority, claimable_at, id)
+    ON perdure_runs (environment, queue, concurrency_key, task, version, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL;
 CREATE INDEX perdure_runs_claimable
-    ON perdure_runs (environment, queue, keyed, task, priority, claimable_at, id)
+    ON perdure_runs (environment, queue, keyed, task, version, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL;
 CREATE INDEX perdure_runs_finished ON perdure_runs (status, finished_at)
  WHERE finished_at IS NOT NULL;

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
+from perdure.core.events import RecordedEvent
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run
 from perdure.engine.door import did_you_mean, only_known
@@ -14,7 +15,6 @@ from perdure.engine.handle import RunHandle
 from perdure.engine.keywords import explain_methods
 from perdure.engine.task import Task
 from perdure.errors import InvalidInput
-from perdure.storage.protocol import RecordedEvent
 from perdure.testing.inline import finish
 from perdure.testing.kit.matching import OPTIONS, Wanted, check_payload
 from perdure.testing.kit.world import World, describe

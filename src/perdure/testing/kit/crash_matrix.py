@@ -94,7 +94,7 @@ class CrashMatrix:
         lines: list[tuple[int, str]] = []
         for run in self._kit.triggered():
             for recorded in self._kit.events(run):
-                position = world.position_of(run.id, recorded.sequence)
+                position = world.database.position_of(run.id, recorded.sequence)
                 passed = (recorded.occurred_at - self._kit._start).total_seconds()
                 lines.append((position, f"{passed:10.3f} s  {recorded.type:<24} {run.task}"))
         killed = world.killed_at

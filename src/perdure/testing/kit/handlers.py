@@ -77,7 +77,8 @@ class Watched:
         if not is_async:
             settings = replace(settings, executor=Executor.THREAD)
         function = self._async(task.function) if is_async else self._sync(task.function)
-        return Task(task.app, function, settings, task.signature)
+        key = task.key_function
+        return Task(task.app, function, settings, task.signature, key_function=key)
 
     async def _stand_in(self, ctx: Context) -> Any:
         """For a target: in a test nothing is sent, and no command is started."""

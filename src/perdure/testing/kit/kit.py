@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from types import TracebackType
@@ -16,10 +15,10 @@ from perdure.engine.keywords import explain_methods
 from perdure.engine.run_log import TASK_LOG
 from perdure.engine.task import Task
 from perdure.errors import InvalidInput
-from perdure.testing.inline import InlineDatabase
 from perdure.testing.kit.assertions import AnyRun, Assertions
 from perdure.testing.kit.boundaries import Boundary
 from perdure.testing.kit.crash_matrix import CrashMatrix
+from perdure.testing.kit.database import SQLITE, return_database, take_database
 from perdure.testing.kit.nested import run_aside
 from perdure.testing.kit.points import active
 from perdure.testing.kit.records import Execution, Progress
@@ -30,12 +29,13 @@ from perdure.testing.virtual import EPOCH
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_spare_databases: list[InlineDatabase] = []
-
 
 @explain_methods
 class Kit(Assertions):
-    """`with Kit(app) as kit:` — inside, `app` is on a private storage and on virtual time.
+    """`with Kit(app) as kit:` — inside, `app` is on a private database and on virtual time.
+
+    `database` is `"sqlite"`, `"postgres"` for a private PostgreSQL, or the URL of a PostgreSQL
+    server on which the kit may create databases.
 
     Nothing happens by itself: runs are executed, and time moves, when a verb says so. A verb has
     done its work when it returns; in a coroutine it may be awaited as well.
@@ -45,6 +45,7 @@ class Kit(Assertions):
         self,
         app: App | None = None,
         *,
+        database: str = SQLITE,
         seed: int = 0,
         start: datetime = EPOCH,
         crash_at: int | None = None,
@@ -52,6 +53,7 @@ class Kit(Assertions):
     ) -> None:
         start = in_utc(start, "start")
         self.app = App("sqlite:///:memory:") if app is None else app
+        self._database_name = database
         self._seed = seed
         self._start = start
         self._crash_at = crash_at
@@ -72,7 +74,7 @@ class Kit(Assertions):
         self._patience = self._world.patience = seconds
 
     def __enter__(self) -> Self:
-        self._database = _spare_databases.pop() if _spare_databases else InlineDatabase()
+        self._database = take_database(self._database_name)
         self._logs.open()
         self._begin()
         active.append(self)
@@ -87,7 +89,7 @@ class Kit(Assertions):
         active.remove(self)
         self._world.close()
         self._logs.close()
-        _spare_databases.append(self._database)
+        return_database(self._database_name, self._database)
         if error is None and self._unreached is not None:
             raise Stuck(_not_passed(self._unreached, self._world.boundaries.passed))
 
@@ -108,10 +110,17 @@ class Kit(Assertions):
         self._world.introduce()
 
     @property
-    def connection(self) -> sqlite3.Connection:
-        """The private database itself: where `ctx.transaction()` writes. Make tables of your own
-        in it; they are gone after the test, and with `reset`."""
+    def connection(self) -> Any:
+        """A connection to the private database, in which `ctx.transaction()` writes: sqlite3's, or
+        psycopg's; each statement commits by itself. Tables that you make are gone after the test,
+        and with `reset`."""
         return self._database.connection
+
+    @property
+    def url(self) -> str:
+        """The private database's, for connections of your own. Only PostgreSQL has one that others
+        can reach."""
+        return self._database.url
 
     def answer(self, task: Task[..., Any] | str, answer: Any) -> None:
         """What an http or shell task gets back, since no test reaches its target: a value, or a
@@ -280,10 +289,10 @@ class Kit(Assertions):
 
     def _progress(self, do: Callable[[], None]) -> Progress:
         __tracebackhide__ = True
-        begun, position = len(self._world.witness.begun), self._world.position
+        begun, position = len(self._world.witness.begun), self._database.position
         do()
         world = self._world
-        changed = {row.run_id for row in world.database.history_after(position)}
+        changed = self._database.changed_runs(position)
         ended = [run for run in self.triggered() if run.id in changed and run.is_terminal]
         return Progress(len(world.witness.begun) - begun, tuple(ended), world.now)
 

@@ -16,7 +16,7 @@ from perdure.engine.facade import SyncFacade
 from perdure.engine.hints import Hub
 from perdure.engine.metrics import Metrics
 from perdure.engine.opened import OpenedDatabase
-from perdure.engine.results import EndedRun, Results
+from perdure.engine.results import EndedRun, Results, StoredResults
 from perdure.engine.storage_time import StorageTime
 from perdure.testing.kit.nested import run_aside
 from perdure.testing.virtual import Process, process_here
@@ -49,7 +49,7 @@ class DrivenResults(Results):
     kit's own, each process has its waiters for itself: they die with it."""
 
     def __init__(self, app: App, world: World) -> None:
-        super().__init__(app.storage, app.hub, app.clock, NEVER)
+        super().__init__(StoredResults(app.storage, app.environment), app.hub, app.clock, NEVER)
         self._world = world
         self._of: dict[Process | None, PatientResults] = {}
 
@@ -115,7 +115,7 @@ class Repointed:
 
         vars(app).update(
             {name: copy(value) for name, value in definitions(app).items()},
-            url="sqlite:///:memory:",
+            url=world.database.url,
             clock=world.clock,
             ids=world.ids,
             defaults=replace(app.defaults, poll=NEVER),

@@ -1,4 +1,4 @@
-"""The kit's storage: the real SQLite adapter, between boundaries at which a worker may die."""
+"""The kit's storage: a real adapter, between boundaries at which a worker may die."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
 from perdure.core.commit import Commit
 from perdure.storage.protocol import Claimed, ClaimRequest, Outcome, Renewal, Renewed
 from perdure.storage.sql_storage import Make, SqlStorage
-from perdure.testing.inline import InlineDatabase, finish
+from perdure.testing.inline import finish
 from perdure.testing.kit.boundaries import Boundaries, freeze_if_dead
-from perdure.testing.kit.transactions import KitTransactions
+from perdure.testing.kit.database import KitDatabase
+from perdure.testing.kit.transactions import InlineTransactions, KitTransactions
 from perdure.testing.virtual import process_here
 
 T = TypeVar("T")
 
-NOBODY = "nobody"
+NO_RUN = f"run_{0:032x}"
+"""An id that no run has."""
 
 
 class KitStorage(SqlStorage):
@@ -29,7 +31,7 @@ class KitStorage(SqlStorage):
     loop_bound = False
 
     def __init__(
-        self, database: InlineDatabase, boundaries: Boundaries, loop: asyncio.AbstractEventLoop
+        self, database: KitDatabase, boundaries: Boundaries, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._database = database
         self._inner: SqlStorage = database.storage
@@ -46,12 +48,6 @@ class KitStorage(SqlStorage):
         self.cut_off: set[str] = set()
         """Runs whose renewals do not arrive."""
 
-    def is_any_due(self) -> bool:
-        """Workers look more often than there is something to see: that is no boundary."""
-        query = "SELECT 1 FROM perdure_runs WHERE claimable_at <= ? LIMIT 1"
-        now = self.dialect.instant(self._database.clock.now())
-        return self._database.ask(query, now) is not None
-
     async def migrate(self) -> int:
         return 1
 
@@ -62,11 +58,14 @@ class KitStorage(SqlStorage):
         pass
 
     def transactions(self) -> KitTransactions:
-        return KitTransactions(self._inner.transactions(), self._pass)
+        inner = cast(InlineTransactions, self._inner.transactions())
+        return KitTransactions(inner, self._pass)
 
     async def claim(self, request: ClaimRequest, outcomes: Sequence[Commit] = ()) -> Claimed:
         what = _events_of(outcomes) or "the claim"
-        before = await self._pass(f"before {what}") if outcomes or self.is_any_due() else None
+        # Workers look more often than there is something to see: that is no boundary.
+        is_boundary = bool(outcomes) or self._database.is_any_due()
+        before = await self._pass(f"before {what}") if is_boundary else None
         claimed = await super().claim(self._rationed(request), outcomes)
         if self.ration is None:
             self.look_again_at = claimed.next_claimable_at
@@ -105,7 +104,7 @@ class KitStorage(SqlStorage):
         if self.only is not None:
             request = replace(request, run_ids=(self.only,))
         if self.ration is not None:
-            run_ids = request.run_ids if self.ration > 0 else (NOBODY,)
+            run_ids = request.run_ids if self.ration > 0 else (NO_RUN,)
             most = max(self.ration, 1)
             tokens, start = request.tokens[:most], min(request.start, most)
             request = replace(request, run_ids=run_ids, tokens=tokens, start=start)

@@ -1,15 +1,17 @@
-"""`ctx.transaction()` under the kit: the inline one, whose commit is a boundary like any other."""
+"""`ctx.transaction()` under the kit: the inline one, whose commit is a boundary like any other, and
+which ends with the worker that is killed."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from perdure.engine.context import current
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Operation
-from perdure.storage.transacting import Transaction, Transactions
+from perdure.storage.transacting import Transaction
+from perdure.testing.virtual import process_here
 
 T = TypeVar("T")
 
@@ -17,8 +19,26 @@ Pass = Callable[[str], Awaitable[Any]]
 """Passes a boundary, or does not survive it."""
 
 
+class InlineTransaction(Transaction, Protocol):
+    @property
+    def drop(self) -> Callable[[], None]:
+        """To be called when the process of the handler is killed."""
+        ...
+
+
+class InlineTransactions(Protocol):
+    @property
+    def dialect(self) -> Dialect: ...
+
+    async def begin(self, limit: timedelta) -> InlineTransaction: ...
+
+    def begin_sync(self, limit: timedelta) -> InlineTransaction: ...
+
+    async def close(self) -> None: ...
+
+
 class KitTransactions:
-    def __init__(self, inner: Transactions, pass_boundary: Pass) -> None:
+    def __init__(self, inner: InlineTransactions, pass_boundary: Pass) -> None:
         self._inner = inner
         self._pass = pass_boundary
 
@@ -27,13 +47,19 @@ class KitTransactions:
         return self._inner.dialect
 
     async def begin(self, limit: timedelta) -> KitTransaction:
-        return KitTransaction(await self._inner.begin(limit), self._pass)
+        return self._watched(await self._inner.begin(limit))
 
     def begin_sync(self, limit: timedelta) -> KitTransaction:
-        return KitTransaction(self._inner.begin_sync(limit), self._pass)
+        return self._watched(self._inner.begin_sync(limit))
 
     async def close(self) -> None:
         await self._inner.close()
+
+    def _watched(self, begun: InlineTransaction) -> KitTransaction:
+        process = process_here()
+        if process is not None:
+            process.at_death.append(begun.drop)
+        return KitTransaction(begun, self._pass)
 
 
 class KitTransaction:

@@ -22,8 +22,9 @@ from perdure.engine.app import App
 from perdure.engine.context import current
 from perdure.engine.ids import Ids
 from perdure.engine.write import load
-from perdure.testing.inline import InlineDatabase, finish
+from perdure.testing.inline import finish
 from perdure.testing.kit.boundaries import Boundaries, Boundary, stop_if_dead
+from perdure.testing.kit.database import KitDatabase, Upcoming
 from perdure.testing.kit.handlers import KitHost, Watched, Witness
 from perdure.testing.kit.loop import KitLoop, is_guest
 from perdure.testing.kit.nested import run_aside
@@ -59,12 +60,11 @@ def never() -> bool:
 class World:
     """See the module. `close` gives the app back."""
 
-    def __init__(self, app: App, database: InlineDatabase, *, seed: int, start: datetime) -> None:
+    def __init__(self, app: App, database: KitDatabase, *, seed: int, start: datetime) -> None:
         self.app = app
         self.database = database
         self.loop = KitLoop((start - EPOCH).total_seconds())
-        database.drop_other_tables()
-        database.reset(self.loop)
+        database.begin(self.loop)
         self.boundaries = Boundaries()
         self.storage = KitStorage(database, self.boundaries, self.loop)
         self.clock = VirtualClock(self.loop, Random(f"{seed} jitter"))
@@ -79,6 +79,7 @@ class World:
         self._starts = 0
         self._guests: list[asyncio.Task[Any]] = []
         self._known: list[int] = []
+        self._seen_position = 0
         self._alone = threading.RLock()
         self.killed_at: int | None = None
         """After which position of the history the worker was killed, if it was."""
@@ -98,7 +99,7 @@ class World:
 
     def get(self, run_id: str) -> Run:
         """Raises RunNotFound."""
-        return finish(load(self.storage, run_id))
+        return finish(load(self.storage, run_id, self.app.environment))
 
     # Running
 
@@ -120,22 +121,27 @@ class World:
                 continue
             if self.is_busy and self._something_comes_from_outside():
                 continue
-            moment = self._next_moment(target)
+            found = self._upcoming()
+            if self._is_news(found):
+                self.app.hub.tell(None)
+                continue
+            due = self._next_due(found)
+            moment = self._next_moment(target, due)
             if moment is None:
                 return
             if target is None and moment > limit:
                 raise Stuck(f"six hours of virtual time have passed, and {self.busy_with}")
-            self._go_to(moment)
+            self._go_to(moment, due)
 
     def run_until_done(self) -> None:
         """Until every run has ended, or waits for something that time does not bring."""
         for _ in range(MOST_MOMENTS):
             self.run()
-            moment = self._next_due_run()
+            moment = self._due_run(self._upcoming())
             if moment is None:
                 self._refuse_held()
                 return
-            self._go_to(moment)
+            self._go_to(moment, self.next_due())
         raise Stuck(f"after {MOST_MOMENTS} instants there is still more to do")
 
     def _refuse_held(self) -> None:
@@ -160,7 +166,7 @@ class World:
             moment = self.next_due()
             if moment is None:
                 break
-            self._go_to(moment)
+            self._go_to(moment, moment)
         raise Stuck(f"the result of {describe(run)} is awaited, but it will not end by itself")
 
     def run_guest(self, awaitable: Awaitable[T]) -> T:
@@ -184,17 +190,19 @@ class World:
 
     def next_due(self) -> datetime | None:
         """The next instant at which time alone makes something happen."""
-        moments = [self._next_due_run(), self._next_due_schedule()]
+        return self._next_due(self._upcoming())
+
+    def _next_due(self, found: Upcoming) -> datetime | None:
+        moments = [self._due_run(found), found.schedule]
         moments += [source(self.now) for source in self.other_sources]
         return min((moment for moment in moments if moment is not None), default=None)
 
     def next_stated(self) -> datetime | None:
         """The next time of a schedule that code states and nobody has stored yet."""
-        known = "SELECT count(*) FROM perdure_schedules WHERE name = ?"
         times = (
             next_time(stated.definition.cadence, self.now)
             for name, stated in self.app.stated_schedules.items()
-            if stated.definition.enabled and not self.database.ask(known, name)
+            if stated.definition.enabled and not self.database.has_schedule(name)
         )
         return min((time for time in times if time is not None), default=None)
 
@@ -208,17 +216,8 @@ class World:
             runs |= finish(self.storage.get(ids[first : first + GROUP]))
         return [runs[run_id] for run_id in ids if run_id in runs]
 
-    @property
-    def position(self) -> int:
-        """Of the last commit in the history."""
-        return int(self.database.ask("SELECT max(position) FROM perdure_history") or 0)
-
-    def position_of(self, run_id: str, sequence: int) -> int:
-        query = "SELECT max(position) FROM perdure_history WHERE run_id = ? AND first_sequence <= ?"
-        return int(self.database.ask(query, run_id, sequence) or 0)
-
     def _on_kill(self, boundary: Boundary) -> None:
-        self.killed_at = self.position
+        self.killed_at = self.database.position
 
     # The worker
 
@@ -282,14 +281,14 @@ class World:
 
     # Time
 
-    def _next_moment(self, target: datetime | None) -> datetime | None:
+    def _next_moment(self, target: datetime | None, due: datetime | None) -> datetime | None:
         if target is not None and self.now >= target:
             return None
         if not self.is_busy:
             if target is None:
                 return None
-            return min(self.next_due() or target, target)
-        moments = self._moments_of_handlers()
+            return min(due or target, target)
+        moments = self._moments_of_handlers(due)
         if target is not None:
             moments.append(target)
         if not moments:
@@ -297,11 +296,10 @@ class World:
         timer = self.loop.next_timer()
         return min([*moments, *([] if timer is None else [self._instant(timer)])])
 
-    def _moments_of_handlers(self) -> list[datetime]:
+    def _moments_of_handlers(self, due: datetime | None) -> list[datetime]:
         assert self._host is not None
         timers = [self.loop.next_timer_of_a_handler(), self._host.next_timer()]
         moments = [self._instant(timer) for timer in timers if timer is not None]
-        due = self.next_due()
         return moments if due is None else [*moments, due]
 
     def _instant(self, when: float) -> datetime:
@@ -310,34 +308,30 @@ class World:
         late = (instant - EPOCH).total_seconds() < when
         return instant + timedelta(microseconds=1) if late else instant
 
-    def _go_to(self, moment: datetime) -> None:
-        due = self.next_due()
+    def _go_to(self, moment: datetime, due: datetime | None) -> None:
         self.loop.leap((moment - EPOCH).total_seconds())
+        self.database.update_time()
         if due is not None and due <= moment:
             self._look()
 
-    def _next_due_run(self) -> datetime | None:
-        """When a run may be claimed or needs attention. The live worker's own leases do not
-        count: it keeps them. What is due, but held by a limit, is looked at when that opens."""
-        now = self.storage.dialect.instant(self.now)
+    def _upcoming(self) -> Upcoming:
         worker = "" if self._host is None or self._is_crashed else self._host.id
-        query = (
-            "SELECT min(at) FROM ("
-            " SELECT claimable_at AS at FROM perdure_runs WHERE claimable_at > ?1"
-            " UNION ALL SELECT attention_at FROM perdure_runs"
-            "  WHERE attention_at > ?1 AND lease_expires_at IS NULL"
-            " UNION ALL SELECT lease_expires_at FROM perdure_runs"
-            "  WHERE lease_expires_at > ?1 AND lease_worker <> ?2)"
-        )
-        moments = [self.storage.dialect.moment(self.database.ask(query, now, worker))]
-        if self.storage.is_any_due():
+        return self.database.upcoming(worker)
+
+    def _is_news(self, found: Upcoming) -> bool:
+        """Whether runs may have been committed on a connection of the code under test: no hint
+        of that reaches the worker."""
+        is_new = found.position != self._seen_position
+        self._seen_position = found.position
+        return self.database.has_other_sessions and is_new and found.is_any_due
+
+    def _due_run(self, found: Upcoming) -> datetime | None:
+        """When a run may be claimed or needs attention. What is due, but held by a limit, is
+        looked at when that opens."""
+        moments = [found.run]
+        if found.is_any_due:
             moments.append(self.storage.look_again_at)
         return min((at for at in moments if at is not None and at > self.now), default=None)
-
-    def _next_due_schedule(self) -> datetime | None:
-        now = self.storage.dialect.instant(self.now)
-        query = "SELECT min(next_at) FROM perdure_schedules WHERE next_at > ?"
-        return self.storage.dialect.moment(self.database.ask(query, now))
 
     def _something_comes_from_outside(self) -> bool:
         """Threads are waited for; an open socket only briefly, it may be one that is kept."""
@@ -346,7 +340,7 @@ class World:
         if self.loop.wait_outside(BRIEFLY):
             return True
         until = real_time.monotonic() + self.patience
-        while self.loop.awaits_a_thread:
+        while self.loop.awaits_a_thread or self.database.is_computing():
             if self.loop.wait_outside(BRIEFLY):
                 return True
             if real_time.monotonic() > until:

@@ -321,7 +321,8 @@ class FaultyStorage(SqlStorage):
         return lambda: self._server.refuse_writes(make())
 
     async def _call(self, make: Make[T], operation: Callable[[], Any]) -> T:
-        name = make.__qualname__.split(".")[1]
+        qualname: str = getattr(make, "func", make).__qualname__
+        name = qualname.split(".")[1] if "." in qualname else qualname
         value: T = await self._server.call(self._process, name, operation)
         return value
 

@@ -132,7 +132,7 @@ class Nemesis:
         self._recover_later()
 
     def _read_only(self) -> None:
-        """Reads succeed all the time, and nobody can renew a lease."""
+        """Let reads succeed and refuse writes, so that no lease can be renewed."""
         if self._world.is_healed:
             return
         if not self._world.oracle.any_leased:

@@ -51,6 +51,7 @@ class Oracle:
         self._rows: dict[str, RunRow] = {}
         self._fences: dict[str, int] = {}
         self._tokens: set[str] = set()
+        self._versions: dict[str, int] = {}
         self._keys: dict[tuple[str, str, str], str] = {}
         self._commit_ids: set[str] = set()
         self._lost_answers: set[str] = set()
@@ -132,11 +133,18 @@ class Oracle:
                         problems.append("it was claimed before it was due")
                     self._tokens.add(token)
                     self._fences[after.id] = after.counters.claims
-                case RunStarted(attempt=attempt) if after.lease is not None:
+                case RunStarted(attempt=attempt, task_version=version) if after.lease is not None:
                     self._ledger.started(after.id, attempt, after.lease)
+                    problems += self._check_version(after, version or 0)
                 case RunCancellationRequested():
                     self._ledger.asked[after.id] = self._ledger.time()
         return problems
+
+    def _check_version(self, run: Run, version: int) -> list[str]:
+        """Compare with the newest version that created the run or began an attempt of it."""
+        newest = self._versions.get(run.id, run.task_version or 0)
+        self._versions[run.id] = max(newest, version)
+        return [f"version {version} executes it after version {newest}"] if version < newest else []
 
     def _check_keys(self, run: Run) -> None:
         """At most one run owns a key."""

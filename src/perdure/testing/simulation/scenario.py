@@ -58,6 +58,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     crashes: tuple[int, int] = (4, 1500)
     """At most so many, within so many steps."""
     most_steps: int = 60_000
+    versions: dict[str, int] = {}
+    """The version of every task on these nodes, in the middle of a rolling deploy."""
     patient: bool = False
     """Nobody polls: for stories of years."""
 
@@ -67,6 +69,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
             f"seed {self.seed}: {self.mode}, {self.workers} workers of {self.places} places, "
             f"{self.keepers} keepers, {items} triggers, {self.span:.0f} s; "
             f"{self.schedulers} schedulers of {len(self.schedules)} schedules; "
+            f"versions: {sorted(self.versions.items()) or 'none'}; "
             f"troubles: {', '.join(sorted(self.troubles)) or 'none'}; "
             f"features: {', '.join(sorted(self.features)) or 'none'}"
         )
@@ -92,6 +95,7 @@ def make_scenario(seed: int) -> Scenario:
         clients = tuple(tuple(with_transactions(items, separate)) for items in clients)
     return Scenario(
         **_scheduling(seed, span),
+        versions={} if "fair" in features else _versions(seed, workers),
         seed=seed,
         mode="safety" if chance.random() < 0.25 else "liveness",
         troubles=frozenset(troubles | _later_troubles(seed)),
@@ -116,6 +120,17 @@ def make_scenario(seed: int) -> Scenario:
 def _later_troubles(seed: int) -> set[str]:
     """Troubles that came later, by a chance of their own: the other scenarios stay as they were."""
     return {"read only"} if Random(f"{seed} read only").random() < 0.12 else set()
+
+
+def _versions(seed: int, workers: int) -> dict[str, int]:
+    """Old and new code side by side, in some scenarios; one worker has the new code. By a chance
+    of its own: the others stay as they were. Not in fair queues, since an old worker passes by
+    what needs newer code, whichever key it has."""
+    chance = Random(f"{seed} versions")
+    if chance.random() > 0.2 or workers < 2:
+        return {}
+    others = [*(f"worker{i}" for i in range(1, workers)), "client0", "client1"]
+    return {"worker0": 2} | {name: chance.choice((1, 2)) for name in others}
 
 
 def _scheduling(seed: int, span: float) -> dict[str, Any]:

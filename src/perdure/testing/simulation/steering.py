@@ -9,6 +9,8 @@ from functools import partial
 from random import Random  # noqa: TID251  # seeded
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from perdure.core.limits import LimitScope
 from perdure.core.rates import Rate
 from perdure.errors import PerdureError
@@ -131,13 +133,13 @@ class Steerer:
         if queue in flow.paused:
             self._world.notes.sometimes("queue paused and resumed")
         flow.paused.discard(queue)
-        await self._app.queues.resume(queue)
+        await self._app.queues.resume(queue, by=UNSET)
 
     async def _give_back_queue(self, queue: str) -> None:
         await self._resume_queue(queue)
         self._expect(LimitScope.QUEUE, queue)
         self._rated.discard(queue)
-        await self._app.queues.reset(queue)
+        await self._app.queues.reset(queue, by=UNSET)
 
     async def _queue(self) -> None:
         fair = self._chance.random() < 0.5
@@ -148,7 +150,7 @@ class Steerer:
         self._expect(LimitScope.QUEUE, queue)
         self._rated.discard(queue)
         if self._chance.random() < 0.3:
-            await self._app.queues.reset(queue)
+            await self._app.queues.reset(queue, by=UNSET)
             return
         most, rate = self._chance.choice((None, 1, 2)), self._chance.choice(RATES)
         await self._app.queues.set(queue, concurrency=most, rate=rate, fair=fair)
@@ -176,7 +178,7 @@ class Steerer:
     async def _reset_task(self, task: str) -> None:
         self._expect(LimitScope.TASK, task)
         self._expect(LimitScope.KEY, task)
-        await self._app.limits.reset(task)
+        await self._app.limits.reset(task, by=UNSET)
         self._world.notes.sometimes("limit overruled and reset")
 
     def _expect(self, scope: LimitScope, name: str, **values: object) -> None:

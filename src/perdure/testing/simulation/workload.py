@@ -183,9 +183,12 @@ class _Signature(Signature):
 _SIGNATURE = _Signature(perform, Context)
 
 
-def tasks_of(app: Any) -> dict[str, Task[..., Any]]:
+def tasks_of(app: Any, version: int | None) -> dict[str, Task[..., Any]]:
     """All tasks, on `app`. Made without the decorator: signatures are costly, and all equal."""
-    return {name: Task(app, perform, made, _SIGNATURE) for name, made in SETTINGS.items()}
+    return {
+        name: Task(app, perform, replace(made, version=version), _SIGNATURE)
+        for name, made in SETTINGS.items()
+    }
 
 
 FEATURES = (

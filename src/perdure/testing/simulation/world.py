@@ -50,10 +50,10 @@ IDLING = 20.0
 class SimulatedApp(App):
     """The real app, but for where its storage comes from."""
 
-    def __init__(self, storage: Callable[[], Storage], **options: Any) -> None:
+    def __init__(self, storage: Callable[[], Storage], version: int | None, **options: Any) -> None:
         super().__init__(**options)
         self._make_storage = storage
-        self.tasks = tasks_of(self)
+        self.tasks = tasks_of(self, version)
 
     def open_storage(self) -> Storage:
         return self._make_storage()
@@ -173,6 +173,7 @@ class World:
         transport = self.network.transport(process)
         app = SimulatedApp(
             lambda: FaultyStorage(self.server, process, transport),
+            self.scenario.versions.get(node.name),
             url=DEFAULTS.url,
             defaults=self._defaults(),
             clock=node.clock,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from perdure.core.commit import prepare_commit
 from perdure.core.decide import decide_renewal
@@ -15,6 +17,7 @@ from perdure.engine.database_backend import DatabaseBackend
 from perdure.engine.protocol.attempts import (
     ClaimAnswer,
     ClaimMessage,
+    HeldLease,
     LogAnswer,
     LogMessage,
     LogRequest,
@@ -25,11 +28,16 @@ from perdure.engine.protocol.attempts import (
     ReturnClaimsAnswer,
     ReturnClaimsRequest,
 )
+from perdure.engine.protocol.parts import count_one, in_parts
 from perdure.engine.protocol.values import log_batch
 from perdure.engine.reserved import refuse_reserved
 from perdure.engine.run_logs import LARGEST_FIELDS
-from perdure.storage.protocol import ClaimRequest, Renewal
+from perdure.storage.protocol import ClaimRequest, Renewal, Renewed
 from perdure.web.route import Call
+from perdure.web.worker.registry import MAX_RUNS_READ
+
+MAX_LINES_WRITTEN = 5000
+"""Log lines that are written at once: other requests have their turn in between."""
 
 
 async def claim(call: Call, body: ClaimMessage) -> ClaimAnswer:
@@ -40,6 +48,7 @@ async def claim(call: Call, body: ClaimMessage) -> ClaimAnswer:
         worker_id=body.worker_id,
         tokens=body.tokens,
         tasks=body.tasks,
+        versions=body.versions,
         queues=body.queues,
         run_ids=body.run_ids,
         start=len(body.tokens),
@@ -47,7 +56,9 @@ async def claim(call: Call, body: ClaimMessage) -> ClaimAnswer:
         environment=call.app.environment,
         commit_id=call.app.ids.commit_id(),
     )
-    claimed, outcomes = await call.at.reporting.record_and_claim(body.reports, request)
+    claimed, outcomes = await call.at.reporting.record_and_claim(
+        body.reports, request, call.caller.id
+    )
     return ClaimAnswer(
         runs=claimed.runs,
         outcomes=tuple(outcomes),
@@ -57,29 +68,40 @@ async def claim(call: Call, body: ClaimMessage) -> ClaimAnswer:
 
 
 async def report(call: Call, body: ReportRequest) -> ReportAnswer:
-    outcomes = await call.at.reporting.record(body.reports)
+    outcomes = await call.at.reporting.record(body.reports, call.caller.id)
     return ReportAnswer(outcomes=tuple(outcomes), now=call.app.time())
 
 
 async def renew(call: Call, body: RenewRequest) -> RenewAnswer:
-    own = await _own_runs(call, (lease.run_id for lease in body.leases))
-    default = timedelta(seconds=body.lease_ttl)
+    ttl = timedelta(seconds=body.lease_ttl)
+    parts = in_parts(body.leases, count_one, MAX_RUNS_READ) or [[]]
+    answers = [await _renew(call, part, ttl) for part in parts]
+    return RenewAnswer(
+        renewed={run_id: at for answer in answers for run_id, at in answer.renewed.items()},
+        lost=_sorted(answer.lost for answer in answers),
+        cancelling=_sorted(answer.cancelling for answer in answers),
+        unknown=_sorted(answer.unknown for answer in answers),
+        now=answers[-1].now,
+    )
+
+
+async def _renew(call: Call, leases: Sequence[HeldLease], default: timedelta) -> Renewed:
+    """Renew what the caller's workers hold. The rest is lost to them."""
+    own = await call.at.registry.own_runs((it.run_id for it in leases), call.caller.id)
     renewals = [
         Renewal(it.run_id, it.token, _ttl(own[it.run_id], default))
-        for it in body.leases
+        for it in leases
         if it.run_id in own
     ]
     answer = await call.app.storage.renew(renewals)
     held = [own[it.run_id] for it in renewals if it.run_id in answer.renewed]
     await _record_heartbeats(call, held, default)
-    strange = {lease.run_id for lease in body.leases} - own.keys()
-    return RenewAnswer(
-        renewed=answer.renewed,
-        lost=tuple(sorted(answer.lost | strange)),
-        cancelling=tuple(sorted(answer.cancelling)),
-        unknown=tuple(sorted(answer.unknown)),
-        now=answer.now,
-    )
+    strange = {lease.run_id for lease in leases} - own.keys()
+    return replace(answer, lost=answer.lost | strange)
+
+
+def _sorted(several: Iterable[frozenset[str]]) -> tuple[str, ...]:
+    return tuple(sorted(run_id for run_ids in several for run_id in run_ids))
 
 
 async def _record_heartbeats(call: Call, runs: Iterable[Run], ttl: timedelta) -> None:
@@ -106,27 +128,39 @@ async def return_claims(call: Call, body: ReturnClaimsRequest) -> ReturnClaimsAn
 
 
 async def log(call: Call, body: LogRequest) -> LogAnswer:
-    own = await _own_runs(call, (batch.run_id for batch in body.batches))
-    now = call.app.time()
-    batches, refused = [], []
-    for message in body.batches:
-        _check_fields(message)
-        run = own.get(message.run_id)
-        if run is None or not _holds(run, message):
-            refused.append(message.run_id)
-            continue
-        assert run.lease is not None
-        batches.append(log_batch(message, run.lease.claimed_at, now))
-    if batches:
-        await call.app.storage.write_logs(batches)
-        call.app.hints.publish({hints.log(batch.run_id) for batch in batches})
+    await call.offload(call.body_size, _check_fields, body.batches)
+    refused: list[str] = []
+    for part in in_parts(body.batches, _lines, MAX_RUNS_READ, MAX_LINES_WRITTEN):
+        refused += await _write_logs(call, part)
     return LogAnswer(refused=tuple(refused))
 
 
-def _check_fields(message: LogMessage) -> None:
-    for line in message.lines:
-        if line.fields:
-            encode_value(line.fields, field="fields", limit=LARGEST_FIELDS)
+async def _write_logs(call: Call, messages: Sequence[LogMessage]) -> list[str]:
+    """Store what leases prove. Return the runs of the rest."""
+    own = await call.at.registry.own_runs((it.run_id for it in messages), call.caller.id)
+    now = call.app.time()
+    batches, refused = [], []
+    for message in messages:
+        run = own.get(message.run_id)
+        if run is None or run.lease is None or not _holds(run, message):
+            refused.append(message.run_id)
+        else:
+            batches.append(log_batch(message, run.lease.claimed_at, now))
+    if batches:
+        await call.app.storage.write_logs(batches)
+        call.app.hints.publish({hints.log(batch.run_id) for batch in batches})
+    return refused
+
+
+def _lines(message: LogMessage) -> int:
+    return len(message.lines)
+
+
+def _check_fields(messages: Sequence[LogMessage]) -> None:
+    for message in messages:
+        for line in message.lines:
+            if line.fields:
+                encode_value(line.fields, field="fields", limit=LARGEST_FIELDS)
 
 
 def _holds(run: Run, message: LogMessage) -> bool:
@@ -136,10 +170,3 @@ def _holds(run: Run, message: LogMessage) -> bool:
 
 def _ttl(run: Run, default: timedelta) -> timedelta:
     return min(run.policy.lease_ttl or default, MAX_LEASE_TTL)
-
-
-async def _own_runs(call: Call, run_ids: Iterable[str]) -> dict[str, Run]:
-    """Those of the caller's environment."""
-    found = await call.app.storage.get(list(dict.fromkeys(run_ids)))
-    own = call.app.environment
-    return {run_id: run for run_id, run in found.items() if run.environment == own}

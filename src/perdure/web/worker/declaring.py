@@ -25,6 +25,7 @@ from perdure.engine.catalogue import (
     settings_of,
     wins,
 )
+from perdure.engine.concurrency_keys import check_key_path
 from perdure.engine.door import lease_length
 from perdure.engine.keys import Scope
 from perdure.engine.limits import declare_limits, undeclared_limits
@@ -33,12 +34,15 @@ from perdure.engine.protocol.workers import DeclareAnswer, DeclareRequest, Decli
 from perdure.engine.reconciling import apply_stated, reconcile_code
 from perdure.engine.reserved import refuse_reserved, refuse_reserved_names
 from perdure.errors import AccessRefused, InvalidInput, PerdureError
+from perdure.web.offload import json_size
 from perdure.web.route import Call
 from perdure.web.runs import client
 
 MAX_ENTRY_BYTES = 512 * 1024
 MAX_CATALOGUE = 10_000
 """Tasks of an environment."""
+MAX_CATALOGUE_BYTES = 16 * 1024 * 1024
+"""JSON of all tasks of an environment."""
 
 _NEEDS_ADMIN = "that needs the scope admin, which the key does not have"
 
@@ -87,6 +91,8 @@ class Declaring:
         self._written: dict[str, list[str]] = {}
         """What needed `admin` and was written."""
         self._refused_targets: list[str] = []
+        self._target_names: frozenset[str] = frozenset()
+        """Names and aliases of the catalogue's tasks that have a target."""
 
     # Tasks
 
@@ -94,6 +100,7 @@ class Declaring:
         """Write those that may be written. Return those that the catalogue may now have."""
         app = self._call.app
         known = {entry.name: entry for entry in await known_tasks(app.storage, app.environment)}
+        self._target_names = target_names(known.values())
         accepted = [entry for entry in entries if self._is_accepted(entry, known)]
         self._check_room(accepted, known)
         await publish_tasks(app.storage, app.environment, accepted, self._replaces)
@@ -104,7 +111,7 @@ class Declaring:
             check_entry(entry)
             if not self._is_admin:
                 self._check_targets(entry, known)
-            elif self._touches_target(entry, known) and entry != known.get(entry.name):
+            elif self._touches_target(entry) and entry != known.get(entry.name):
                 self._written.setdefault("targets", []).append(entry.name)
         except PerdureError as error:
             self.declined.append(Declined(what="task", name=entry.name[:200], why=str(error)))
@@ -115,17 +122,15 @@ class Declaring:
         """Raise AccessRefused for what would write, change, strip or take over a target."""
         if known.get(entry.name) == entry:
             return
-        if entry.target is not None or self._touches_target(entry, known):
+        if entry.target is not None or self._touches_target(entry):
             self._refused_targets.append(entry.name)
             what = f"task {entry.name!r:.80} has, or takes over, a target that others execute"
             raise AccessRefused(f"{what}; {_NEEDS_ADMIN}")
 
-    def _touches_target(self, entry: TaskEntry, known: Mapping[str, TaskEntry]) -> bool:
+    def _touches_target(self, entry: TaskEntry) -> bool:
         """Whether the entry has a target, or one of its names is that of a task with one."""
         names = {entry.name, *entry.aliases}
-        targets = [it for it in known.values() if it.target is not None]
-        taken = any(names & {it.name, *it.aliases} for it in targets)
-        return entry.target is not None or taken
+        return entry.target is not None or not self._target_names.isdisjoint(names)
 
     def _replaces(self, new: TaskEntry, known: TaskEntry) -> bool:
         """Judged again when it is written: another key may have been faster."""
@@ -133,10 +138,17 @@ class Declaring:
         return may_write and wins(new, known)
 
     def _check_room(self, entries: Sequence[TaskEntry], known: Mapping[str, TaskEntry]) -> None:
-        count = len({entry.name for entry in entries} | known.keys())
-        if entries and count > MAX_CATALOGUE:
-            problem = f"the environment would have {count} tasks, more than {MAX_CATALOGUE}"
+        """Raise InvalidInput if the catalogue would become too large. What is in it may stay."""
+        after = {**known, **{entry.name: entry for entry in entries}}
+        if after == known:
+            return
+        if len(after) > MAX_CATALOGUE:
+            problem = f"the environment would have {len(after)} tasks, more than {MAX_CATALOGUE}"
             raise InvalidInput("tasks", problem)
+        size = sum(map(json_size, after.values()))
+        if size > MAX_CATALOGUE_BYTES:
+            problem = f"the environment's tasks would have {size} bytes of JSON"
+            raise InvalidInput("tasks", f"{problem}, more than {MAX_CATALOGUE_BYTES}")
 
     # Limits and schedules
 
@@ -196,6 +208,12 @@ class Declaring:
         await self._call.at.audit_log.write(entry)
 
 
+def target_names(entries: Iterable[TaskEntry]) -> frozenset[str]:
+    """Return all names and aliases of the entries that have a target."""
+    targets = [entry for entry in entries if entry.target is not None]
+    return frozenset(name for entry in targets for name in (entry.name, *entry.aliases))
+
+
 def check_entry(entry: TaskEntry) -> None:
     """Raise InvalidInput for a task that code could not define."""
     refuse_reserved_names(entry.name, entry.aliases)
@@ -209,6 +227,8 @@ def check_entry(entry: TaskEntry) -> None:
         lease_length(entry.policy.lease_ttl, "lease_ttl")
     check_concurrency(entry.concurrency)
     check_concurrency(entry.concurrency_per_key, "concurrency_per_key")
+    if entry.concurrency_key is not None:
+        check_key_path(entry.concurrency_key)
     if entry.by_manifest:
         raise InvalidInput("by_manifest", "is for manifests only")
     if entry.version is not None and entry.version < 0:

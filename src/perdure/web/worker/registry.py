@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
+from perdure.core.run import Run
 from perdure.engine.app import App
-from perdure.engine.catalogue import WORKER, Drain, WorkerEntry, read_worker
+from perdure.engine.catalogue import Drain, WorkerEntry, known_workers
 from perdure.engine.database_backend import DatabaseBackend
 from perdure.engine.worker_record import WorkerRecord
 from perdure.errors import AccessRefused, InvalidInput, WorkerNotFound
+from perdure.web.offload import json_size
 
 MAX_CACHED = 10_000
 MAX_WORKERS_PER_KEY = 2000
 MAX_ENTRY_BYTES = 256 * 1024
+MAX_BYTES_PER_KEY = 16 * 1024 * 1024
+"""JSON of all workers of a key."""
+MAX_RUNS_READ = 100
+"""Runs, with their payloads, that a request of a worker reads at once."""
+_FORGOTTEN = "those that ended are forgotten after an hour"
 
 
 class WorkerRegistry:
@@ -22,6 +31,8 @@ class WorkerRegistry:
         self._app = app
         self._backend = DatabaseBackend(app, app.storage)
         self._records: dict[str, WorkerRecord] = {}
+        self._checked_bytes: dict[str, int] = {}
+        """By worker: the size of its record for which there was room when that was checked."""
 
     async def heartbeat(self, entry: WorkerEntry) -> Drain | None:
         """Store the entry. Raise AccessRefused if the worker belongs to another key."""
@@ -30,8 +41,9 @@ class WorkerRegistry:
             problem = f"the worker's record has {size} bytes, more than {MAX_ENTRY_BYTES}"
             raise InvalidInput("tasks", f"{problem}; serve fewer tasks or queues in one worker")
         record = await self._record(entry.id)
-        if not record.exists:
-            await self._check_room(entry)
+        record.check_key(entry.key_id)
+        if not record.exists or size > self._checked_bytes.get(entry.id, 0):
+            await self._check_room(entry, 2 * size)
         drain = await record.put(entry)
         self._remember(entry.id, record)
         if not entry.stopped:
@@ -50,6 +62,20 @@ class WorkerRegistry:
         record = await self._record(worker_id)
         return record.exists and record.key_id == key_id
 
+    async def own_runs(self, run_ids: Iterable[str], key_id: str) -> dict[str, Run]:
+        """Return those of this environment that no other key's worker has leased."""
+        found = await self._app.storage.get(list(dict.fromkeys(run_ids)))
+        return {it.id: it for it in found.values() if await self._is_own(it, key_id)}
+
+    async def _is_own(self, run: Run, key_id: str) -> bool:
+        """A worker without a record was forgotten after a long silence: a token is enough."""
+        if run.environment != self._app.environment:
+            return False
+        if run.lease is None:
+            return True
+        record = await self._record(run.lease.worker_id)
+        return not record.exists or record.key_id == key_id
+
     async def _record(self, worker_id: str) -> WorkerRecord:
         known = self._records.get(worker_id)
         if known is not None:
@@ -65,11 +91,19 @@ class WorkerRegistry:
         self._records.pop(worker_id, None)
         self._records[worker_id] = record
         while len(self._records) > MAX_CACHED:
-            del self._records[next(iter(self._records))]
+            oldest = next(iter(self._records))
+            del self._records[oldest]
+            self._checked_bytes.pop(oldest, None)
 
-    async def _check_room(self, entry: WorkerEntry) -> None:
-        found = await self._app.storage.records(self._app.environment, WORKER)
-        own = sum(read_worker(record).key_id == entry.key_id for record in found)
-        if own >= MAX_WORKERS_PER_KEY:
-            problem = f"the key has {own} workers already, the most it may have"
-            raise AccessRefused(f"{problem}; those that ended are forgotten after an hour")
+    async def _check_room(self, entry: WorkerEntry, size: int) -> None:
+        """Raise AccessRefused if the key has too many workers, or if their records and this one of
+        `size` bytes are too large together."""
+        found = await known_workers(self._app.storage, self._app.environment)
+        others = [it for it in found if it.key_id == entry.key_id and it.id != entry.id]
+        if len(others) >= MAX_WORKERS_PER_KEY:
+            problem = f"the key has {len(others)} workers already, the most it may have"
+            raise AccessRefused(f"{problem}; {_FORGOTTEN}")
+        if size + sum(map(json_size, others)) > MAX_BYTES_PER_KEY:
+            problem = f"the records of the key's workers would have over {MAX_BYTES_PER_KEY} bytes"
+            raise AccessRefused(f"{problem}; {_FORGOTTEN}")
+        self._checked_bytes[entry.id] = size

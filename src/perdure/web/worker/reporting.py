@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide.lease import Evidence
 from perdure.core.events import (
@@ -21,14 +23,17 @@ from perdure.core.values import check_text
 from perdure.engine import hints
 from perdure.engine.app import App
 from perdure.engine.database_backend import outcome_of
-from perdure.engine.outcome import decide_ending
-from perdure.engine.protocol.attempts import Report, ReturnedMessage
+from perdure.engine.outcome import Unserved, decide_ending
+from perdure.engine.protocol.attempts import Report, ReturnedMessage, UnservedMessage
 from perdure.engine.protocol.checks import check_message
+from perdure.engine.protocol.parts import count_one, in_parts
 from perdure.engine.protocol.values import ending_of_message
+from perdure.engine.versions import LiveWorkers, load_live_workers
 from perdure.engine.worker_backend import CONFLICT, LOST, Conflict, Recorded, Refused, ReportOutcome
 from perdure.errors import LeaseLost, PerdureError, StorageUnavailable
 from perdure.storage.protocol import Claimed, ClaimRequest, Outcome
 from perdure.telemetry import table
+from perdure.web.worker.registry import MAX_RUNS_READ, WorkerRegistry
 
 MAX_ROUNDS = 20
 """How often a report is decided anew because another writer was faster."""
@@ -55,16 +60,21 @@ Decided = Commit | ReportOutcome
 class Reporting:
     """Of one environment."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, registry: WorkerRegistry) -> None:
         self._app = app
+        self._registry = registry
 
-    async def record(self, reports: Sequence[Report]) -> list[ReportOutcome]:
+    async def record(self, reports: Sequence[Report], key_id: str) -> list[ReportOutcome]:
         """Return the outcome of each report. A report that cannot be decided is refused by
-        itself."""
+        itself. `key_id`: the key whose workers report."""
+        parts = in_parts(reports, count_one, MAX_RUNS_READ)
+        return [outcome for part in parts for outcome in await self._record(part, key_id)]
+
+    async def _record(self, reports: Sequence[Report], key_id: str) -> list[ReportOutcome]:
         outcomes: list[ReportOutcome] = [CONFLICT] * len(reports)
         pending = list(range(len(reports)))
         for _ in range(MAX_ROUNDS):
-            decided = await self._decide([reports[index] for index in pending])
+            decided = await self._decide([reports[index] for index in pending], key_id)
             stored = await self._app.storage.commit(_commits(decided))
             pending = self._take(outcomes, pending, decided, stored)
             if not pending:
@@ -72,23 +82,30 @@ class Reporting:
         return outcomes
 
     async def record_and_claim(
-        self, reports: Sequence[Report], request: ClaimRequest
+        self, reports: Sequence[Report], request: ClaimRequest, key_id: str
     ) -> tuple[Claimed, list[ReportOutcome]]:
-        """Record the reports in the transaction of a claim."""
+        """Record the reports in the transaction of a claim, as many as are read at once; the
+        others before it."""
+        settled = await self.record(reports[:-MAX_RUNS_READ], key_id)
+        reports = reports[-MAX_RUNS_READ:]
         outcomes: list[ReportOutcome] = [CONFLICT] * len(reports)
-        decided = await self._decide(reports)
+        decided = await self._decide(reports, key_id)
         claimed = await self._app.storage.claim(request, _commits(decided))
         pending = self._take(outcomes, list(range(len(reports))), decided, claimed.outcomes)
         if pending:
-            await self._record_again(reports, pending, outcomes)
-        return claimed, outcomes
+            await self._record_again(reports, pending, outcomes, key_id)
+        return claimed, settled + outcomes
 
     async def _record_again(
-        self, reports: Sequence[Report], pending: Sequence[int], outcomes: list[ReportOutcome]
+        self,
+        reports: Sequence[Report],
+        pending: Sequence[int],
+        outcomes: list[ReportOutcome],
+        key_id: str,
     ) -> None:
         """What fails here must not cost the worker its claim: those stay a conflict."""
         try:
-            again = await self.record([reports[index] for index in pending])
+            again = await self.record([reports[index] for index in pending], key_id)
         except StorageUnavailable:
             return
         for index, outcome in zip(pending, again, strict=True):
@@ -114,20 +131,29 @@ class Reporting:
         self._app.hints.publish(topics)
         return [index for index in indexes if isinstance(outcomes[index], Conflict)]
 
-    async def _decide(self, reports: Sequence[Report]) -> list[Decided]:
+    async def _decide(self, reports: Sequence[Report], key_id: str) -> list[Decided]:
         if not reports:
             return []
-        found = await self._app.storage.get([report.run_id for report in reports])
-        now, own = self._app.time(), self._app.environment
-        runs = {run_id: run for run_id, run in found.items() if run.environment == own}
+        runs = await self._registry.own_runs((report.run_id for report in reports), key_id)
+        now = self._app.time()
+        live = await self._live_workers(reports, now)
         decided: list[Decided] = []
         for report in reports:
-            decided.append(await self._decide_one(report, runs, now))
+            decided.append(await self._decide_one(report, runs, now, live))
             if _is_large(report):
                 await asyncio.sleep(0)  # checking a result of a megabyte takes a while
         return decided
 
-    async def _decide_one(self, report: Report, runs: Mapping[str, Run], now: datetime) -> Decided:
+    async def _live_workers(self, reports: Sequence[Report], now: datetime) -> LiveWorkers | None:
+        """Read the workers only if a payload did not fit one of them."""
+        if not any(_is_misfit(report) for report in reports):
+            return None
+        since = now - self._app.defaults.lease_ttl
+        return await load_live_workers(self._app.storage, self._app.environment, since)
+
+    async def _decide_one(
+        self, report: Report, runs: Mapping[str, Run], now: datetime, live: LiveWorkers | None
+    ) -> Decided:
         run = runs.get(report.run_id)
         if run is None:
             return LOST
@@ -136,7 +162,7 @@ class Reporting:
                 return await self._recorded_before(report, run)
             if run.lease.attempt != report.attempt:
                 return LOST
-            return self._commit(report, run, now)
+            return self._commit(report, run, now, live)
         except StorageUnavailable:
             raise
         except LeaseLost:
@@ -147,19 +173,23 @@ class Reporting:
             table.OUTCOME_IMPOSSIBLE.say_with_error(run_id=run.id)
             return Refused(f"the server cannot record it: {type(error).__name__}")
 
-    def _commit(self, report: Report, run: Run, now: datetime) -> Commit:
-        self._check(report)
+    def _commit(self, report: Report, run: Run, now: datetime, live: LiveWorkers | None) -> Commit:
+        report = self._checked(report)
         evidence = Evidence(execution_trace=report.execution_trace, output=report.output)
         ending = ending_of_message(report.ending)
+        if live is not None and isinstance(ending, Unserved):
+            ending = live.judge(run, ending)
         jitter = self._app.clock.jitter
         events = decide_ending(run, report.token, ending, now, jitter, evidence)
         return prepare_commit(run, events, self._app.ids.commit_id())
 
-    def _check(self, report: Report) -> None:
+    def _checked(self, report: Report) -> Report:
         check_message(report)
-        if isinstance(report.ending, ReturnedMessage):
-            limit = self._app.defaults.result_limit
-            check_text(bytes(report.ending.result), field="result", limit=limit)
+        if not isinstance(report.ending, ReturnedMessage):
+            return report
+        limit = self._app.defaults.result_limit
+        result = check_text(bytes(report.ending.result), field="result", limit=limit)
+        return replace(report, ending=ReturnedMessage(result=result))
 
     async def _recorded_before(self, report: Report, run: Run) -> ReportOutcome:
         """Return `Recorded` if this very lease ended with a report of its worker: the answer to
@@ -180,6 +210,10 @@ class Reporting:
             if event.type in _ENDINGS and event.actor == claim.actor:
                 return _recorded(event) if _is_of(event, report.attempt) else LOST
         return LOST
+
+
+def _is_misfit(report: Report) -> bool:
+    return isinstance(report.ending, UnservedMessage) and report.ending.misfit is not None
 
 
 def _is_large(report: Report) -> bool:

@@ -17,6 +17,7 @@ from perdure.engine.keys import Scope
 from perdure.engine.protocol.checks import check_message
 from perdure.engine.protocol.fields import MAX_CLAIM, MAX_REPORTS
 from perdure.engine.protocol.operations import OPERATIONS
+from perdure.engine.protocol.parts import count_one, in_parts
 from perdure.engine.protocol.triggers import ResultsAnswer, ResultsRequest
 from perdure.engine.protocol.values import entry_of_heartbeat
 from perdure.engine.protocol.workers import (
@@ -30,11 +31,14 @@ from perdure.engine.protocol.workers import (
     TasksAnswer,
     TasksRequest,
 )
+from perdure.engine.results import StoredResults
 from perdure.engine.worker_backend import RunResult
 from perdure.storage.wire import PROTOCOL
+from perdure.web.offload import MAX_PAGE_BYTES, json_size
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import ANY_KEY, Call, Route
 from perdure.web.worker import attempts, declaring, triggering
+from perdure.web.worker.registry import MAX_RUNS_READ
 
 BodyT = TypeVar("BodyT")
 AnswerT = TypeVar("AnswerT")
@@ -73,13 +77,26 @@ async def tasks(call: Call, body: TasksRequest) -> TasksAnswer:
 
 
 async def results(call: Call, body: ResultsRequest) -> ResultsAnswer:
-    storage = call.app.storage
-    read = storage.ended if body.ended_only else storage.get
-    found = await read(list(dict.fromkeys(body.run_ids)))
-    own = [_result(run) for run in found.values() if run.environment == call.app.environment]
-    if Scope.WORK not in call.caller.scopes:  # without secrets, as the other routes show them
-        own = [call.at.view.shown(result) for result in own]
-    return ResultsAnswer(runs=tuple(own))
+    source = StoredResults(call.app.storage, call.app.environment)
+    read = source.ended if body.ended_only else source.get
+    told: list[RunResult] = []
+    size = 0
+    for part in in_parts(list(dict.fromkeys(body.run_ids)), count_one, MAX_RUNS_READ):
+        found = await read(part)
+        for run in (found[run_id] for run_id in part if run_id in found):
+            result = _result(run)
+            size += json_size(result)
+            if told and size > MAX_PAGE_BYTES:
+                return ResultsAnswer(runs=_shown(call, told), next_id=run.id)
+            told.append(result)
+    return ResultsAnswer(runs=_shown(call, told))
+
+
+def _shown(call: Call, results: list[RunResult]) -> tuple[RunResult, ...]:
+    """Without secrets, as the other routes show them, for a key that executes no runs."""
+    if Scope.WORK in call.caller.scopes:
+        return tuple(results)
+    return tuple([call.at.view.shown(result) for result in results])
 
 
 def _result(run: Run) -> RunResult:

@@ -33,9 +33,7 @@ async def trigger(call: Call, body: TriggerRequest) -> TriggerAnswer:
     parents = await _parents(call, body)
     now = call.app.time()
     wishes = await call.offload(call.body_size, _make_wishes, call, body.items, parents, now)
-    good = [wish for wish in wishes if isinstance(wish, Wish)]
-    made = iter(await call.at.asking.ask_all(good, client(call)))
-    results = [next(made) if isinstance(wish, Wish) else wish for wish in wishes]
+    results = await call.at.asking.ask_all(wishes, client(call))
     for result in results:
         if isinstance(result, StorageUnavailable):
             raise result  # the whole request may be sent again
@@ -108,7 +106,6 @@ def _check_lineage(options: TriggerOptions, parent: Run | None) -> None:
     allowed = {
         "parent_id": {None if parent is None else parent.id},
         "root_id": {None if parent is None else parent.root_id},
-        "continuation_of": {None if parent is None else parent.id},
     }
     for field, runs in allowed.items():
         given = getattr(options, field)

@@ -20,6 +20,7 @@ CREATE TABLE perdure_runs (
     environment       text COLLATE "C" NOT NULL,
     queue             text COLLATE "C" NOT NULL,
     task              text COLLATE "C" NOT NULL,
+    version           integer NOT NULL DEFAULT 0,
     priority          smallint NOT NULL,
     status            text COLLATE "C" NOT NULL,
     sequence          integer NOT NULL CHECK (sequence >= 1),
@@ -49,12 +50,13 @@ CREATE TABLE perdure_runs (
         CHECK (finished_at IS NULL OR (claimable_at IS NULL AND lease_token IS NULL))
 ) WITH (fillfactor = 80);
 
--- A lane is one queue, task and priority: within it, order of claim is order of due time.
+-- A lane is one queue, task, version and priority: within it, order of claim is order of due time.
+-- `version` is the oldest version of the task that may execute the run; 0: any.
 CREATE INDEX perdure_runs_claimable
-    ON perdure_runs (environment, queue, keyed, task, priority, claimable_at, id)
+    ON perdure_runs (environment, queue, keyed, task, version, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL;
 CREATE INDEX perdure_runs_by_key
-    ON perdure_runs (environment, queue, concurrency_key, task, priority, claimable_at, id)
+    ON perdure_runs (environment, queue, concurrency_key, task, version, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL;
 CREATE INDEX perdure_runs_attention ON perdure_runs (attention_at) WHERE attention_at IS NOT NULL;
 -- The one index that follows each lease, since every run goes through it twice: who holds a place of
@@ -129,6 +131,9 @@ CREATE TABLE perdure_dead_letters (
     closed_reason   text,
     replay_run_id   uuid
 );
+CREATE INDEX perdure_dead_letters_open ON perdure_dead_letters (environment, queue)
+ WHERE status = 'open';
+CREATE INDEX perdure_dead_letters_closed ON perdure_dead_letters (closed_at, opened_at);
 
 -- Wishes for a push transport: written with the events, deleted once handed over.
 CREATE TABLE perdure_outbox (

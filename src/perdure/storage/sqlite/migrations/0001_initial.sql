@@ -17,6 +17,7 @@ CREATE TABLE perdure_runs (
     environment       TEXT NOT NULL,
     queue             TEXT NOT NULL,
     task              TEXT NOT NULL,
+    version           INTEGER NOT NULL DEFAULT 0,
     priority          INTEGER NOT NULL,
     status            TEXT NOT NULL,
     sequence          INTEGER NOT NULL CHECK (sequence >= 1),
@@ -45,12 +46,13 @@ CREATE TABLE perdure_runs (
     CHECK (finished_at IS NULL OR (claimable_at IS NULL AND lease_token IS NULL))
 ) STRICT;
 
--- A lane is one queue, task and priority: within it, order of claim is order of due time.
+-- A lane is one queue, task, version and priority: within it, order of claim is order of due time.
+-- `version` is the oldest version of the task that may execute the run; 0: any.
 CREATE INDEX perdure_runs_claimable
-    ON perdure_runs (environment, queue, keyed, task, priority, claimable_at, id)
+    ON perdure_runs (environment, queue, keyed, task, version, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL;
 CREATE INDEX perdure_runs_by_key
-    ON perdure_runs (environment, queue, concurrency_key, task, priority, claimable_at, id)
+    ON perdure_runs (environment, queue, concurrency_key, task, version, priority, claimable_at, id)
  WHERE claimable_at IS NOT NULL AND gate IS NULL AND concurrency_key IS NOT NULL;
 CREATE INDEX perdure_runs_attention ON perdure_runs (attention_at) WHERE attention_at IS NOT NULL;
 -- The one index that follows each lease, since every run goes through it twice: who holds a place of
@@ -122,6 +124,9 @@ CREATE TABLE perdure_dead_letters (
     closed_reason   TEXT,
     replay_run_id   TEXT
 ) STRICT;
+CREATE INDEX perdure_dead_letters_open ON perdure_dead_letters (environment, queue)
+ WHERE status = 'open';
+CREATE INDEX perdure_dead_letters_closed ON perdure_dead_letters (closed_at, opened_at);
 
 -- Wishes for a push transport: written with the events, deleted once handed over.
 CREATE TABLE perdure_outbox (

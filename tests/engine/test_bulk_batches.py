@@ -1,0 +1,63 @@
+"""Bulk commands decide and store many runs at once, and are as exact as one by one."""
+
+from __future__ import annotations
+
+from bulk_stress import ADA, STEPS, make_app, measure_bulk
+from perdure import App
+from perdure.core.decide import decide_cancel
+from perdure.core.lifecycle import Status
+from perdure.core.run import Run
+from perdure.engine.bulk_actions import BulkAction
+from perdure.engine.bulk_order import Action, Order, Report
+from perdure.engine.ids import make_run_id
+from perdure.engine.write import advance_all
+from perdure.errors import NotAllowed
+
+
+async def test_every_bulk_command_does_what_it_is_about_beside_a_worker(storage_url: str) -> None:
+    measured = await measure_bulk(storage_url, 30)
+
+    assert [(it.action, it.report) for it in measured] == [
+        (action, Report(30, 30, {})) for action, _, _ in STEPS
+    ]
+
+
+async def test_runs_that_were_written_to_meanwhile_are_read_and_decided_again_together(
+    storage_url: str,
+) -> None:
+    statements: list[str] = []
+    app = App(storage_url, hints=False, on_statement=statements.append)
+
+    @app.task
+    async def nothing(number: int) -> None: ...
+
+    async with app:
+        await nothing.trigger_many([{"number": number} for number in range(40)])
+        seen = (await app.runs.list(limit=40)).runs
+        for run in seen[:20]:
+            await app.runs.pause(run)
+        statements.clear()
+
+        results = await advance_all(
+            app.storage, seen, lambda run, now: decide_cancel(run, ADA, now), app.time(), app.ids
+        )
+
+        assert {it.status for it in results.values() if isinstance(it, Run)} == {Status.CANCELLED}
+        assert set(results) == {run.id for run in seen}
+        assert len(statements) < 40
+        counts = await app.storage.counts("default")
+        assert counts == {("default", Status.CANCELLED): 40}
+
+
+async def test_one_refused_run_refuses_no_other(storage_url: str) -> None:
+    async with make_app(storage_url) as app:
+        await app.tasks["plain"].trigger_many([{"number": number} for number in range(4)])
+        runs = (await app.runs.list()).runs
+        await app.runs.cancel(runs[1])
+        order = Order(action=Action.PAUSE, words={}, before=app.time(), by=ADA)
+
+        refusals = await BulkAction(app, order, make_run_id(app.time())).apply(runs)
+
+        assert [type(error) for error in refusals] == [NotAllowed]
+        counts = await app.storage.counts("default")
+        assert counts == {("default", Status.CANCELLED): 1, ("default", Status.PAUSED): 3}
