@@ -83,7 +83,7 @@ class History:
     def renew(self, expires_at: datetime) -> None:
         """Move the lease's expiry as storage does: without an event."""
         assert self.run.lease is not None
-        self.stored = replace(self.run, lease=replace(self.run.lease, expires_at=expires_at))
+        self.stored = replace(self.run, lease=self.run.lease.renewed_until(expires_at))
 
 
 def seconds(low: int, high: int) -> st.SearchStrategy[timedelta]:

@@ -11,8 +11,9 @@ from contextlib import suppress
 from datetime import timedelta
 
 from bell import ring, wait_at
-from perdure import Context, Fail, RetryAfter, current
+from perdure import App, Context, Fail, RetryAfter, current
 from perdure.engine.context import AttemptStopped
+from perdure.errors import RunCancelled
 
 
 def add(left: int, right: int) -> int:
@@ -27,6 +28,12 @@ def who(ctx: Context) -> dict[str, object]:
     assert current() is ctx
     key = ctx.idempotency_key("charge")
     return {"pid": os.getpid(), "run_id": ctx.run_id, "attempt": ctx.attempt, "key": key}
+
+
+def wait_for_result(url: str, run_id: str) -> None:
+    app = App(url)
+    with suppress(RunCancelled), app.sync:
+        app.sync.call(lambda opened: opened.runs.handle(run_id).result())
 
 
 def meet(bell: str) -> int:

@@ -74,7 +74,7 @@ class Row(NamedTuple):
     def read(self) -> Run:
         if self.run.lease is None or self.lease_expires_at is None:
             return self.run
-        return replace(self.run, lease=replace(self.run.lease, expires_at=self.lease_expires_at))
+        return replace(self.run, lease=self.run.lease.renewed_until(self.lease_expires_at))
 
 
 class Decision(NamedTuple):

@@ -56,7 +56,7 @@ class Model:
         if before and before.lease and after.lease:
             # Whatever others commit, the stored expiry of a lease only grows.
             expiry = max(before.lease.expires_at, after.lease.expires_at)
-            after = replace(after, lease=replace(after.lease, expires_at=expiry))
+            after = replace(after, lease=after.lease.renewed_until(expiry))
         self.runs[after.id] = after
         self.events.setdefault(after.id, []).extend(item.events)
         self.commit_ids.add(item.commit_id)
@@ -107,7 +107,7 @@ class Model:
             run = self.runs[run_id]
             assert run.lease is not None
             assert expires_at >= run.lease.expires_at
-            self.runs[run_id] = replace(run, lease=replace(run.lease, expires_at=expires_at))
+            self.runs[run_id] = replace(run, lease=run.lease.renewed_until(expires_at))
 
     def _holders(self) -> Counter[Gate]:
         return Counter(gate for run in self.runs.values() for gate in gates_of(run) if run.lease)

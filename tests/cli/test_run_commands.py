@@ -11,6 +11,7 @@ import pytest_asyncio
 from command import Shell
 from perdure import App, Context, Retry
 from perdure.core.lifecycle import Status
+from perdure.errors import RunFailed
 from waiting import MAX_WAIT_S
 
 SECRET = "hunter2-in-the-clear"
@@ -148,3 +149,23 @@ async def test_a_bad_reschedule_is_explained(
     assert answer.code != 0
     assert advice in answer.err
     assert "Traceback" not in answer.err
+
+
+async def test_failures_are_shown_against_the_budget_and_releases_are_not(shell: Shell) -> None:
+    app = App(shell.url)
+
+    @app.task(retry=Retry(max_attempts=2, initial=0.01))
+    def poll(ctx: Context) -> None:
+        if ctx.run.counters.releases < 3:
+            ctx.release(delay=0)
+        raise ValueError("boom")
+
+    async with app, app.run_all():
+        run = await poll.trigger()
+        with pytest.raises(RunFailed):
+            await run.result(MAX_WAIT_S)
+
+    lines = shell.perdure("runs", "show", run.id).out.split("\n\n")[0].splitlines()
+    shown = dict(line.split(maxsplit=1) for line in lines)
+    assert (shown["attempts"], shown["failures"]) == ("5", "2 of 2")
+    assert "with failure 2 of 2, in attempt 5" in shell.perdure("why", run.id).out

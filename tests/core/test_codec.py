@@ -261,7 +261,8 @@ def test_the_expiry_that_renewals_moved_counts() -> None:
 
     restored = restore(created(), encode_state(run), after(999))
 
-    assert restored == replace(run, lease=replace(run.lease, expires_at=after(999)))
+    renewed = replace(run.lease, renewed_at=after(939), expires_at=after(999))
+    assert restored == replace(run, lease=renewed)
 
 
 def test_a_history_that_does_not_begin_with_its_creation_cannot_be_restored() -> None:

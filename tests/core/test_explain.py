@@ -50,6 +50,7 @@ from perdure.core.reducer import replay
 from perdure.core.run import Counters, OnLeaseExpired, Run, Source, SourceType
 from perdure.core.settings import Limit, Pause, Said, Wishes
 from perdure.core.why import Code, Facts, SeenWorker, Why, explain, explain_unreadable
+from perdure.core.why.circles import Circle
 from perdure.core.why.facts import MOST_COUNTED
 
 NOW = after(30)
@@ -160,7 +161,11 @@ def lost_too_often() -> list[Event]:
 CASES: list[tuple[str, Facts, dict[Code, str]]] = [
     # It has ended
     ("succeeded", in_status(Status.SUCCEEDED), {Code.SUCCEEDED: "it succeeded with attempt 1."}),
-    ("failed", in_status(Status.FAILED), {Code.FAILED: "after 1 of 3 attempts: ValueError: boom."}),
+    (
+        "failed",
+        in_status(Status.FAILED),
+        {Code.FAILED: "with failure 1 of 3, in attempt 1: ValueError: boom."},
+    ),
     (
         "open letter",
         in_status(Status.DEAD_LETTERED, dead_letter=letter()),
@@ -262,7 +267,7 @@ CASES: list[tuple[str, Facts, dict[Code, str]]] = [
     (
         "retrying",
         facts_of([*history(Status.RUNNING), retry_scheduled(retry_at=after(99))]),
-        {Code.RETRYING: "Attempt 1 failed and the next is due at 2026-03-01 12:01:39 UTC"},
+        {Code.RETRYING: "1 of 3, in attempt 1; the next attempt is due at 2026-03-01 12:01:39 UTC"},
     ),
     (
         "retrying after a crash",
@@ -463,6 +468,15 @@ CASES: list[tuple[str, Facts, dict[Code, str]]] = [
         "two before it",
         queued(ahead=2),
         {Code.BEHIND: "2 due runs come before it in queue default."},
+    ),
+    (
+        "handlers that await each other's runs",
+        queued(ahead=5, circle=Circle((holder(), a_run()))),
+        {
+            Code.RESULT_CIRCLE: f"{run_id(2)} (send_email) awaits the result of {RUN_ID}, and "
+            f"{RUN_ID} (send_email) needs a place that {run_id(2)} holds.",
+            Code.BEHIND: "5 due runs come before it",
+        },
     ),
     (
         "many before it, all hands full",

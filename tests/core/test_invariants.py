@@ -114,7 +114,8 @@ def test_a_history_that_does_not_replay_is_reported() -> None:
 def test_a_renewal_without_an_event_is_no_difference() -> None:
     events = history(Status.RUNNING)
 
-    assert check_history(leased(expires_at=after(999)), events) == []
+    assert check_history(leased(renewed_at=after(939), expires_at=after(999)), events) == []
+    assert differences(leased(expires_at=after(999)), a_run(Status.RUNNING)) == ["lease"]
     assert differences(leased(expires_at=after(59)), a_run(Status.RUNNING)) == ["lease"]
     assert differences(leased(token="other", expires_at=after(999)), a_run(Status.RUNNING))
 

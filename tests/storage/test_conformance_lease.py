@@ -59,6 +59,33 @@ async def test_a_renewal_moves_the_expiry_and_nothing_else(storage: Storage) -> 
     await check_all(storage, [run.id])
 
 
+async def test_a_lease_tells_when_it_was_renewed(storage: Storage) -> None:
+    await create(storage)
+    run = await claim_one(storage, lease_ttl=LONG)
+
+    before = await storage.now()
+    await storage.renew([_renewal(run)])
+    after = await storage.now()
+
+    renewed = _lease(await reload(storage, run))
+    assert _lease(run).claimed_at == renewed.claimed_at
+    assert before <= renewed.renewed_at <= after
+    await check_all(storage, [run.id])
+
+
+async def test_an_event_keeps_the_time_of_the_renewal_before_it(storage: Storage) -> None:
+    await create(storage)
+    run = await claim_one(storage, lease_ttl=LONG)
+    await storage.renew([_renewal(run)])
+    renewed = await reload(storage, run)
+
+    await stored(storage, step(renewed, decide_cancel(renewed, OPERATOR, now())))
+
+    asked = await reload(storage, run)
+    assert _lease(asked).renewed_at == _lease(renewed).renewed_at > _lease(run).renewed_at
+    await check_all(storage, [run.id])
+
+
 async def test_a_renewal_never_shortens_a_lease(storage: Storage) -> None:
     await create(storage)
     run = await claim_one(storage, lease_ttl=LONG)

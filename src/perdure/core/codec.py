@@ -149,4 +149,4 @@ def restore(created: Event, state: str | bytes, lease_expires_at: datetime | Non
         raise UnreadableHistory(created.run_id, f"its state is damaged: {error}") from error
     if run.lease is None or lease_expires_at is None:
         return run
-    return replace(run, lease=replace(run.lease, expires_at=lease_expires_at))
+    return replace(run, lease=run.lease.renewed_until(lease_expires_at))

@@ -56,6 +56,7 @@ class Code(StrEnum):
     UNSERVED_QUEUES = "unserved_queues"
     NOT_IMPORTABLE = "not_importable"
     BLOCKED_LOOPS = "blocked_loops"
+    RESULT_CIRCLES = "result_circles"
     WEBHOOKS_DISABLED = "webhooks_disabled"
     WEBHOOKS_FAILING = "webhooks_failing"
     WEBHOOKS_BEHIND = "webhooks_behind"
@@ -146,6 +147,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     unserved: tuple[str, ...] = ()
     not_importable: tuple[str, ...] = ()
     blocked_loops: tuple[str, ...] = ()
+    circles: tuple[str, ...] = ()
     webhooks: tuple[WebhookFact, ...] = ()
 
 
@@ -321,6 +323,16 @@ def _workers(facts: Facts) -> Findings:
         yield Finding(Code.BLOCKED_LOOPS, True, words, advice)
 
 
+def _circles(facts: Facts) -> Findings:
+    for circle in facts.circles[:MOST_NAMED]:
+        words = f"Runs wait for each other: {circle}."
+        advice = (
+            "Start one more worker, raise the limit, or cancel one of them. Give the awaited task "
+            "workers or limits of its own, or let its handler trigger what comes after it."
+        )
+        yield Finding(Code.RESULT_CIRCLES, True, words, advice)
+
+
 def _webhooks(facts: Facts) -> Findings:
     for hook in facts.webhooks:
         if hook.state is WebhookState.DISABLED:
@@ -365,6 +377,7 @@ _LOOKS: tuple[Callable[[Facts], Findings], ...] = (
         _clock,
         _maintenance,
         _workers,
+        _circles,
         _webhooks,
     ),
 )

@@ -61,7 +61,7 @@ def differences(run: Run, replayed: Run) -> list[str]:
     """The fields in which two runs differ, but for unrecorded renewals of the same lease."""
     lease, other = run.lease, replayed.lease
     if lease is not None and other is not None and lease.expires_at > other.expires_at:
-        run = replace(run, lease=replace(lease, expires_at=other.expires_at))
+        replayed = replace(replayed, lease=other.renewed_until(lease.expires_at))
     return [n for n in run.__struct_fields__ if getattr(run, n) != getattr(replayed, n)]
 
 

@@ -124,7 +124,7 @@ def _with_renewals(run: Run, carried: datetime) -> Run:
     lease = run.lease
     if lease is None or carried <= lease.expires_at:
         return run
-    return replace(run, lease=replace(lease, expires_at=carried))
+    return replace(run, lease=lease.renewed_until(carried))
 
 
 def _by_time(run_at: datetime | None, now: datetime) -> Status:

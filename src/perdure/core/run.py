@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from perdure.core.failure import Failure
 from perdure.core.lifecycle import LEASED, QUEUED, RUNNABLE, TERMINAL, Status
@@ -137,6 +138,16 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     attempt: int | None = None
     version: int | None = None
     """The version of the task that executes the attempt."""
+
+    def renewed_until(self, expires_at: datetime) -> Lease:
+        """Return the lease with the expiry that renewals without an event have moved.
+
+        The time of the last renewal is not stored: it is the expiry minus the lease's length.
+        """
+        if expires_at <= self.expires_at:
+            return self
+        length = self.expires_at - self.renewed_at
+        return replace(self, renewed_at=expires_at - length, expires_at=expires_at)
 
 
 class AwaitingKind(StrEnum):

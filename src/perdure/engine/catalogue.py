@@ -124,7 +124,8 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     `versions` of those tasks that have one; `schemas`: the digest of each task's payload schema;
     `not_importable`: the tasks whose handlers it cannot import now, and why; `loop_lag_seconds`:
-    how late its handlers' loop answers; `loop_blocked_by`: the handler that blocks it, and where.
+    how late its handlers' loop answers; `loop_blocked_by`: the handler that blocks it, and where;
+    `awaiting`: runs whose handlers await the result of another run, and which.
     """
 
     id: str
@@ -140,6 +141,7 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
     not_importable: dict[str, str] = msgspec.field(default_factory=dict)
     loop_lag_seconds: float = 0.0
     loop_blocked_by: str = ""
+    awaiting: dict[str, str] = msgspec.field(default_factory=dict)
     stopping: bool = False
     stopped: bool = False
     drain: Drain | None = None

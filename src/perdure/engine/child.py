@@ -33,6 +33,7 @@ from perdure.engine.task import Task
 from perdure.engine.tracing import entered
 from perdure.engine.wire import (
     REQUESTS,
+    Awaits,
     Began,
     Channel,
     Kept,
@@ -196,6 +197,10 @@ class _ToWorker:
     def progress(self, fraction: float, message: str) -> None:
         with suppress(Exception):
             self._send(Progressed(fraction, message))
+
+    def awaiting(self, run_ids: tuple[str, ...]) -> None:
+        with suppress(Exception):
+            self._send(Awaits(run_ids))
 
     def unsaved(self) -> Sequence[LogBatch]:
         return ()

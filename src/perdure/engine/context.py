@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -84,6 +87,7 @@ class Context:
         self._asked_to_stop = False
         self._terms = terms
         self._transaction: HandlerTransaction | None = None
+        self._awaited: tuple[str, ...] = ()
 
     @cached_property
     def log(self) -> RunLog:
@@ -139,6 +143,21 @@ class Context:
             return ending
         return await self._transaction.conclude(ending)
 
+    @contextmanager
+    def _note_wait(self, run_id: str) -> Iterator[None]:
+        """Let others see that the attempt awaits the result of another run."""
+        with _noting:
+            self._awaited = (*self._awaited, run_id)
+            self.sink.awaiting(self._awaited)
+        try:
+            yield
+        finally:
+            with _noting:
+                left = list(self._awaited)
+                left.remove(run_id)
+                self._awaited = tuple(left)
+                self.sink.awaiting(self._awaited)
+
     def progress(self, fraction: float, message: str = "") -> None:
         """Say how far it is, from 0 to 1. As often as you like: the latest word is kept."""
         done = _share(fraction)
@@ -165,6 +184,8 @@ class Context:
 
 
 _current: ContextVar[Context] = ContextVar("perdure_context")
+_noting = threading.Lock()
+"""Handles of one attempt may wait on several threads."""
 
 
 def current() -> Context:
@@ -177,6 +198,12 @@ def current() -> Context:
 
 def enter(context: Context) -> None:
     _current.set(context)
+
+
+def note_wait_here(run_id: str) -> AbstractContextManager[None]:
+    """For handles: note in the attempt that runs here, if there is one, that it awaits a result."""
+    context = _current.get(None)
+    return nullcontext() if context is None else context._note_wait(run_id)
 
 
 def _share(fraction: Any) -> float:

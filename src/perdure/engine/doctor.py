@@ -19,9 +19,12 @@ from perdure.core.doctor import (
 )
 from perdure.core.limits import Gate
 from perdure.core.webhook import WebhookState
+from perdure.core.why.circles import describe_circle
 from perdure.engine.catalogue import WorkerEntry, known_workers
 from perdure.engine.showing import Showing
+from perdure.engine.waits import WaitReader
 from perdure.engine.webhooks.hook import Hook, read_hooks
+from perdure.engine.why import seen
 from perdure.errors import InvalidInput, SchemaMismatch, StorageError
 from perdure.storage.protocol import Storage
 
@@ -83,8 +86,15 @@ async def _facts(app: App, storage: Storage) -> Facts:
         unserved=await _unserved(app, storage, live),
         not_importable=tuple(_not_importable(live)),
         blocked_loops=tuple(_blocked_loops(live)),
+        circles=tuple(await _circles(app, storage, live, now)),
         webhooks=await _webhooks(app, storage, now),
     )
+
+
+async def _circles(app: App, storage: Storage, live: list[WorkerEntry], now: datetime) -> list[str]:
+    seen_workers = [seen(it, now - app.defaults.lease_ttl) for it in live]
+    circles = await WaitReader(storage, app.environment, seen_workers).circles()
+    return [describe_circle(circle) for circle in circles]
 
 
 def _not_importable(live: list[WorkerEntry]) -> Iterator[str]:

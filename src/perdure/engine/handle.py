@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run
-from perdure.engine.context import transaction_here
+from perdure.engine.context import note_wait_here, transaction_here
 from perdure.engine.door import Duration, duration
 from perdure.errors import (
     ResultTimeout,
@@ -79,7 +79,8 @@ class RunHandle(Generic[R]):
         limit = None if timeout is None else duration(timeout, "timeout").total_seconds()
         try:
             async with asyncio.timeout(limit):
-                run = await self._app.results.ended(self.id)
+                with note_wait_here(self.id):
+                    run = await self._app.results.ended(self.id)
         except TimeoutError:
             raise ResultTimeout(self.id, limit or 0.0) from None
         except RunNotFound:

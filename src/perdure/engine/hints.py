@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from datetime import timedelta
 
@@ -34,6 +34,15 @@ FAREWELL = timedelta(seconds=2)
 
 def work(environment: str, queue: str) -> str:
     return f"work:{environment}:{queue}"
+
+
+def is_work_in(topic: str, environment: str, queues: Container[str] | None) -> bool:
+    """Return whether a topic is about work in one of these queues; none: in any."""
+    kind, _, rest = topic.partition(":")
+    work_environment, _, queue = rest.partition(":")
+    return (
+        kind == "work" and work_environment == environment and (queues is None or queue in queues)
+    )
 
 
 def done(environment: str) -> str:

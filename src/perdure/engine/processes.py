@@ -21,6 +21,7 @@ from perdure.engine.outcome import Ending
 from perdure.engine.run_log import Sink
 from perdure.engine.wire import (
     REPLIES,
+    Awaits,
     Began,
     Channel,
     Kept,
@@ -113,6 +114,8 @@ class Process:
                         sink.line(level, logger, message, fields)
                     case Progressed(fraction=fraction, message=message):
                         sink.progress(fraction, message)
+                    case Awaits(run_ids=run_ids):
+                        sink.awaiting(run_ids)
                     case Over(ending=ending):
                         self.is_new = False
                         return ending

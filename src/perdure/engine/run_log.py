@@ -23,6 +23,10 @@ class Sink(Protocol):
 
     def progress(self, fraction: float, message: str) -> None: ...
 
+    def awaiting(self, run_ids: tuple[str, ...]) -> None:
+        """The runs whose results the attempt awaits now; none: it waits no more."""
+        ...
+
     def unsaved(self) -> Sequence[LogBatch]:
         """What may not be stored yet, for whoever stores it together with the outcome."""
         ...
@@ -35,6 +39,9 @@ class Nowhere:
         pass
 
     def progress(self, fraction: float, message: str) -> None:
+        pass
+
+    def awaiting(self, run_ids: tuple[str, ...]) -> None:
         pass
 
     def unsaved(self) -> Sequence[LogBatch]:

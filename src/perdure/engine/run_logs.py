@@ -19,6 +19,7 @@ from typing import Any
 from perdure.core.failure import storable_text
 from perdure.core.run import Run
 from perdure.engine import hints
+from perdure.engine.awaits import Awaits
 from perdure.engine.outcome import plain
 from perdure.engine.redaction import Redactor
 from perdure.engine.run_log import least_level
@@ -61,6 +62,9 @@ class AttemptLog:
         notes = self._opened()
         notes.progress(self._owner.now(), fraction, said)
         self._owner.note(notes)
+
+    def awaiting(self, run_ids: tuple[str, ...]) -> None:
+        self._owner.awaits.put(self._run.id, run_ids)
 
     def unsaved(self) -> Sequence[LogBatch]:
         """They stay here, too: written twice they are kept once, and a transaction that is
@@ -176,6 +180,7 @@ class RunLogs:
         registry: Registry,
     ) -> None:
         self.now = now
+        self.awaits = Awaits()
         self._clock = clock
         self._backend = backend
         self._hints = told
@@ -220,6 +225,7 @@ class RunLogs:
 
     async def close(self) -> None:
         """Store what there is, for the last time."""
+        self.awaits.close()
         await asyncio.wait([self._begin(self.flush())], timeout=PATIENCE.total_seconds())
         for task in list(self._flushes):
             task.cancel()

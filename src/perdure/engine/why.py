@@ -16,6 +16,7 @@ from perdure.core.why import Facts, SeenWorker, Why, explain, explain_unreadable
 from perdure.core.why.facts import MOST_COUNTED, MOST_NAMED
 from perdure.engine import write
 from perdure.engine.catalogue import WorkerEntry, known_tasks, known_workers
+from perdure.engine.waits import WaitReader
 from perdure.errors import UnreadableHistory
 from perdure.storage.gating import NO_LIMITS, UNREADABLE
 from perdure.storage.protocol import Storage
@@ -48,7 +49,12 @@ async def _gather(app: App, run: Run) -> Facts:
         letter = await storage.dead_letter(run.id)
         return replace(facts, dead_letter=letter, successor=successors.get(run.id))
     limits = {(it.scope, it.name): it for it in await storage.limits(run.environment)}
-    facts = replace(facts, limits=limits)
+    live_since = facts.now - app.defaults.lease_ttl
+    workers = [seen(it, live_since) for it in await known_workers(storage, run.environment)]
+    reader = WaitReader(storage, run.environment, workers)
+    is_stopped = not (run.holds_room or facts.is_due)
+    circle = None if is_stopped else await reader.circle_of(run)
+    facts = replace(facts, limits=limits, workers=tuple(workers), circle=circle)
     return facts if run.holds_room else await _about_the_queue(app, facts)
 
 
@@ -58,7 +64,6 @@ async def _about_the_queue(app: App, facts: Facts) -> Facts:
     gate = (await storage.gates([run.id])).get(run.id)
     shut = [it for it in needed_gates(run) if facts.standing.is_full(it)]
     tasks = await known_tasks(storage, run.environment)
-    workers = await known_workers(storage, run.environment)
     return replace(
         facts,
         parked_at=None if gate is None or gate in NO_LIMITS else Gate.parse(gate),
@@ -66,7 +71,6 @@ async def _about_the_queue(app: App, facts: Facts) -> Facts:
         holders={it: await _holders(storage, run, it) for it in shut},
         parked={it: await _parked(storage, run, it, gate) for it in shut},
         is_known_task=any(task.name == run.task for task in tasks),
-        workers=tuple(_seen(it, facts.now - app.defaults.lease_ttl) for it in workers),
         ahead=await _ahead(storage, facts) if gate is None else None,
     )
 
@@ -90,7 +94,8 @@ async def _ahead(storage: Storage, facts: Facts) -> int | None:
     return await storage.ahead(facts.run, is_fair=facts.is_fair, limit=MOST_COUNTED)
 
 
-def _seen(worker: WorkerEntry, since: datetime) -> SeenWorker:
+def seen(worker: WorkerEntry, since: datetime) -> SeenWorker:
+    """Return what `why` looks at; `since`: when a live worker was heard of at the latest."""
     return SeenWorker(
         id=worker.id,
         is_live=worker.is_live(since),
@@ -101,6 +106,7 @@ def _seen(worker: WorkerEntry, since: datetime) -> SeenWorker:
         tasks=worker.tasks,
         versions=worker.versions,
         not_importable=worker.not_importable,
+        awaiting=worker.awaiting,
     )
 
 

@@ -55,13 +55,19 @@ class Progressed(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
+class Awaits(msgspec.Struct, frozen=True, tag=True):
+    """The runs whose results the handler awaits now."""
+
+    run_ids: tuple[str, ...]
+
+
 class Over(msgspec.Struct, frozen=True, tag=True):
     """The attempt has ended."""
 
     ending: Ending
 
 
-Reply = Began | LogLine | Kept | Progressed | Over
+Reply = Began | LogLine | Kept | Progressed | Awaits | Over
 
 REQUESTS: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 REPLIES: msgspec.json.Decoder[Reply] = msgspec.json.Decoder(Reply)

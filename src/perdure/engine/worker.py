@@ -30,7 +30,7 @@ from perdure.engine.storage_time import StorageTime
 from perdure.engine.trouble import TROUBLE, OutageLog
 from perdure.engine.versions import Tasks, versions_of
 from perdure.engine.watchdog import StopReason
-from perdure.engine.worker_backend import Finished, Recorded, WorkClaimed, WorkerBackend
+from perdure.engine.worker_backend import Finished, WorkClaimed, WorkerBackend
 from perdure.engine.worker_record import Registration
 from perdure.errors import StorageUnavailable
 from perdure.storage.protocol import ClaimRequest
@@ -111,6 +111,7 @@ class Worker:
         self._handlers.connect(asyncio.get_running_loop(), self._on_reports, self._logs)
         self._farewells.append(self._app.metrics.registry.watch(self._gauges))
         self._farewells.append(self._hints.hub.listen(self._on_hint))
+        self._logs.awaits.on_waiting = self._heartbeat.beat_now
         # With room for three full claims, one may be in the database while two meet in Python.
         loops = 2 if self._concurrency < 3 * MAX_CLAIM_BATCH else 3
         self._claimers = [asyncio.create_task(self._claim_for_ever()) for _ in range(loops)]
@@ -173,6 +174,7 @@ class Worker:
             tasks=self._tasks,
             not_importable=self._import_failures.problems,
             loop_watch=self._handlers.loop_watch,
+            awaiting=self._logs.awaits.among({run.id for run in self._leases.held.values()}),
         )
 
     async def _drained(self, within: timedelta) -> bool:
@@ -215,7 +217,8 @@ class Worker:
         self._changed.set()
 
     def _on_hint(self, topics: hints.Topics | None) -> None:
-        if topics is None or any(self._concerns_me(topic) for topic in topics):
+        place = self._app.environment, self._queues
+        if topics is None or any(hints.is_work_in(topic, *place) for topic in topics):
             self._is_hinted = True
             self._wake.set()
         if topics is None or hints.cancel(self.id) in topics:
@@ -223,12 +226,6 @@ class Worker:
             self._leases.renew_now()
         if topics is not None and hints.drain(self.id) in topics:
             self._heartbeat.beat_now()
-
-    def _concerns_me(self, topic: str) -> bool:
-        kind, _, rest = topic.partition(":")
-        environment, _, queue = rest.partition(":")
-        mine = self._queues is None or queue in self._queues
-        return kind == "work" and environment == self._app.environment and mine
 
     async def _idle(self) -> None:
         """Until there is something to do: a hint, a report, the next due time, or the poll. One
@@ -337,10 +334,8 @@ class Worker:
         if self._run_ids is None:
             self._next_look = answer.next_claimable_at if places else self._next_look
             return
-        recorded = [it for it in answer.outcomes if isinstance(it, Recorded)]
-        looks = [self._next_look, *(it.claimable_at for it in recorded)]
-        ahead = [look for look in looks if look is not None and look > answer.now]
-        self._next_look = min(ahead, default=None)
+        looks = [self._next_look, *(it.claimable_at for it in answer.recorded)]
+        self._next_look = min((it for it in looks if it and it > answer.now), default=None)
 
     def _request(self, places: int) -> ClaimRequest:
         ids = self._app.ids
@@ -392,10 +387,9 @@ class Worker:
             self._hints.publish(closed.topics)
 
     def _gauges(self) -> Gauges:
-        used = self._concurrency - self._free
         return {
             metrics.WORKER_SLOTS: {(): self._concurrency},
-            metrics.WORKER_SLOTS_USED: {(): used},
+            metrics.WORKER_SLOTS_USED: {(): self._concurrency - self._free},
         }
 
     def _on_lost(self, token: str) -> None:

@@ -84,6 +84,10 @@ class WorkClaimed(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
     next_claimable_at: datetime | None = None
 
+    @property
+    def recorded(self) -> list[Recorded]:
+        return [outcome for outcome in self.outcomes if isinstance(outcome, Recorded)]
+
 
 class ReturnedClaims(msgspec.Struct, frozen=True, kw_only=True):
     """Of the tokens in question: those that had become leases, and those given back."""

@@ -109,6 +109,7 @@ class Registration:
         tasks: Tasks | None = None,
         not_importable: dict[str, str] | None = None,
         loop_watch: LoopWatch | None = None,
+        awaiting: dict[str, str] | None = None,
     ) -> Drain | None:
         """Return the drain that an operator asked for, now or before."""
         served = self._app.served_tasks if tasks is None else tasks
@@ -126,6 +127,7 @@ class Registration:
             not_importable=not_importable or {},
             loop_lag_seconds=0.0 if loop_watch is None else round(loop_watch.lag_s, 3),
             loop_blocked_by="" if loop_watch is None else loop_watch.blocked_by[:MAX_BLOCKED_BY],
+            awaiting=awaiting or {},
             stopping=stopping,
             stopped=stopped,
         )

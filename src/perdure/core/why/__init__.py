@@ -13,11 +13,19 @@ from itertools import chain
 from perdure.core import events as e
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run
+from perdure.core.why.circles import describe_circle
 from perdure.core.why.ended import ended, last, leased, lost
 from perdure.core.why.facts import Facts, SeenWorker
-from perdure.core.why.gates import counted, lost_by_holders, open_gate, paused_queue, shut_limits
+from perdure.core.why.gates import (
+    counted,
+    holder,
+    lost_by_holders,
+    open_gate,
+    paused_queue,
+    shut_limits,
+)
 from perdure.core.why.origin import origin_of
-from perdure.core.why.reason import Code, Holder, Reason, Why, at, because, blamed, named
+from perdure.core.why.reason import Code, Holder, Reason, Why, at, because, blamed, named, spent
 from perdure.core.why.workers import missing_workers
 
 __all__ = [
@@ -56,7 +64,14 @@ def _reasons(facts: Facts) -> Iterator[Reason]:
         own = chain([_reserved(run.dispatch_expires_at, facts.now)], paused_queue(facts))
     else:
         own = _unclaimed(facts)
-    return chain(own, _expires(facts), lost(facts), _clocks(facts))
+    return chain(_circle(facts), own, _expires(facts), lost(facts), _clocks(facts))
+
+
+def _circle(facts: Facts) -> Iterator[Reason]:
+    if facts.circle is not None:
+        words = f"Runs wait for each other: {describe_circle(facts.circle)}."
+        holders = tuple(holder(run) for run in facts.circle.runs)
+        yield Reason(code=Code.RESULT_CIRCLE, sentence=words, holders=holders)
 
 
 def _unclaimed(facts: Facts) -> Iterator[Reason]:
@@ -116,7 +131,7 @@ def _later(run: Run) -> Reason:
     due = run.claimable_at
     assert due is not None
     if run.status is Status.RETRYING and run.failure is not None:
-        words = f"Attempt {run.counters.attempts} failed and the next is due at {at(due)}"
+        words = f"It failed with {spent(run)}; the next attempt is due at {at(due)}"
         sentence, code = words + blamed(run.failure), Code.RETRYING
     elif run.status is Status.RELEASED and run.failure is not None:
         words = f"A worker's code could not execute it; other workers may take it at {at(due)}"

@@ -16,7 +16,7 @@ from perdure.core.lifecycle import Status
 from perdure.core.run import SYSTEM, Lease, Run
 from perdure.core.skipping import SkipReason, told_skip
 from perdure.core.why.facts import Facts
-from perdure.core.why.reason import Code, Reason, at, because, blamed, named
+from perdure.core.why.reason import Code, Reason, at, because, blamed, named, spent
 
 E = TypeVar("E", bound=e.Fact)
 
@@ -39,14 +39,14 @@ def _succeeded(facts: Facts) -> Reason:
 def _failed(facts: Facts) -> Reason:
     run = facts.run
     failure = _failure(run)
-    how = f"failed for good after {run.counters.attempts} of {run.policy.tries} attempts"
+    how = f"failed for good with {spent(run)}"
     return _ending(run, Code.FAILED, f"{how}{blamed(failure)}", failure=failure)
 
 
 def _dead_lettered(facts: Facts) -> Reason:
     run, letter = facts.run, facts.dead_letter
     failure = _failure(run)
-    how = f"became a dead letter after {run.counters.attempts} attempts ({run.reason})"
+    how = f"became a dead letter ({run.reason}) with {spent(run)}"
     return _ending(
         run,
         Code.DEAD_LETTERED,

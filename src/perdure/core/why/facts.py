@@ -12,6 +12,7 @@ from perdure.core.events import Event
 from perdure.core.limits import Gate, LimitScope, Standing
 from perdure.core.run import Run
 from perdure.core.settings import Limit
+from perdure.core.why.circles import Circle
 
 MOST_COUNTED = 1_000
 MOST_NAMED = 10
@@ -29,6 +30,16 @@ class SeenWorker(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[str, ...]
     versions: Mapping[str, int] = {}
     not_importable: Mapping[str, str] = {}
+    awaiting: Mapping[str, str] = {}
+
+    @property
+    def is_staying(self) -> bool:
+        return self.is_live and not self.is_stopping
+
+    def could_take(self, run: Run) -> bool:
+        """Whether it serves the run's task, version and queue."""
+        knows = run.task in self.tasks and self.versions.get(run.task, 0) >= run.required_version
+        return knows and (self.queues is None or run.queue in self.queues)
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +48,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     `parked_at`: the gate it is parked behind; `is_put_aside`: some code could not read it.
     `successor`: the first retry or rerun of a run that has ended.
     `holders` and `parked` tell of gates that are full. `ahead` is none where nobody counted.
+    `circle`: runs that wait for each other, if that keeps this one from going on.
     """
 
     run: Run
@@ -53,6 +65,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     is_known_task: bool = True
     workers: tuple[SeenWorker, ...] = ()
     ahead: int | None = None
+    circle: Circle | None = None
     clock_ahead: timedelta = timedelta(0)
 
     @property

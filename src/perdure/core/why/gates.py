@@ -76,7 +76,7 @@ def _full(facts: Facts, gate: Gate) -> Reason:
         count=count,
         most=most,
         parked=parked,
-        holders=tuple(_holder(run) for run in holders),
+        holders=tuple(holder(run) for run in holders),
         **_place(gate),
         **_whose(said),
     )
@@ -123,7 +123,7 @@ def lost_by_holders(facts: Facts) -> Iterator[Reason]:
             )
 
 
-def _holder(run: Run) -> Holder:
+def holder(run: Run) -> Holder:
     lease = run.lease
     return Holder(
         run_id=run.id,

@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.core.failure import Failure
 from perdure.core.lifecycle import Status
-from perdure.core.run import Actor
+from perdure.core.run import Actor, Run
 
 
 class Code(StrEnum):
@@ -62,6 +62,9 @@ class Code(StrEnum):
     NOT_IMPORTABLE = "not_importable"
     WORKERS_FULL = "workers_full"
     WORKERS_STOPPING = "workers_stopping"
+
+    # Handlers await results of runs that need their places.
+    RESULT_CIRCLE = "result_circle"
 
     # It is not its turn, or it is.
     BEHIND = "behind"
@@ -134,6 +137,13 @@ class Why(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return self.sentence
+
+
+def spent(run: Run) -> str:
+    """Return how much of its retry budget a run has used. Attempts that were released, or lost with
+    their worker and redelivered, use none of it."""
+    counters = run.counters
+    return f"failure {counters.failures} of {run.policy.tries}, in attempt {counters.attempts}"
 
 
 def at(moment: datetime) -> str:

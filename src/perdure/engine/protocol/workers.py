@@ -14,6 +14,7 @@ from perdure.core.settings import Values
 from perdure.engine.catalogue import Drain, TaskEntry
 from perdure.engine.protocol.fields import (
     MAX_HINT_WAIT_S,
+    MAX_LEASES,
     MAX_QUEUES,
     MAX_SCHEDULES,
     MAX_TASKS,
@@ -23,6 +24,7 @@ from perdure.engine.protocol.fields import (
     Json,
     Label,
     Message,
+    RunId,
     WorkerId,
 )
 
@@ -126,6 +128,9 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
     )
     loop_lag_seconds: Annotated[float, Meta(ge=0)] = 0.0
     loop_blocked_by: Problem = ""
+    awaiting: Annotated[dict[RunId, RunId], Meta(max_length=MAX_LEASES)] = msgspec.field(
+        default_factory=dict
+    )
     stopping: bool = False
     stopped: bool = False
 

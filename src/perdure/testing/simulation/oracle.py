@@ -311,7 +311,7 @@ def _as_stored(run: Run, row: RunRow) -> Run:
     if row.lease_expires_at is None or row.lease_token != run.lease.token:
         return run
     expires_at = EPOCH.fromtimestamp(0, EPOCH.tzinfo) + row.lease_expires_at * MICROSECOND
-    return replace(run, lease=replace(run.lease, expires_at=expires_at))
+    return replace(run, lease=run.lease.renewed_until(expires_at))
 
 
 def _instant(at: datetime | None) -> int | None:
