@@ -167,3 +167,34 @@ async def test_a_handler_that_awaits_a_run_under_way_is_no_circle(storage_url: s
 
     assert circles == []
     assert all(Code.RESULT_CIRCLE not in answer.codes for answer in answers)
+
+
+async def test_a_worker_that_executes_one_run_only_hides_no_circle(storage_url: str) -> None:
+    app = App(storage_url, defaults=DEFAULTS)
+    begun, done = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def hold() -> int:
+        begun.set()
+        await done.wait()
+        return 1
+
+    @app.task
+    async def child() -> int:
+        return 1
+
+    @app.task
+    async def parent() -> int:
+        run = await child.trigger()
+        return await run.result()
+
+    async with app:
+        held = asyncio.create_task(hold.run())
+        await begun.wait()
+        async with app.worker():
+            run = await parent.trigger()
+            await until_reported(app)
+            await why_circle(app, run.id)
+            await app.runs.cancel(run.id)
+        done.set()
+        assert await held == 1

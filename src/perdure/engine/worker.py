@@ -168,7 +168,7 @@ class Worker:
         return await self._registration.beat(
             concurrency=self._concurrency,
             running=len(self._leases.held),
-            queues=self._queues,
+            queues=self._queues if self._run_ids is None else (),
             stopping=self._is_stopping,
             stopped=stopped,
             tasks=self._tasks,
