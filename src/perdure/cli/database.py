@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from perdure.cli.audit_entries import EntryFilter, print_entries
+from perdure.cli.filtering import single_option
 from perdure.cli.loading import (
     at_home,
     beside_a_database,
@@ -61,9 +62,9 @@ async def _migrate(url: str, as_json: bool) -> None:
 @click.option("--log", "of_log", is_flag=True, help="Verify the log of operators' orders instead.")
 @click.option("--anchor", help="A head that an earlier `audit --log` told: it must still be there.")
 @click.option("--entries", is_flag=True, help="Print the log of operators' orders instead.")
-@click.option("--action", help="With --entries: only these, e.g. cancel_run.")
-@click.option("--actor", help="With --entries: only orders of this operator.")
-@click.option("--target", help="With --entries: only orders about this run, schedule, queue, …")
+@single_option("--action", help="With --entries: only these, e.g. cancel_run.")
+@single_option("--actor", help="With --entries: only orders of this operator.")
+@single_option("--target", help="With --entries: only orders about this run, schedule, queue, …")
 @url_option
 @environment_option
 @json_option

@@ -34,6 +34,13 @@ Reason = Annotated[str, Meta(max_length=LONGEST_REASON, description="Kept with w
 MAX_WORD = 1000
 Word = Annotated[str, Meta(max_length=MAX_WORD)]
 """What to look for."""
+When = Annotated[
+    str,
+    Meta(
+        max_length=MAX_WORD,
+        description="An instant, e.g. `2030-01-31T09:00:00Z`, or how long ago: `1h`, `7d`.",
+    ),
+]
 Tag = Annotated[str, Meta(max_length=MAX_WORD, pattern="^[^=]+=.*$", description="`KEY=VALUE`.")]
 Payload = Annotated[
     msgspec.Raw, Meta(description="Its arguments.", extra_json_schema={"type": "object"})
@@ -65,13 +72,13 @@ class RunWords(Asked, frozen=True, kw_only=True):
     batch_id: Word | None = None
     schedule_id: Word | None = None
     parent_id: Word | None = None
-    created_after: Instant | None = None
+    created_after: When | None = None
     since: (
-        Annotated[Word, Meta(description="As `created_after`, or how long ago: `1h`, `7d`.")] | None
+        Annotated[Word, Meta(description="Another name of `created_after`, e.g. `1h`.")] | None
     ) = None
-    created_before: Instant | None = None
-    finished_after: Instant | None = None
-    finished_before: Instant | None = None
+    created_before: When | None = None
+    finished_after: When | None = None
+    finished_before: When | None = None
     failure_kind: Word | None = None
     fingerprint: Word | None = None
     text: Annotated[Word, Meta(description="Somewhere in task, id or outcome.")] | None = None
