@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perdure.cli.audit_entries import EntryFilter, print_entries
+from perdure.cli.audit_entries import print_entries
 from perdure.cli.filtering import single_option
 from perdure.cli.loading import (
     at_home,
@@ -85,13 +85,15 @@ def audit(
     """
     if any(wanted.values()) and not entries:
         raise click.UsageError("--action, --actor and --target go with --entries.")
+    from perdure.engine.audit_pages import AuditFilter
+
     app = database_app(url, environment)
     is_of_log = of_log or anchor is not None
 
     async def examine() -> None:
         async with _sources(await at_home(app, environment)) as (runs, log):
             if entries:
-                await print_entries(log, app.environment, EntryFilter(**wanted), as_json)
+                await print_entries(log, app.environment, AuditFilter(**wanted), as_json)
             elif is_of_log:
                 await _verify(app, log, anchor, as_json)
             else:

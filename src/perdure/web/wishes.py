@@ -13,6 +13,7 @@ from perdure.core.decide.create import MAX_TAGS, PRIORITIES
 from perdure.core.rates import Rate
 from perdure.core.run import is_run_id
 from perdure.core.values import MAX_LABEL, check_text, decode_value
+from perdure.engine.audit_pages import AuditFilter
 from perdure.engine.filters import MOST_ON_A_PAGE
 from perdure.engine.keys import Scope
 from perdure.errors import InvalidInput
@@ -299,17 +300,17 @@ class NameQuery(Asked, frozen=True, kw_only=True):
 
 
 class AuditQuery(Asked, frozen=True, kw_only=True):
+    """A page of a filter looks at 5,000 entries, so that it may be empty and yet have a cursor."""
+
+    action: Annotated[Word, Meta(description="e.g. `cancel_run`.")] | None = None
+    actor: Annotated[Word, Meta(description="The id of an operator.")] | None = None
+    target: Annotated[Word, Meta(description="A run, schedule, queue, …")] | None = None
     limit: Limit = 100
     cursor: Cursor | None = None
 
     @property
-    def before(self) -> int | None:
-        """The position that the page continues before. Raises InvalidInput."""
-        if self.cursor is None:
-            return None
-        if not (self.cursor.isascii() and self.cursor.isdecimal() and len(self.cursor) < 16):
-            raise InvalidInput("cursor", f"{self.cursor!r:.80} is not the cursor of a page")
-        return int(self.cursor)
+    def filter(self) -> AuditFilter:
+        return AuditFilter(action=self.action, actor=self.actor, target=self.target)
 
 
 class SealedAuditQuery(Asked, frozen=True, kw_only=True):
