@@ -140,7 +140,7 @@ OPERATIONS = (
     Operation("create a key", "Keys.create", "keys create", "POST /v1/keys"),
     Operation("revoke a key", "Keys.revoke", "keys revoke", "POST /v1/keys/{key_id}/revoke"),
     Operation("rotate a key", "Keys.rotate", "keys rotate", "POST /v1/keys/{key_id}/rotate"),
-    Operation("list audit entries", "perdure.engine.audit_log.AuditLog.read_newest",
+    Operation("list audit entries", "audit_log.page",
               "audit --entries",
               "GET /v1/audit"),
     Operation("verify the audit log", "perdure.engine.audit_log.Verification.flaws",

@@ -11,6 +11,7 @@ import pytest
 from operations import OPERATIONS, Operation, names_of
 from perdure.cli.main import COMMANDS, main
 from perdure.engine.app import App
+from perdure.engine.audit_pages import AuditPages
 from perdure.engine.keys import Keys
 from perdure.engine.limits import Limits, Queues
 from perdure.engine.manifests.applying import Manifests
@@ -31,6 +32,7 @@ OPERATORS: dict[str, type] = {
     "catalogue": TaskCatalogue,
     "webhooks": Webhooks,
     "manifests": Manifests,
+    "audit_log": AuditPages,
     "Keys": Keys,
 }
 

@@ -130,13 +130,18 @@ async def test_a_failed_run_tells_its_story(app: App, shell: Shell) -> None:
 async def test_a_dead_letter_is_replayed_once_and_another_discarded(app: App, shell: Shell) -> None:
     first, second = await dead_letter(app), await dead_letter(app)
 
-    listed = shell.perdure("dead-letters", "list", "--json").json
+    page = shell.perdure("dead-letters", "list", "--limit", "1", "--json").json
+    hint = shell.perdure("dead-letters", "list", "--limit", "1").out
+    rest = shell.perdure("dead-letters", "list", "--cursor", page["cursor"], "--json").json
     replayed = shell.perdure("dead-letters", "replay", first, "--json")
     refused = shell.perdure("dead-letters", "replay", first)
     discarded = shell.perdure("dead-letters", "discard", second)
     left = shell.perdure("dead-letters", "list")
 
-    assert {letter["run_id"] for letter in listed} == {first, second}
+    listed = [letter["run_id"] for letter in page["dead_letters"] + rest["dead_letters"]]
+    assert listed == [second, first]
+    assert hint.endswith(f"There are more: --cursor {page['cursor']}\n")
+    assert rest["cursor"] is None
     assert refused.code == 1
     assert replayed.json["id"] in refused.err
     assert discarded.code == 0

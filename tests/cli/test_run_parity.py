@@ -114,7 +114,7 @@ async def test_a_fingerprint_is_shown_and_finds_the_failures_alike(
     assert fingerprint in shown.out
     assert fingerprint in letter.out
     assert told["failure"]["fingerprint"] == fingerprint
-    assert [len(answer.json) for answer in found] == [1, 0]
+    assert [len(answer.json["dead_letters"]) for answer in found] == [1, 0]
 
 
 async def test_the_leases_of_a_worker_are_the_same_in_every_interface(

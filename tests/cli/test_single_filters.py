@@ -21,6 +21,26 @@ def test_a_filter_that_is_given_twice_is_refused(option: str, shell: Shell) -> N
     assert f"{option} may be given only once." in answer.err
 
 
+OTHERS = [
+    ("dead-letters", "list", "--status"),
+    ("webhooks", "create", "orders", "https://example.com", "--secret", "HOOK", "--task"),
+    ("webhooks", "create", "orders", "https://example.com", "--secret", "HOOK", "--queue"),
+    ("webhooks", "update", "orders", "--status"),
+    ("audit", "--entries", "--action"),
+    ("audit", "--entries", "--actor"),
+    ("audit", "--entries", "--target"),
+]
+
+
+@pytest.mark.parametrize("words", OTHERS, ids=" ".join)
+def test_so_is_a_filter_of_anything_else(words: tuple[str, ...], shell: Shell) -> None:
+    *command, option = words
+    answer = shell.perdure(*command, option, "a", option, "b")
+
+    assert answer.code == 2
+    assert f"{option} may be given only once." in answer.err
+
+
 def test_a_filter_that_is_given_once_is_taken(shell: Shell) -> None:
     shell.perdure("migrate")
     answer = shell.perdure("runs", "list", "--queue", "mail")

@@ -55,6 +55,7 @@ def test_it_is_paused_resumed_changed_replayed_and_deleted(shell: Shell) -> None
     assert webhooks(shell, *rotated).json["signing_secrets"] == ["WEBHOOK_B", "WEBHOOK_A"]
     replayed = webhooks(shell, "replay", "billing", "--since", "2026-01-01", "--reason", "lost")
     assert (replayed.code, replayed.out) == (0, "billing goes on after 0.\n")
+    assert webhooks(shell, "replay", "billing", "--since", "1h").code == 0
     assert webhooks(shell, "delete", "billing", "--json").json == {"deleted": "billing"}
     assert webhooks(shell, "list").out == "There are none.\n"
 

@@ -224,6 +224,8 @@ READS: dict[str, Operation] = {
     "manifests.export": lambda app, ids: app.manifests.export(["daily"]),
     "manifests.export, all": lambda app, ids: app.manifests.export(),
     "keys.list": lambda app, ids: _keys(app),
+    "audit_log.page": lambda app, ids: app.audit_log.page(limit=3),
+    "audit_log.page, filtered": lambda app, ids: app.audit_log.page(action="pause_webhook"),
     "audit_log.read": lambda app, ids: AuditLog(app).read(),
     "audit_log, verified": lambda app, ids: _verified(app),
     "integrity": lambda app, ids: _audited(app),
@@ -419,6 +421,7 @@ ERRORS: dict[str, Operation] = {
         "daily", MORNING, MORNING - timedelta(1), "r"
     ),
     "schedules.trigger": lambda app, ids: app.schedules.trigger("no", "now"),
+    "audit_log.page": lambda app, ids: app.audit_log.page(cursor="x"),
     "webhooks.get": lambda app, ids: app.webhooks.get("no"),
     "webhooks.create": lambda app, ids: app.webhooks.create(
         "told", "http://192.0.2.1/", signing_secret=secret("WEBHOOK_X")
@@ -458,7 +461,7 @@ async def test_a_key_of_another_environment_is_refused_before_anything_is_asked(
 
 
 def test_every_public_operation_of_an_operator_is_compared() -> None:
-    from perdure.engine.remote import limits, runs, schedules, webhooks
+    from perdure.engine.remote import audit, limits, runs, schedules, webhooks
 
     compared = {name.partition(",")[0] for name in (*READS, *WRITES, *ERRORS)}
     parts = {
@@ -469,6 +472,7 @@ def test_every_public_operation_of_an_operator_is_compared() -> None:
         "limits": limits.RemoteLimits,
         "schedules": schedules.RemoteSchedules,
         "webhooks": webhooks.RemoteWebhooks,
+        "audit_log": audit.RemoteAuditPages,
     }
     public = {
         f"{part}.{name}"

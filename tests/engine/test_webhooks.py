@@ -188,6 +188,9 @@ async def test_a_replay_tells_again_what_happened_since(app: App, receiver: Rece
     await app.webhooks.replay("billing", since=middle - timedelta(days=1))
     await send(app)
     assert sorted(receiver.ids[8:]) == sorted(told)
+    await app.webhooks.replay("billing", since="1h")
+    await send(app)
+    assert sorted(receiver.ids[13:]) == sorted(told)
 
 
 async def test_a_replay_after_a_message_passes_it_by(app: App, receiver: Receiver) -> None:

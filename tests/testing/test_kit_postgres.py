@@ -359,6 +359,8 @@ def test_nothing_of_a_test_is_left_for_the_next_one() -> None:
         for statement in (
             "CREATE TYPE colour AS ENUM ('red')",
             "CREATE TABLE mine (id serial PRIMARY KEY, colour colour)",
+            "CREATE TABLE changed (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY)",
+            "ALTER TABLE changed ADD COLUMN n int",  # its index is listed before it from now on
             "CREATE VIEW seen AS SELECT * FROM mine",
             "CREATE FUNCTION one() RETURNS int LANGUAGE sql AS 'SELECT 1'",
             "CREATE SCHEMA other",

@@ -31,14 +31,14 @@ def test_every_operation_has_a_name_of_its_own() -> None:
 
 def test_instants_are_told_as_such_and_cursors_are_not() -> None:
     run, page = SCHEMAS["RunView"]["properties"], SCHEMAS["ItemsDatetime"]["properties"]
-    [wanted] = [it for it in OPERATIONS if it["operationId"] == "list_runs"]
+    [wanted] = [it for it in OPERATIONS if it["operationId"] == "list_occurrences"]
     asked = {it["name"]: it["schema"].get("format") for it in wanted["parameters"]}
 
     assert run["created_at"] == {"type": "string", "format": "date-time"}
     assert run["run_at"]["anyOf"] == [{"type": "string", "format": "date-time"}, {"type": "null"}]
     assert page["items"]["items"]["format"] == "date-time"
     assert "date-time" not in str(page["cursor"])
-    assert (asked["created_after"], asked["cursor"]) == ("date-time", None)
+    assert (asked["start"], asked["limit"]) == ("date-time", None)
 
 
 def test_every_schema_has_a_title_of_its_own() -> None:

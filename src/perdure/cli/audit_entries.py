@@ -12,26 +12,13 @@ import msgspec
 if TYPE_CHECKING:
     from perdure.core.audit_trail import SealedEntry
     from perdure.engine.audit_log import AuditEntries
+    from perdure.engine.audit_pages import AuditFilter
 
 PAGE_SIZE = 1000
 
 
-class EntryFilter(msgspec.Struct, frozen=True):
-    """Which entries to print; what is None does not matter."""
-
-    action: str | None = None
-    actor: str | None = None
-    target: str | None = None
-
-    def fits(self, sealed: SealedEntry) -> bool:
-        entry = sealed.entry
-        found = {"action": entry.action, "actor": entry.actor.id, "target": entry.target}
-        wanted = msgspec.structs.asdict(self)
-        return all(value in (None, found[name]) for name, value in wanted.items())
-
-
 async def print_entries(
-    log: AuditEntries, environment: str, wanted: EntryFilter, as_json: bool
+    log: AuditEntries, environment: str, wanted: AuditFilter, as_json: bool
 ) -> None:
     """Print the entries that fit, oldest first, one a line."""
     async for sealed in _read_entries(log, environment):

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from perdure.cli.audit_entries import EntryFilter, print_entries
+from perdure.cli.audit_entries import print_entries
+from perdure.cli.filtering import single_option
 from perdure.cli.loading import (
     at_home,
     beside_a_database,
@@ -61,9 +62,9 @@ async def _migrate(url: str, as_json: bool) -> None:
 @click.option("--log", "of_log", is_flag=True, help="Verify the log of operators' orders instead.")
 @click.option("--anchor", help="A head that an earlier `audit --log` told: it must still be there.")
 @click.option("--entries", is_flag=True, help="Print the log of operators' orders instead.")
-@click.option("--action", help="With --entries: only these, e.g. cancel_run.")
-@click.option("--actor", help="With --entries: only orders of this operator.")
-@click.option("--target", help="With --entries: only orders about this run, schedule, queue, …")
+@single_option("--action", help="With --entries: only these, e.g. cancel_run.")
+@single_option("--actor", help="With --entries: only orders of this operator.")
+@single_option("--target", help="With --entries: only orders about this run, schedule, queue, …")
 @url_option
 @environment_option
 @json_option
@@ -84,13 +85,15 @@ def audit(
     """
     if any(wanted.values()) and not entries:
         raise click.UsageError("--action, --actor and --target go with --entries.")
+    from perdure.engine.audit_pages import AuditFilter
+
     app = database_app(url, environment)
     is_of_log = of_log or anchor is not None
 
     async def examine() -> None:
         async with _sources(await at_home(app, environment)) as (runs, log):
             if entries:
-                await print_entries(log, app.environment, EntryFilter(**wanted), as_json)
+                await print_entries(log, app.environment, AuditFilter(**wanted), as_json)
             elif is_of_log:
                 await _verify(app, log, anchor, as_json)
             else:

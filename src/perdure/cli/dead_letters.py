@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli.bulk import Many, one_or_many_letters, order
-from perdure.cli.filtering import letter_filters, words_of
+from perdure.cli.filtering import letter_filters, single_option, words_of
 from perdure.cli.operating import (
     as_data,
     audited,
@@ -34,20 +34,26 @@ def dead_letters() -> None:
 
 
 @dead_letters.command("list")
-@click.option("--status", default="open", show_default=True, help="open, replayed, discarded, all.")
+@single_option("--status", help="open, replayed, discarded, all.  [default: open]")
 @letter_filters
 @click.option("--limit", type=int, default=100, show_default=True)
+@click.option("--cursor", help="Go on after the last page: its last line says how.")
 @on_database
-async def list_letters(app: App, as_json: bool, status: str, limit: int, **filters: Any) -> None:
+async def list_letters(
+    app: App, as_json: bool, status: str | None, limit: int, cursor: str | None, **filters: Any
+) -> None:
     """Newest first."""
     import msgspec
 
-    chosen = None if status == "all" else status
-    page = await app.dead_letters.page(status=chosen, limit=limit, **words_of(filters))
+    chosen = None if status == "all" else status or "open"
+    given = words_of(filters)
+    page = await app.dead_letters.page(status=chosen, limit=limit, cursor=cursor, **given)
     found = shown(app, list(page.letters))
     rows = [(d.run_id, d.task, d.status, d.reason, d.opened_at, d.message) for d in found]
     text = table(("RUN", "TASK", "STATUS", "REASON", "OPENED", "MESSAGE"), rows)
-    answer(as_json, msgspec.to_builtins(found), text if rows else "There are none.")
+    more = f"\nThere are more: --cursor {page.cursor}" if page.cursor else ""
+    data = {"dead_letters": msgspec.to_builtins(found), "cursor": page.cursor}
+    answer(as_json, data, text + more if rows else "There are none.")
 
 
 @dead_letters.command()

@@ -27,13 +27,13 @@ class SingleOption(click.Option):
         return values[0] if values else None
 
 
-_single = partial(click.option, cls=SingleOption)
+single_option = partial(click.option, cls=SingleOption)
 
 _OF_BOTH = (
-    _single("--task", help="Only of this task.", shell_complete=completing.tasks),
-    _single("--queue", help="Only in this queue.", shell_complete=completing.queues),
-    _single("--failure-kind", help="Only what failed so: error, timeout, crash, …"),
-    _single("--fingerprint", help="Only what failed in this way."),
+    single_option("--task", help="Only of this task.", shell_complete=completing.tasks),
+    single_option("--queue", help="Only in this queue.", shell_complete=completing.queues),
+    single_option("--failure-kind", help="Only what failed so: error, timeout, crash, …"),
+    single_option("--fingerprint", help="Only what failed in this way."),
 )
 _OF_RUNS = (
     click.option(
@@ -43,21 +43,21 @@ _OF_RUNS = (
         help="Only runs in this status, or in one of several.",
         shell_complete=completing.statuses,
     ),
-    _single("--text", help="Only runs with this in task, id or outcome."),
-    _single("--tag", metavar="KEY=VALUE", help="Only runs with this tag."),
-    _single("--batch", "batch_id", help="Only runs that were asked for together."),
-    _single(
+    single_option("--text", help="Only runs with this in task, id or outcome."),
+    single_option("--tag", metavar="KEY=VALUE", help="Only runs with this tag."),
+    single_option("--batch", "batch_id", help="Only runs that were asked for together."),
+    single_option(
         "--schedule",
         "schedule_id",
         help="Only runs of this schedule.",
         shell_complete=completing.schedules,
     ),
-    _single("--parent", "parent_id", metavar="RUN", help="Only children of this run."),
-    _single("--since", metavar="WHEN", help="Created since then: 1h ago, or an instant."),
-    _single("--created-after", metavar="WHEN", help="The same, e.g. 2030-01-31T09:00 (UTC)."),
-    _single("--created-before", metavar="WHEN", help="Created before then."),
-    _single("--finished-after", metavar="WHEN", help="Ended since then."),
-    _single("--finished-before", metavar="WHEN", help="Ended before then."),
+    single_option("--parent", "parent_id", metavar="RUN", help="Only children of this run."),
+    single_option("--since", metavar="WHEN", help="Created since then: 1h ago, or an instant."),
+    single_option("--created-after", metavar="WHEN", help="The same, e.g. 2030-01-31T09:00 (UTC)."),
+    single_option("--created-before", metavar="WHEN", help="Created before then."),
+    single_option("--finished-after", metavar="WHEN", help="Ended since then."),
+    single_option("--finished-before", metavar="WHEN", help="Ended before then."),
 )
 
 

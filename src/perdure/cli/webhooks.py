@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from perdure.cli import completing
+from perdure.cli.filtering import single_option
 from perdure.cli.operating import (
     audited,
     by_option,
@@ -19,8 +20,6 @@ from perdure.cli.output import FAILED, CommandFailed, answer
 from perdure.cli.table import pairs, table
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from msgspec import UnsetType
 
     from perdure.engine.app import App
@@ -40,10 +39,10 @@ def _what(command: Any) -> Any:
     """Options for what a webhook is told."""
     for option in (
         click.option("--event", "events", multiple=True, help="A type, or run.*; may be repeated."),
-        click.option("--task", help="Only runs of this task."),
-        click.option("--queue", help="Only runs in this queue."),
+        single_option("--task", help="Only runs of this task."),
+        single_option("--queue", help="Only runs in this queue."),
         click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Only such runs."),
-        click.option("--status", help="Only if this is how the event leaves the run."),
+        single_option("--status", help="Only if this is how the event leaves the run."),
         click.option("--header", "headers", multiple=True, metavar="NAME=VARIABLE",
                      help="A header; its value is the sender's variable of that name."),
         click.option("--with-payload/--without-payload", default=None, help="Payload and result."),
@@ -57,7 +56,9 @@ def _what(command: Any) -> Any:
 @click.argument("url_of_endpoint", metavar="URL")
 @click.option("--secret", "secrets", multiple=True, required=True, metavar="VARIABLE",
               help="Signs; by the name that it has with the sender. May be repeated.")  # fmt: skip
-@click.option("--since", type=click.DateTime(), help="Tell of what happened since then (UTC), too.")
+@single_option(
+    "--since", metavar="WHEN", help="Tell of what happened since then, too: 1h ago, or an instant."
+)
 @_what
 @by_option
 @on_database
@@ -67,15 +68,13 @@ async def create(
     name: str,
     url_of_endpoint: str,
     secrets: tuple[str, ...],
-    since: datetime | None,
+    since: str | None,
     by: str | None,
     **what: Any,
 ) -> None:
     """Post events to URL from now on."""
     wanted = _wanted(secrets=secrets, **what)
-    made = await app.webhooks.create(
-        name, url_of_endpoint, since=_utc(since), by=operator(by), **wanted
-    )
+    made = await app.webhooks.create(name, url_of_endpoint, since=since, by=operator(by), **wanted)
     await audited(app, by, "create_webhook", name, url=made.url)
     answer(as_json, _data(made), f"{made.name} posts {', '.join(made.events)} to {made.url}.")
 
@@ -157,7 +156,7 @@ async def resume(app: App, as_json: bool, name: str, reason: str | None, by: str
 
 @webhooks.command()
 @name_argument
-@click.option("--since", type=click.DateTime(), help="From this instant on (UTC).")
+@single_option("--since", metavar="WHEN", help="From then on: 1h ago, or an instant.")
 @click.option("--after", metavar="CURSOR", help="After a delivery's cursor; ahead: passes by.")
 @reason_option
 @by_option
@@ -166,13 +165,13 @@ async def replay(
     app: App,
     as_json: bool,
     name: str,
-    since: datetime | None,
+    since: str | None,
     after: str | None,
     reason: str | None,
     by: str | None,
 ) -> None:
     """Tell everything again from a place on."""
-    hook = await app.webhooks.replay(name, since=_utc(since), after=after, by=_by_caller())
+    hook = await app.webhooks.replay(name, since=since, after=after, by=_by_caller())
     await audited(app, by, "replay_webhook", name, reason, cursor=hook.cursor)
     answer(as_json, _data(hook), f"{name} goes on after {hook.cursor}.")
 
@@ -237,12 +236,6 @@ def _by_caller() -> UnsetType:
     from msgspec import UNSET
 
     return UNSET
-
-
-def _utc(instant: datetime | None) -> datetime | None:
-    from datetime import UTC
-
-    return None if instant is None else instant.replace(tzinfo=UTC)
 
 
 def _data(hook: Webhook) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from perdure.storage.protocol import Clock
 
 if TYPE_CHECKING:
     # Imported when first used: whoever only defines tasks must not wait for it.
+    from perdure.engine.audit_pages import AuditPages
     from perdure.engine.client import Client
     from perdure.engine.doctor import Examination
     from perdure.engine.limits import Limits, Queues
@@ -256,6 +257,10 @@ class App(Declarations):
     @property
     def webhooks(self) -> Webhooks:
         return self._open.webhooks
+
+    @property
+    def audit_log(self) -> AuditPages:
+        return self._open.audit_log
 
     @property
     def _open(self) -> Opened:

@@ -82,6 +82,10 @@ class SyncFacade:
     def webhooks(self) -> Waiting:
         return Waiting(self, "webhooks")
 
+    @property
+    def audit_log(self) -> Waiting:
+        return Waiting(self, "audit_log")
+
     def __enter__(self) -> Self:
         return self
 

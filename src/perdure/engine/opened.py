@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from perdure.engine import catalogue
+from perdure.engine.audit_pages import AuditPages
 from perdure.engine.client import Client
 from perdure.engine.database_backend import DatabaseBackend
 from perdure.engine.hints import Hints
@@ -52,6 +53,7 @@ class Opened(ABC):
     catalogue: TaskCatalogue
     schedules: Schedules
     webhooks: Webhooks
+    audit_log: AuditPages
 
     @property
     @abstractmethod
@@ -107,6 +109,7 @@ class OpenedDatabase(Opened):
         self.catalogue = TaskCatalogue(app)
         self.schedules = Schedules(app)
         self.webhooks = Webhooks(app)
+        self.audit_log = AuditPages(app)
 
     @property
     def storage(self) -> Storage:

@@ -8,12 +8,13 @@ from msgspec import UNSET
 
 from perdure.core.audit_trail import SealedEntry
 from perdure.core.effects import DeadLetter, DeadLetterStatus
+from perdure.engine.audit_pages import AuditView, read_page
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.limits import QueueState, TaskLimits
 from perdure.web.offload import page_by_name
 from perdure.web.route import Call
 from perdure.web.runs import Triggered, retry_run
-from perdure.web.views import AuditView, Items, RunSummary, audit_view
+from perdure.web.views import Items, RunSummary
 from perdure.web.wishes import (
     AgainBody,
     AuditQuery,
@@ -124,9 +125,8 @@ async def discard_dead_letter(call: Call, body: ReasonBody) -> DeadLetter:
 
 
 async def list_audit(call: Call, query: AuditQuery) -> Items[AuditView]:
-    found = await call.at.audit_log.read_newest(before=query.before, limit=query.limit)
-    last = found[-1].position if found else 1
-    return Items([audit_view(sealed) for sealed in found], str(last) if last > 1 else None)
+    page = await read_page(call.at.audit_log, query.filter, query.limit, query.cursor)
+    return Items(list(page.entries), page.cursor)
 
 
 async def list_sealed_audit(call: Call, query: SealedAuditQuery) -> Items[SealedEntry]:

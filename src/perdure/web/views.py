@@ -14,7 +14,6 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict, replace
 
 from perdure.core.attempts import Attempt, AttemptStatus
-from perdure.core.audit_trail import SealedEntry
 from perdure.core.events import RecordedEvent
 from perdure.core.failure import FailureKind
 from perdure.core.lifecycle import EventType, Status
@@ -213,21 +212,6 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     key: str | UnsetType = UNSET
 
 
-class AuditView(msgspec.Struct, frozen=True, kw_only=True):
-    """One order of an operator, where it stands in the sealed trail."""
-
-    position: int
-    hash: str
-    at: datetime
-    actor: Actor
-    action: str
-    outcome: str
-    target: str | None
-    reason: str | None
-    request_id: str | None
-    details: dict[str, Any] | None
-
-
 class View(Showing):
     """Makes them, by one app's redaction."""
 
@@ -289,10 +273,6 @@ def _summary(run: Run) -> dict[str, Any]:
 
 def key_view(key: ApiKey, text: str | None = None) -> KeyView:
     return KeyView(**shared(key, KeyView, but="key"), key=UNSET if text is None else text)
-
-
-def audit_view(sealed: SealedEntry) -> AuditView:
-    return AuditView(position=sealed.position, hash=sealed.hash, **asdict(sealed.entry))
 
 
 def shared(value: Any, kind: Any, but: str = "") -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType, field
@@ -14,7 +13,7 @@ from perdure.engine.webhooks.hook import Delivery, Webhook
 from perdure.engine.webhooks.keeping import MOST_SECRETS
 from perdure.web.route import Call
 from perdure.web.views import Items
-from perdure.web.wishes import Asked, Limit, Reason, ReasonBody, Tag
+from perdure.web.wishes import Asked, Limit, Reason, ReasonBody, Tag, When
 
 MAX_EVENTS = 100
 MAX_HEADERS = 100
@@ -53,7 +52,7 @@ class WebhookBody(Asked, frozen=True, kw_only=True):
     status: str | None = None
     headers: Headers = field(default_factory=dict)
     with_payload: bool = False
-    since: datetime | None = None
+    since: When | None = None
 
 
 class WebhookChangeBody(Asked, frozen=True, kw_only=True):
@@ -73,7 +72,7 @@ class WebhookChangeBody(Asked, frozen=True, kw_only=True):
 class ReplayBody(Asked, frozen=True, kw_only=True):
     """From an instant on, or after a cursor."""
 
-    since: datetime | None = None
+    since: When | None = None
     after: str | None = None
     reason: Reason | None = None
 

@@ -13,6 +13,7 @@ from perdure.core.decide.create import MAX_TAGS, PRIORITIES
 from perdure.core.rates import Rate
 from perdure.core.run import is_run_id
 from perdure.core.values import MAX_LABEL, check_text, decode_value
+from perdure.engine.audit_pages import AuditFilter
 from perdure.engine.filters import MOST_ON_A_PAGE
 from perdure.engine.keys import Scope
 from perdure.errors import InvalidInput
@@ -34,6 +35,13 @@ Reason = Annotated[str, Meta(max_length=LONGEST_REASON, description="Kept with w
 MAX_WORD = 1000
 Word = Annotated[str, Meta(max_length=MAX_WORD)]
 """What to look for."""
+When = Annotated[
+    str,
+    Meta(
+        max_length=MAX_WORD,
+        description="An instant, e.g. `2030-01-31T09:00:00Z`, or how long ago: `1h`, `7d`.",
+    ),
+]
 Tag = Annotated[str, Meta(max_length=MAX_WORD, pattern="^[^=]+=.*$", description="`KEY=VALUE`.")]
 Payload = Annotated[
     msgspec.Raw, Meta(description="Its arguments.", extra_json_schema={"type": "object"})
@@ -65,13 +73,13 @@ class RunWords(Asked, frozen=True, kw_only=True):
     batch_id: Word | None = None
     schedule_id: Word | None = None
     parent_id: Word | None = None
-    created_after: Instant | None = None
+    created_after: When | None = None
     since: (
-        Annotated[Word, Meta(description="As `created_after`, or how long ago: `1h`, `7d`.")] | None
+        Annotated[Word, Meta(description="Another name of `created_after`, e.g. `1h`.")] | None
     ) = None
-    created_before: Instant | None = None
-    finished_after: Instant | None = None
-    finished_before: Instant | None = None
+    created_before: When | None = None
+    finished_after: When | None = None
+    finished_before: When | None = None
     failure_kind: Word | None = None
     fingerprint: Word | None = None
     text: Annotated[Word, Meta(description="Somewhere in task, id or outcome.")] | None = None
@@ -292,17 +300,17 @@ class NameQuery(Asked, frozen=True, kw_only=True):
 
 
 class AuditQuery(Asked, frozen=True, kw_only=True):
+    """A page of a filter looks at 5,000 entries, so that it may be empty and yet have a cursor."""
+
+    action: Annotated[Word, Meta(description="e.g. `cancel_run`.")] | None = None
+    actor: Annotated[Word, Meta(description="The id of an operator.")] | None = None
+    target: Annotated[Word, Meta(description="A run, schedule, queue, …")] | None = None
     limit: Limit = 100
     cursor: Cursor | None = None
 
     @property
-    def before(self) -> int | None:
-        """The position that the page continues before. Raises InvalidInput."""
-        if self.cursor is None:
-            return None
-        if not (self.cursor.isascii() and self.cursor.isdecimal() and len(self.cursor) < 16):
-            raise InvalidInput("cursor", f"{self.cursor!r:.80} is not the cursor of a page")
-        return int(self.cursor)
+    def filter(self) -> AuditFilter:
+        return AuditFilter(action=self.action, actor=self.actor, target=self.target)
 
 
 class SealedAuditQuery(Asked, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from perdure.engine.hints import Hints
 from perdure.engine.opened import Opened
 from perdure.engine.protocol.values import schedule_message
 from perdure.engine.protocol.workers import DeclareAnswer, DeclareRequest, QueueMessage
-from perdure.engine.remote import limits, runs, schedules, webhooks
+from perdure.engine.remote import audit, limits, runs, schedules, webhooks
 from perdure.engine.remote.backend import RemoteBackend, open_remote_backend
 from perdure.engine.remote.client import RestClient, connect
 from perdure.engine.remote.server import Server
@@ -50,6 +50,7 @@ class OpenedServer(Opened):
         self.catalogue = TaskCatalogue(app)
         self.schedules = schedules.RemoteSchedules(app, rest)
         self.webhooks = webhooks.RemoteWebhooks(app, rest)
+        self.audit_log = audit.RemoteAuditPages(app, rest)
 
     @property
     def storage(self) -> Storage:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
 
-from perdure.core.values import in_utc
+from perdure.core.filter_terms import parse_instant
 from perdure.core.webhook import EVERYTHING
 from perdure.engine.door import OPERATOR, By, text
 from perdure.engine.executors.secret import Secret
 from perdure.engine.executors.target import Text
-from perdure.engine.filters import page_limit
+from perdure.engine.filters import When, page_limit
 from perdure.engine.remote.client import Items, RestClient, given_fields
 from perdure.engine.remote.runs import encode_tag
 from perdure.engine.webhooks.hook import Delivery, Webhook
@@ -58,7 +58,7 @@ class RemoteWebhooks(Webhooks):
         status: str | None = None,
         headers: Mapping[str, Text] | None = None,
         with_payload: bool = False,
-        since: datetime | None = None,
+        since: When | None = None,
         by: By = OPERATOR,
     ) -> Webhook:
         body: dict[str, Any] = {
@@ -72,7 +72,7 @@ class RemoteWebhooks(Webhooks):
             "status": status,
             "headers": headers,
             "with_payload": with_payload,
-            "since": None if since is None else in_utc(since, "since"),
+            "since": self._start(since),
         }
         return await self._rest.send(Webhook, "POST", "webhooks", **body)
 
@@ -114,11 +114,11 @@ class RemoteWebhooks(Webhooks):
         self,
         name: str,
         *,
-        since: datetime | None = None,
+        since: When | None = None,
         after: str | None = None,
         by: By | UnsetType = OPERATOR,
     ) -> Webhook:
-        start = None if since is None else in_utc(since, "since")
+        start = self._start(since)
         return await self._send("POST", name, "replay", since=start, after=after)
 
     async def delete(self, name: str, *, by: By | UnsetType = OPERATOR) -> None:
@@ -128,6 +128,9 @@ class RemoteWebhooks(Webhooks):
         """Post an event `webhook.test` from the server, which has the secrets."""
         path = ("webhooks", text(name, "name"), "test")
         return await self._rest.send(Delivery, "POST", *path)
+
+    def _start(self, since: When | None) -> datetime | None:
+        return None if since is None else parse_instant(since, "since", self._app.time())
 
     async def _send(self, method: str, name: str, *action: str, **body: Any) -> Webhook:
         path = ("webhooks", text(name, "name"), *action)

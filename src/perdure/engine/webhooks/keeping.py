@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from perdure.core.values import check_label, in_utc
+from perdure.core.filter_terms import parse_instant
+from perdure.core.values import check_label
 from perdure.core.webhook import EVERYTHING, Interest, Progress, check_interest, moved, well
 from perdure.engine import hints
 from perdure.engine.audit_log import recorded
 from perdure.engine.door import OPERATOR, By, actor_of, flag
 from perdure.engine.executors.secret import Secret
 from perdure.engine.executors.target import HttpTarget, Text
-from perdure.engine.filters import page_limit
+from perdure.engine.filters import When, page_limit
 from perdure.engine.keywords import explain_methods
 from perdure.engine.webhooks.hook import (
     Delivery,
@@ -71,7 +72,7 @@ class Webhooks:
         status: str | None = None,
         headers: Mapping[str, Text] | None = None,
         with_payload: bool = False,
-        since: datetime | None = None,
+        since: When | None = None,
         by: By = OPERATOR,
     ) -> Webhook:
         """From now on, or from `since` on, post each of these events to `url`, signed with each
@@ -159,7 +160,7 @@ class Webhooks:
         self,
         name: str,
         *,
-        since: datetime | None = None,
+        since: When | None = None,
         after: str | None = None,
         by: By | UnsetType = OPERATOR,
     ) -> Webhook:
@@ -211,22 +212,21 @@ class Webhooks:
         message = trial(self._app.time(), self._app.ids.token())
         return (await Poster(self._app).post(hook, message)).delivery
 
-    async def _beginning(self, since: datetime | None) -> Progress:
+    async def _beginning(self, since: When | None) -> Progress:
         if since is None:
             return Progress(cursor=await self._app.storage.latest_change())
         cursor, not_before = await self._place(since, None)
         return Progress(cursor=cursor, not_before=not_before)
 
-    async def _place(
-        self, since: datetime | None, after: str | None
-    ) -> tuple[str, datetime | None]:
+    async def _place(self, since: When | None, after: str | None) -> tuple[str, datetime | None]:
         storage = self._app.storage
         if after is not None:
             await storage.changes(after, limit=1)  # raises InvalidInput if it is no cursor
             return after, None
         assert since is not None
-        instant = in_utc(since, "since")
-        if instant > self._app.time():
+        now = self._app.time()
+        instant = parse_instant(since, "since", now)
+        if instant > now:
             raise InvalidInput("since", f"must not lie ahead, but is {instant}")
         instant = max(instant, LONG_AGO)
         return await storage.cursor_before(instant - MARGIN), instant

@@ -153,18 +153,30 @@ class Sessions:
                 self.end(server)
 
     def _is_held_up(self, process_id: int) -> bool:
-        """Whether it waits, through others that wait or not, for an open transaction that could go
-        on. If there is none, it is a deadlock, which the server ends by itself."""
-        seen: set[int] = set()
-        left = {process_id}
-        while left:
-            blocked = left.pop()
-            seen.add(blocked)
-            blockers = self._blockers(blocked)
-            if blockers & self.transactions - self._waiting.keys() - {process_id}:
+        """Return whether it waits, directly or through others, for an open transaction that can go
+        on. If there is none, it is a deadlock, which the server ends by itself.
+
+        A session can go on once it was woken, also if the loop has not resumed it yet. So can one
+        that the server has given its lock since it began to wait: when a transaction ends, the
+        server does not keep the order in which others asked for the row. That session is woken.
+        """
+        seen = {process_id}
+        left = self._blockers(process_id) & self.transactions
+        while left := left - seen:
+            blocker = left.pop()
+            seen.add(blocker)
+            if not self._is_asleep(blocker):
                 return True
-            left |= blockers & self._waiting.keys() - seen
+            further = self._blockers(blocker)
+            if not further:
+                self.wake()
+                return True
+            left |= further & self.transactions
         return False
+
+    def _is_asleep(self, process_id: int) -> bool:
+        future = self._waiting.get(process_id)
+        return future is not None and not future.done()
 
     def _blockers(self, process_id: int) -> set[int]:
         return {int(row[0]) for row in self._observe(_BLOCKERS, process_id)}

@@ -95,6 +95,8 @@ UNION ALL SELECT 'TYPE', oid, oid::regtype::text FROM pg_type
            WHERE oid >= %(first)s AND typtype IN ('e', 'd', 'r')
 UNION ALL SELECT 'ROUTINE', oid, oid::regprocedure::text FROM pg_proc WHERE oid >= %(first)s
 """
+_PARTS = ("INDEX", "SEQUENCE")
+"""A table may need them, and then they can only go with it. The catalogue has no order."""
 _MAX_BYTES = 16 * 1024 * 1024
 """Deleted rows still take space, which a table that grows beyond this gives back."""
 
@@ -174,6 +176,7 @@ class PostgresDatabase(KitDatabase):
         made = [
             (kind, name) for kind, oid, name in self._read_objects() if oid not in self._objects
         ]
+        made.sort(key=lambda each: each[0] in _PARTS)
         if made:
             drops = [f"DROP {kind} IF EXISTS {name} CASCADE" for kind, name in made]
             self._own.execute("; ".join(drops).encode())
