@@ -131,6 +131,8 @@ def _check_stranger(run: Run, honest: Honest, attacker: Attacker, now: datetime)
     if run.task.startswith("perdure."):
         raise AttackFound(f"{run.id} is of the reserved task {run.task}")
     lineage = {run.parent_id, run.root_id, run.continuation_of, run.source.run_id}
+    if run.continuation_of is not None:  # any run of the environment may be continued
+        lineage = {run.parent_id}
     if run.source.type not in OWN_SOURCES or lineage & honest.labels.keys():
         raise AttackFound(f"{run.id} comes from {run.source} and {lineage}")
     if run.lease is not None and run.lease.expires_at - now > MAX_LEASE_TTL:

@@ -100,6 +100,15 @@ def test_there_are_enough_texts() -> None:
     [
         ({"argv": ["backup", "--password", "hunter2-argv"]}, "hunter2-argv"),
         ({"argv": ["curl", "-u", "ada:hunter2-user"]}, "hunter2-user"),
+        ({"argv": ["curl", "-su", "ada:hunter2 user"]}, "hunter2 user"),
+        ({"argv": ["curl", "--user", "ada:hunter2-long"]}, "hunter2-long"),
+        ({"argv": ["curl", "-H", "Authorization: Bearer hunter2.header"]}, "hunter2.header"),
+        ({"argv": ["curl", "-d", '{"password": "hunter2-body"}']}, "hunter2-body"),
+        ({"argv": ["psql", "-d", "postgres://ada:hunter2-url@db/x"]}, "hunter2-url"),
+        ({"argv": ["docker", "run", "-e", "DB_PASSWORD=hunter2-env"]}, "hunter2-env"),
+        ({"argv": ["sshpass", "-p", "hunter2 ssh", "ssh"]}, "hunter2 ssh"),
+        ({"argv": ["/usr/bin/mysql", "-h", "db", "-phunter2-mysql"]}, "hunter2-mysql"),
+        ({"argv": ["docker", "login", "-u", "ada", "-p", "hunter2-login"]}, "hunter2-login"),
         ({"headers": [["authorization", "Token hunter2-pair"]]}, "hunter2-pair"),
         ({"env": [{"name": "DB_PASSWORD", "value": "hunter2-env"}]}, "hunter2-env"),
         ({"https://hunter2-key@host/": 1}, "hunter2-key"),
@@ -112,9 +121,16 @@ def test_a_secret_in_data_is_hidden_by_where_it_stands(value: Any, secret: str) 
     assert shown_pieces(secret, json.dumps(REDACTION.value(value))) == []
 
 
+def test_every_line_of_a_block_in_yaml_is_hidden() -> None:
+    text = "db:\n  password: |\n    hunter2-first\n    hunter2-second\n  user: ada\n"
+
+    assert REDACTION.text(text) == "db:\n  password: [redacted]\n  user: ada\n"
+
+
 def test_data_without_secrets_stays_as_it_is() -> None:
     value = {
         "argv": ["sleep", "-u", "5"],
+        "command": ["docker", "run", "-p", "80:80", "-u", "1000:1000", "-it", "image"],
         "counts": {"pass": 12, "fail": 0},
         "token_count": 7,
         "secret_name": "API_TOKEN",

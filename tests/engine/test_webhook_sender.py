@@ -28,6 +28,7 @@ from perdure.core.doctor import Code
 from perdure.core.lifecycle import Status
 from perdure.core.webhook import WebhookState
 from perdure.engine.executors.secret import Secret
+from perdure.engine.redaction import Redact
 from perdure.engine.webhooks.hook import DeliveryOutcome
 from perdure.engine.webhooks.sender import WebhookSender
 from perdure.telemetry import metrics
@@ -420,12 +421,18 @@ async def test_a_secret_that_cannot_be_had_is_said_and_nothing_is_sent(
         assert word in ((await app.webhooks.get(name)).why or "")
 
 
-async def test_whatever_a_filter_of_secrets_does_nothing_unfiltered_is_told(
-    storage_url: str, receiver: Receiver
-) -> None:
-    def broken(message: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        raise KeyError("hunter2hunter2")
+def fail(message: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    raise KeyError("hunter2hunter2")
 
+
+def return_texts(message: str, fields: dict[str, Any]) -> Any:
+    return message, "hunter2hunter2"
+
+
+@pytest.mark.parametrize(("broken", "fault"), [(fail, "KeyError"), (return_texts, "TypeError")])
+async def test_whatever_a_filter_of_secrets_does_nothing_unfiltered_is_told(
+    storage_url: str, receiver: Receiver, broken: Redact, fault: str
+) -> None:
     async with telling(storage_url) as app:
         await subscribe(app, receiver)
         await settle(app)
@@ -433,7 +440,8 @@ async def test_whatever_a_filter_of_secrets_does_nothing_unfiltered_is_told(
         await send(app)
 
     [told] = receiver.taken
-    assert "KeyError in redact" in told.json["data"]["left_out"]
+    assert f"{fault} in redact" in told.json["data"]["left_out"]
+    assert told.json["data"]["run"]["status"] == "succeeded"
     assert b"hunter2" not in told.body
 
 

@@ -16,6 +16,7 @@ from perdure.errors import AccessRefused, InvalidInput
 from perdure.storage.protocol import Record
 from perdure.web.offload import MAX_PAGE_BYTES
 from perdure.web.worker.declaring import MAX_CATALOGUE_BYTES
+from perdure.web.worker.registry import MAX_BYTES
 from remote_kit import World
 from worker_kit import REQUESTS, a_task, ask
 
@@ -76,6 +77,26 @@ async def test_the_records_of_a_keys_workers_have_a_total_size(world: World) -> 
     await ask(server, "heartbeat", _heartbeat("worker_0", tasks))
     await ask(server, "heartbeat", _heartbeat("small"))
     await ask(other, "heartbeat", _heartbeat("of_another_key", tasks))
+
+
+async def test_the_records_of_an_environments_workers_have_a_total_size(world: World) -> None:
+    """Else a key that may create keys makes every list of workers as large as it likes."""
+    server = await world.server("work")
+    tasks = [f"{number:0200}" for number in range(1000)]
+    await ask(server, "heartbeat", _heartbeat("worker_0", tasks))
+    [record] = [it for it in await world.beside.records("default", WORKER) if it.name == "worker_0"]
+    copies = [
+        record.body.replace('"worker_0"', f'"copy_{n}"').replace('"key_id":"', f'"key_id":"{n % 9}')
+        for n in range(MAX_BYTES // len(record.body))
+    ]
+    await world.beside.put(
+        [replace(record, name=f"copy_{n}", version=1, body=body) for n, body in enumerate(copies)]
+    )
+
+    with pytest.raises(AccessRefused, match="records of the environment's workers"):
+        await ask(server, "heartbeat", _heartbeat("worker_1", tasks))
+
+    await ask(server, "heartbeat", _heartbeat("worker_0", tasks))
 
 
 # Damaged records

@@ -167,6 +167,21 @@ async def test_a_key_without_scopes_opens_nothing(world: World) -> None:
     assert [name(route) for route in SCOPED if not await world.refuses(route, made.text)] == []
 
 
+async def test_a_caller_without_a_key_is_told_how_to_show_one(world: World) -> None:
+    async with client_of(world.api) as client:
+        answers = [
+            await client.get("/v1/runs", headers=headers)
+            for headers in ({}, {"authorization": "Bearer pk_123"})
+        ]
+
+    assert [answer.status_code for answer in answers] == [401, 401]
+    for answer in answers:
+        detail = answer.json()["detail"]
+        assert "header Authorization" in detail
+        assert "perdure keys create" in detail
+        assert "redacted" not in detail
+
+
 async def test_every_route_is_shut_without_a_key_or_with_a_bad_one(world: World) -> None:
     good, other = await make_key(world.app, *ALL), await make_key(world.app, *ALL)
     mistyped = good[:-1] + ("x" if good[-1] != "x" else "y")

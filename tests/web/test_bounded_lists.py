@@ -9,11 +9,12 @@ import httpx
 import msgspec
 import pytest
 
-from perdure import App
+from perdure import App, secret
 from perdure.core.run import Actor, ActorType
 from perdure.engine.catalogue import publish_tasks
 from perdure.engine.keys import HOME, KEY, MAX_KEYS, ApiKey, Keys, Scope
 from perdure.engine.task_catalogue import MAX_LISTED_WORKERS, add_workers
+from perdure.engine.webhooks.keeping import MAX_HEADER_CHARS
 from perdure.storage.protocol import Record
 from perdure.web.api import LOCAL, Api
 from perdure.web.manifests import MAX_PROBLEM_CHARS, MAX_PROBLEMS
@@ -36,7 +37,14 @@ async def _pages(client: httpx.AsyncClient, path: str, name: str) -> list[list[s
 
 
 @pytest.mark.parametrize(
-    ("path", "name"), [("tasks", "name"), ("workers", "id"), ("queues", "name"), ("limits", "task")]
+    ("path", "name"),
+    [
+        ("tasks", "name"),
+        ("workers", "id"),
+        ("queues", "name"),
+        ("limits", "task"),
+        ("webhooks", "name"),
+    ],
 )
 async def test_a_list_comes_in_pages_each_item_once(
     shop_app: App, client: httpx.AsyncClient, path: str, name: str
@@ -45,6 +53,9 @@ async def test_a_list_comes_in_pages_each_item_once(
     await publish_tasks(shop_app.storage, "default", tasks)
     for number in range(5):
         await a_worker(shop_app, f"worker_{number}")
+        await shop_app.webhooks.create(
+            f"hook_{number}", "https://example.com/", signing_secret=secret("WEBHOOK_X")
+        )
     everything = await client.get(f"/v1/{path}")
 
     pages = await _pages(client, f"/v1/{path}", name)
@@ -57,7 +68,38 @@ async def test_a_list_comes_in_pages_each_item_once(
     assert [len(page) for page in pages[:-1]] == [2] * (len(pages) - 1)
 
 
+async def test_keys_come_in_pages_oldest_first(shop_app: App) -> None:
+    admin = await make_key(shop_app, "admin")
+    others = [await Keys(shop_app).create(f"key_{number}", ["read"]) for number in range(4)]
+
+    async with Api(App(shop_app.url), LOCAL) as api, client_of(api, admin) as client:
+        pages = await _pages(client, "/v1/keys", "name")
+
+    names = [f"key_{number}" for number in range(len(others))]
+    assert pages == [["test", *names[:1]], names[1:3], names[3:]]
+
+
 # What is listed
+
+
+async def test_a_webhook_has_no_more_text_in_its_headers_than_a_request_may_have(
+    client: httpx.AsyncClient,
+) -> None:
+    """A hundred webhooks with megabytes of headers would occupy the event loop for seconds."""
+    hook = {"url": "https://example.com/", "signing_secrets": ["WEBHOOK_X"]}
+    headers = {f"x-{number:02}": "v" * 1020 for number in range(16)}
+
+    full = await client.post("/v1/webhooks", json={"name": "full", "headers": headers} | hook)
+    headers["x-more"] = {"secret": "WEBHOOK_X"}  # type: ignore[assignment]
+    refused = [
+        await client.post("/v1/webhooks", json={"name": "more", "headers": headers} | hook),
+        await client.patch("/v1/webhooks/full", json={"headers": headers}),
+    ]
+
+    assert full.status_code == 201, full.text
+    assert [answer.status_code for answer in refused] == [422, 422]
+    for answer in refused:
+        assert f"at most {MAX_HEADER_CHARS} characters" in answer.json()["errors"][0]["message"]
 
 
 def _key_record(number: int) -> Record:

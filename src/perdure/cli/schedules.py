@@ -81,7 +81,7 @@ async def show(app: App, as_json: bool, name: str) -> None:
     tasks = await tasks_by_name(app)
     coming = list(await app.schedules.preview(name, 5)) if schedule.is_live else []
     last = shown(app, await app.schedules.last(name))
-    said = app.redact("", await app.manifests.say(schedule))[1]
+    said = app.redactor.fields(await app.manifests.say(schedule))
     data = {**data_of(schedule, tasks), "next_times": coming, **occurrences_data(last)}
     answer(as_json, plain(data), story(schedule, said, coming, last, tasks))
 

@@ -7,13 +7,24 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from perdure.telemetry.secret_names import SecretNames
-from perdure.telemetry.secret_texts import HIDDEN, make_rules
+from perdure.telemetry.secret_texts import HIDDEN, make_rules, redact_user
 
 Redact = Callable[[str, dict[str, Any]], tuple[str, dict[str, Any]]]
 """From a line's message and fields to those that may be stored."""
 
 _NAMING = ("name", "key", "Name", "Key")
 _NAMED = ("value", "Value")
+_MYSQL = ("mysql", "mysqldump", "mysqladmin", "mariadb")
+_TOOL_FLAGS = {"sshpass": "-p", "redis-cli": "-a", **dict.fromkeys(_MYSQL, "-p")}
+"""The option after which a well-known tool takes a password."""
+
+
+def find_tool_flag(items: Sequence[Any]) -> str | None:
+    """Return the option of a command line that is followed by a password, if it has one."""
+    words = [item for item in items if isinstance(item, str)]
+    names = (word.rpartition("/")[2] for word in words)
+    found = next((_TOOL_FLAGS[name] for name in names if name in _TOOL_FLAGS), None)
+    return "-p" if found is None and "login" in words else found
 
 
 class Redaction:
@@ -70,12 +81,22 @@ class Redaction:
         """`["--password", "x"]`, `["authorization", "x"]` and `["-u", "ada:x"]` have a secret."""
         if len(items) == 2 and self.is_secret(items[0]) and isinstance(items[1], str):
             return [items[0], HIDDEN]
+        tool_flag = find_tool_flag(items)
         previous = (None, *items)
-        return [self._item(before, item) for before, item in zip(previous, items, strict=False)]
+        return [
+            self._item(before, item, tool_flag)
+            for before, item in zip(previous, items, strict=False)
+        ]
 
-    def _item(self, before: Any, item: Any) -> Any:
-        if isinstance(before, str) and isinstance(item, str) and before.startswith("-"):
-            if self.is_secret(before, item) and "=" not in before and not item.startswith("-"):
-                return HIDDEN
-            return self.text(f"{before} {item}")[len(before) + 1 :] if before == "-u" else item
-        return self.value(item)
+    def _item(self, before: Any, item: Any, tool_flag: str | None) -> Any:
+        if not isinstance(item, str):
+            return self.value(item)
+        if tool_flag and item.startswith(tool_flag) and item != tool_flag:
+            return f"{tool_flag}{HIDDEN}"
+        if not isinstance(before, str) or not before.startswith("-"):
+            return self.text(item)
+        if before == tool_flag:
+            return HIDDEN
+        if self.is_secret(before, item) and "=" not in before and not item.startswith("-"):
+            return HIDDEN
+        return redact_user(before, item) or self.text(item)

@@ -34,7 +34,10 @@ SECRET_PHRASES = (
     "auth_tokens",
     "deploy_key",
     "encryption_key",
+    "fernet_key",
+    "hmac_key",
     "jwt",
+    "license_key",
     "master_key",
     "private_key",
     "refresh_tokens",
@@ -46,7 +49,7 @@ SECRET_PHRASES = (
     "storage_key",
 )
 """A name is secret if it contains one of these as whole words."""
-WEAK_WORDS = ("otp", "pass", "pwd", "totp")
+WEAK_WORDS = ("dbpass", "dbpwd", "otp", "pass", "pwd", "smtppass", "sshpass", "totp", "userpass")
 """Whole words that are secret names only where the context supports it."""
 _HARMLESS_ENDING = re.compile(
     "bucket|budget|counts?|enabled|env|expires|expiry|field|file|in|kind|length|limits?|names?|path"

@@ -34,6 +34,7 @@ _FORMS = re.compile(
     r"|\b(?:gh[opsru]_|github_pat_|glpat-|xox[abeoprs]-|[rs]k_(?:live|test)_|sk-|AIza|npm_"
     r"|pypi-AgE|hf_|dop_v1_|ya29\.|hvs\.|shpat_|SG\.)(?=[\w-]{0,40}\d)[\w.-]{16,}+"
     r"|\beyJ[\w-]{8,}+\.[\w.-]{4,}+"
+    r"|(hooks\.slack\.com/[a-z]{1,20}/|discord(?:app)?\.com/api/webhooks/)[\w/-]{8,}+"
 )
 _PRIVATE_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
 _PRIVATE_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----")
@@ -47,14 +48,19 @@ _USER_INFO = re.compile(
 _QUERY = re.compile(r"""([?&;])([\w.~%\[\]-]{1,60}+)=([^&\s"'<>#;]++)""")
 _SIGNATURE = re.compile(r"\b(signature=)([\w+/%=-]{16,}+)", re.IGNORECASE)
 _USER_FLAG = re.compile(
-    r"""(?<![\w-])(?P<user>(?:-u|--user|--proxy-user)["']?(?:[ =,]\s{0,3})?(?P<open>["'])?"""
+    r"""(?<![\w-])(?P<user>(?:(?:-u|--user|--proxy-user)["']?(?:[ =,]\s{0,3})?"""
+    r"""|(?:-[A-Za-z]{1,8}u|--auth)["']?[ =,]\s{0,3})(?P<open>["'])?"""
     r"""[^\s:"'/]{1,200}+:)(?!//)(?P<password>(?(open)[^"']++|[^\s"']++))"""
 )
+_USER_OPTION = re.compile(r"-[A-Za-z]{0,8}u|--user|--proxy-user|--auth")
 _TOOL_FLAG = re.compile(
-    r"""\b(sshpass\s{1,4}-p\s{0,4}|redis-cli\b[^\r\n]{0,200}?\s-a\s{1,4}"""
-    r"""|(?:mysql|mysqldump|mysqladmin|mariadb)\b[^\r\n]{0,200}?\s-p)(["']?[^\s"']++)"""
+    r"""(?<!\w)(sshpass\s{1,4}-p\s{0,4}|redis-cli\b[^\r\n]{0,200}?\s-a\s{1,4}"""
+    r"""|(?:mysql|mysqldump|mysqladmin|mariadb)\b[^\r\n]{0,200}?\s-p"""
+    r"""|login\b[^\r\n]{0,200}?\s-p\s{1,4}|-pass(?:in|out)?\s{1,4}["']?pass:"""
+    r"""|configure\s{1,4}set\s{1,4}[\w.]{0,60}(?:secret|token)[\w.]{0,60}\s{1,4})(["']?[^\s"']++)"""
 )
 _IDENTIFIED = re.compile(r"\b(identified\s(?:with\s\S{1,60}+\s)?by\s{1,4})('[^']*+'?)", re.I)
+_NO_PASSWORDS = (":@", ":x-oauth-basic@")
 _NUMBERS = re.compile(r"\d{1,10}(?::\d{1,10})?")
 
 
@@ -83,9 +89,9 @@ def make_rules(names: SecretNames) -> tuple[Rule, ...]:
         Rule(("://",), lambda text: _USER_INFO.sub(_redact_user_info, text)),
         Rule(("=",), lambda text: _QUERY.sub(redact_parameter, text)),
         Rule(("signature=",), lambda text: _SIGNATURE.sub(rf"\1{HIDDEN}", text)),
-        Rule(("-u", "-user"), lambda text: _USER_FLAG.sub(_redact_user_flag, text)),
+        Rule(("-", ":"), lambda text: _USER_FLAG.sub(_redact_user_flag, text)),
         Rule(
-            ("sshpass", "redis-cli", "mysql", "mariadb"),
+            ("sshpass", "redis-cli", "mysql", "mariadb", "login", "pass:", "configure"),
             lambda text: _TOOL_FLAG.sub(rf"\1{HIDDEN}", text),
         ),
     )
@@ -94,7 +100,7 @@ def make_rules(names: SecretNames) -> tuple[Rule, ...]:
 _FORM_TRIGGERS = (
     *("pk_", "whsec_", "gho_", "ghp_", "ghs_", "ghr_", "ghu_", "github_pat_", "glpat-", "xox"),
     *("sk_", "rk_", "sk-", "aiza", "npm_", "pypi-", "hf_", "dop_", "ya29", "hvs.", "shpat_"),
-    *("sg.", "eyj"),
+    *("sg.", "eyj", "hooks.slack.com", "/api/webhooks/"),
 )
 
 
@@ -149,15 +155,24 @@ def _redact_scheme(match: re.Match[str]) -> str:
 
 
 def _redact_form(match: re.Match[str]) -> str:
-    return f"{match[1] or ''}{HIDDEN}"
+    return f"{match[1] or match[2] or ''}{HIDDEN}"
 
 
 def _redact_user_info(match: re.Match[str]) -> str:
-    """A user name alone is a token in a web address, and a name in any other."""
-    if match["colon"]:
-        return f"{match['scheme']}{match['user']}:{HIDDEN}@"
+    """A user name without a password is a token in a web address, and a name in any other."""
     is_web = match["scheme"].lower().endswith(("http://", "https://", "ws://", "wss://"))
+    if match["colon"] and not (is_web and match[0].endswith(_NO_PASSWORDS)):
+        return f"{match['scheme']}{match['user']}:{HIDDEN}@"
     return f"{match['scheme']}{HIDDEN}@" if is_web and match["user"] else match[0]
+
+
+def redact_user(flag: str, item: str) -> str | None:
+    """Return what may be shown of the argument of `-u`, or None for any other option."""
+    user, colon, password = item.partition(":")
+    is_user = _USER_OPTION.fullmatch(flag) and colon and not password.startswith("//")
+    if not is_user or _NUMBERS.fullmatch(password):
+        return None
+    return f"{user}:{HIDDEN}"
 
 
 def _redact_user_flag(match: re.Match[str]) -> str:
@@ -178,8 +193,12 @@ _PLACEHOLDER = re.compile(
 _STOP = r"""[,;&](?=\s|\Z|["'\w.\[\]-]{1,60}+\s{0,2}[=:])"""
 _VALUE = rf"""
     (?P<value>
-        [bu]?"(?:[^"\\]|\\.){{0,20000}}+" | [bu]?'(?:[^'\\]|\\.){{0,20000}}+'
+        [|>][-+\d]{{0,2}}[ \t]{{0,4}}\r?\n(?P<indent>[ \t]++)[^\r\n]*+
+        (?:\r?\n(?P=indent)[^\r\n]*+){{0,500}}+
+      | &(?:quot|\#34|\#39);[^&<>\r\n]*+ | %22(?:[^%\s&]|%(?!22))*+
+      | [bu]?"(?:[^"\\]|\\.){{0,20000}}+" | [bu]?'(?:[^'\\]|\\.){{0,20000}}+'
       | [bu]?["'][^"'\r\n]*+
+      | \\{{2,7}}["'][^"'\r\n]*+
       | \\["'](?:[^"'\\]|\\[^"'])*+(?:\\["'])?
       | `[^`]{{0,4000}}+`? | \[[^\]]{{0,4000}}+\]? | \{{[^}}]{{0,4000}}+\}}?
       | {_NOT_PROSE}(?:(?:token|{_SCHEMES})\s{{1,4}}(?=\S))?(?:(?!{_STOP})\S)++
@@ -188,10 +207,10 @@ _VALUE = rf"""
 _FLAGS = re.IGNORECASE | re.VERBOSE | re.DOTALL
 _ASSIGNED = re.compile(
     rf"""
-    (?P<closing>[\])]?(?:\\?["'`])?\]?)
+    (?P<closing>[\])]?(?:\\{{0,7}}["'`]|&(?:quot|\#34|\#39);|%22)?\]?)
     (?:
         \s{{0,4}},?\s{{0,4}}\\?["']?value\\?["']?\s{{0,4}}[=:]\s{{0,4}}
-      | \s{{0,4}}(?:=>|:=|==?|:|->|%3D)\s{{0,4}}
+      | \s{{0,4}}(?:=>|:=|==?|:|->|%3[AD])\s{{0,4}}
       | \s{{0,4}},\s{{0,4}}(?=[bu]?\\?["'])
     )
     {_VALUE}
@@ -201,6 +220,9 @@ _ASSIGNED = re.compile(
 _WHOLE_LINE = re.compile(r"""\s{0,4}[:=]\s{0,4}(?P<value>[^\s"'][^\r\n]*+)""")
 _AFTER_FLAG = re.compile(rf"""["']?,?\s{{1,4}}(?!-){_VALUE}""", _FLAGS)
 _AFTER_SQL = re.compile(r"""\s{1,4}(?P<value>'[^']*+'?|"[^"\r\n]*+"?)""")
+_IN_TAG = re.compile(
+    r"""\s(?:[^<>]{0,200}?\s)?value\s{0,3}=\s{0,3}(?P<value>"[^"]*+"|'[^']*+')""", re.IGNORECASE
+)
 _AFTER_TAG = re.compile(r"(?:\s[^<>]{0,200}+)?>(?P<value>(?:<!\[CDATA\[)?[^<]++)")
 _FLAG_BEFORE = re.compile(r"""(?:^|[\s"'=(,])--?[\w-]{0,50}+\Z""")
 _PATH_BEFORE = re.compile(r"/[\w.-]{0,50}+\Z")
@@ -220,7 +242,9 @@ class Assignments:
         spelled = (re.escape(stem).replace("_", r"[ _.-]?") for stem in stems)
         weak = "|".join(WEAK_WORDS)
         self._name = re.compile(
-            rf"(?:{'|'.join(spelled)}|(?<![A-Za-z])(?:{weak})(?![A-Za-z]))[\w.-]{{0,60}}+", re.I
+            rf"(?:{'|'.join(spelled)}|(?<![A-Za-z])(?:{weak})(?![A-Za-z])"
+            r"|(?<=[a-z0-9])(?-i:Pass|Pwd)(?![a-z]))[\w.-]{0,60}+",
+            re.I,
         )
         self.triggers = (
             *("pass", "secret", "token", "key", "auth", "cookie", "credential", "mnemonic"),
@@ -252,7 +276,7 @@ class Assignments:
         end = name.start() + len(word)
         before = text[max(0, name.start() - _PREFIX_CHARS) : name.start()]
         if _TAG_BEFORE.search(before):
-            return _AFTER_TAG.match(text, end)
+            return _IN_TAG.match(text, end) or _AFTER_TAG.match(text, end)
         if _FLAG_BEFORE.search(before) and (found := _AFTER_FLAG.match(text, end)):
             return found
         if word.lower().endswith(_LINE_WORDS) and (found := _WHOLE_LINE.match(text, end)):

@@ -26,7 +26,7 @@ MIN_TIMER_S = 0.01
 T = TypeVar("T")
 OnEnd = Callable[[RequestRefused], None]
 
-_ADVICE = "show a key: Authorization: Bearer pk_…; `perdure keys create` makes one"
+_ADVICE = "show a key in the header Authorization, after `Bearer`; `perdure keys create` makes one"
 
 
 class Keyring(Service):

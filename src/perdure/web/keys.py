@@ -11,16 +11,24 @@ from typing import TypeVar
 
 from perdure.engine.keys import ApiKey, Grantor, Keys
 from perdure.errors import AccessRefused
+from perdure.web.offload import page_by_name
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Call
 from perdure.web.views import Items, KeyView, key_view
-from perdure.web.wishes import KeyBody, ReasonBody, RotateBody
+from perdure.web.wishes import KeyBody, NameQuery, ReasonBody, RotateBody
 
 T = TypeVar("T")
 
 
-async def list_keys(call: Call) -> Items[KeyView]:
-    return Items([key_view(key) for key in await _keys(call).list()])
+async def list_keys(call: Call, query: NameQuery) -> Items[KeyView]:
+    """Oldest first."""
+    found = await _keys(call).list()
+    page, cursor = page_by_name(found, _place, query.limit, query.cursor)
+    return Items([key_view(key) for key in page], cursor)
+
+
+def _place(key: ApiKey) -> str:
+    return f"{key.created_at:%Y%m%dT%H%M%S.%f}_{key.id}"
 
 
 async def create_key(call: Call, body: KeyBody) -> KeyView:

@@ -9,14 +9,15 @@ from msgspec.structs import asdict
 
 from perdure.core.webhook import EVERYTHING
 from perdure.engine.executors.secret import Secret
+from perdure.engine.executors.target import MOST_HEADERS
 from perdure.engine.webhooks.hook import Delivery, Webhook
 from perdure.engine.webhooks.keeping import MOST_SECRETS
+from perdure.web.offload import page_by_name
 from perdure.web.route import Call
 from perdure.web.views import Items
-from perdure.web.wishes import Asked, Limit, Reason, ReasonBody, Tag, When
+from perdure.web.wishes import Asked, Limit, NameQuery, Reason, ReasonBody, Tag, When
 
 MAX_EVENTS = 100
-MAX_HEADERS = 100
 
 Events = Annotated[
     tuple[str, ...],
@@ -33,7 +34,7 @@ Secrets = Annotated[
 Headers = Annotated[
     dict[str, str | Secret],
     Meta(
-        max_length=MAX_HEADERS,
+        max_length=MOST_HEADERS,
         description='Texts, or secrets by reference: `{"secret": "WEBHOOK_AUTH"}`.',
     ),
 ]
@@ -82,8 +83,10 @@ class DeliveryQuery(Asked, frozen=True, kw_only=True):
     cursor: Annotated[int, Meta(ge=1, lt=2**53, description="Goes on before it.")] | None = None
 
 
-async def list_webhooks(call: Call) -> Items[Webhook]:
-    return Items(list(await call.app.webhooks.list()))
+async def list_webhooks(call: Call, query: NameQuery) -> Items[Webhook]:
+    found = await call.app.webhooks.list()
+    page, cursor = page_by_name(found, lambda hook: hook.name, query.limit, query.cursor)
+    return Items(list(page), cursor)
 
 
 async def get_webhook(call: Call) -> Webhook:

@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.engine.door import OPERATOR, By, Duration, duration, some_time, text
 from perdure.engine.keys import OVERLAP, ApiKey, Keys, NewKey, make_scopes
-from perdure.engine.remote.client import Items, RestClient
+from perdure.engine.remote.client import RestClient
 from perdure.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class RemoteKeys(Keys):
         self._rest = rest
 
     async def list(self) -> Sequence[ApiKey]:
-        return (await self._rest.get(Items[ApiKey], "keys")).items
+        return await self._rest.get_all(ApiKey, "keys")
 
     async def create(
         self,

@@ -32,7 +32,7 @@ class RemoteWebhooks(Webhooks):
         self._rest = rest
 
     async def list(self) -> Sequence[Webhook]:
-        return (await self._rest.get(Items[Webhook], "webhooks")).items
+        return await self._rest.get_all(Webhook, "webhooks")
 
     async def get(self, name: str) -> Webhook:
         return await self._rest.get(Webhook, "webhooks", text(name, "name"))

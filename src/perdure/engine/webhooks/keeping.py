@@ -42,6 +42,8 @@ MOST_WEBHOOKS = 100
 """In one environment. Each reads the feed, and has sockets of its own."""
 MOST_SECRETS = 4
 LONGEST_NAME = 100
+MAX_HEADER_CHARS = 16 * 1024
+"""In the names and texts of all headers of a webhook."""
 MARGIN = timedelta(hours=1)
 """So long a transaction may have taken whose changes a replay from an instant must find."""
 NEEDS_H11 = "sending webhooks needs h11: pip install 'perdure[http]'"
@@ -293,7 +295,17 @@ def _target(fields: Mapping[str, Any]) -> HttpTarget:
     headers = fields["headers"]
     if not isinstance(headers, Mapping):
         raise InvalidInput("headers", f"must be a dict, not {headers!r:.80}")
-    return HttpTarget(url=fields["url"], headers=dict(headers), signing_secrets=secrets)
+    target = HttpTarget(url=fields["url"], headers=dict(headers), signing_secrets=secrets)
+    _check_header_size(target.headers)
+    return target
+
+
+def _check_header_size(headers: Mapping[str, Text]) -> None:
+    texts = [it if isinstance(it, str) else it.name + it.prefix for it in headers.values()]
+    size = sum(map(len, (*headers, *texts)))
+    if size > MAX_HEADER_CHARS:
+        problem = f"must have at most {MAX_HEADER_CHARS} characters in all, not {size}"
+        raise InvalidInput("headers", problem)
 
 
 def _interest_fields(interest: Interest) -> dict[str, Any]:

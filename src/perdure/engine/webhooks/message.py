@@ -17,7 +17,7 @@ from perdure.core.events import RecordedEvent
 from perdure.core.failure import Failure
 from perdure.core.reducer import project
 from perdure.core.run import Run
-from perdure.engine.redaction import HIDDEN, Redact
+from perdure.engine.redaction import HIDDEN, Redact, Redactor
 from perdure.engine.webhooks.hook import Hook
 from perdure.storage.protocol import Change, Storage
 
@@ -146,11 +146,11 @@ def _failure(failure: Failure) -> dict[str, Any]:
     return {name: getattr(failure, name) for name in _OF_FAILURE}
 
 
-def _hidden(data: dict[str, Any], redact: Redact) -> Any:
-    """Without what looks like a secret. Where somebody's filter fails, nothing is told."""
-    plain = msgspec.to_builtins(data)
-    try:
-        return redact("", plain)[1]
-    except Exception as error:  # noqa: BLE001  # somebody's filter; what it hides stays hidden
+def _hidden(data: dict[str, Any], redact: Redact) -> dict[str, Any]:
+    """The data without secrets. If an app's `redact` fails, only what names the run is sent."""
+    plain: dict[str, Any] = msgspec.to_builtins(data)
+    hidden = Redactor(redact).fields(plain)
+    if hidden.keys() == {"left_out"}:
         run = {name: plain.get("run", {}).get(name) for name in ("id", "status")}
-        return {"left_out": f"{HIDDEN}: {type(error).__name__} in redact", "run": run}
+        return {"left_out": f"{HIDDEN}: {hidden['left_out']}", "run": run}
+    return hidden

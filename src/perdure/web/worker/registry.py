@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,6 +20,10 @@ MAX_WORKERS_PER_KEY = 2000
 MAX_ENTRY_BYTES = 256 * 1024
 MAX_BYTES_PER_KEY = 16 * 1024 * 1024
 """JSON of all workers of a key."""
+MAX_WORKERS = 10_000
+"""Workers of an environment."""
+MAX_BYTES = 64 * 1024 * 1024
+"""JSON of all workers of an environment."""
 MAX_RUNS_READ = 100
 """Runs, with their payloads, that a request of a worker reads at once."""
 _FORGOTTEN = "those that ended are forgotten after an hour"
@@ -96,14 +101,28 @@ class WorkerRegistry:
             self._checked_bytes.pop(oldest, None)
 
     async def _check_room(self, entry: WorkerEntry, size: int) -> None:
-        """Raise AccessRefused if the key has too many workers, or if their records and this one of
-        `size` bytes are too large together."""
+        """Raise AccessRefused if the key or the environment has too many workers, or if their
+        records and this one of `size` bytes are too large together."""
         found = await known_workers(self._app.storage, self._app.environment)
-        others = [it for it in found if it.key_id == entry.key_id and it.id != entry.id]
-        if len(others) >= MAX_WORKERS_PER_KEY:
-            problem = f"the key has {len(others)} workers already, the most it may have"
-            raise AccessRefused(f"{problem}; {_FORGOTTEN}")
-        if size + sum(map(json_size, others)) > MAX_BYTES_PER_KEY:
-            problem = f"the records of the key's workers would have over {MAX_BYTES_PER_KEY} bytes"
-            raise AccessRefused(f"{problem}; {_FORGOTTEN}")
+        others = {it.id: json_size(it) for it in found if it.id != entry.id}
+        own = {it.id for it in found if it.key_id == entry.key_id} & others.keys()
+        of_key = [others[worker_id] for worker_id in own]
+        _check_share("key", of_key, size, Share(MAX_WORKERS_PER_KEY, MAX_BYTES_PER_KEY))
+        _check_share("environment", others.values(), size, Share(MAX_WORKERS, MAX_BYTES))
         self._checked_bytes[entry.id] = size
+
+
+class Share(NamedTuple):
+    """How many workers there may be, and the bytes of their records."""
+
+    workers: int
+    size: int
+
+
+def _check_share(owner: str, sizes: Collection[int], size: int, share: Share) -> None:
+    if len(sizes) >= share.workers:
+        problem = f"the {owner} has {len(sizes)} workers already, the most it may have"
+        raise AccessRefused(f"{problem}; {_FORGOTTEN}")
+    if size + sum(sizes) > share.size:
+        problem = f"the records of the {owner}'s workers would have over {share.size} bytes"
+        raise AccessRefused(f"{problem}; {_FORGOTTEN}")
