@@ -63,6 +63,9 @@ class Code(StrEnum):
     WORKERS_FULL = "workers_full"
     WORKERS_STOPPING = "workers_stopping"
 
+    # It is to be executed alone.
+    SUSPECT = "suspect"
+
     # It is not its turn, or it is.
     BEHIND = "behind"
     FAIR_TURN = "fair_turn"
