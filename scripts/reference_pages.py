@@ -96,7 +96,7 @@ OTHER_DIFFERENCES = (
         "a running run whose lease has expired can be claimed",
         "maintenance recovers it first, then it can be claimed",
         (
-            "recovery counts the crash and may end the run; a claim that did both would decide in "
+            "recovery judges the crash and may end the run; a claim that did both would decide in "
             "storage"
         ),
     ),

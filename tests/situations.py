@@ -13,7 +13,8 @@ from typing import Any
 import raw
 from perdure import App, Context, Fail, Retry
 from perdure.core.decide import decide_release, decide_skip, decide_unserved
-from perdure.core.failure import CRASH, FailureKind, make_failure
+from perdure.core.decide.recovery import DIED_ALONE
+from perdure.core.failure import FailureKind, make_failure
 from perdure.core.lifecycle import Status
 from perdure.core.limits import LimitScope
 from perdure.core.run import Actor, ActorType, Awaiting, AwaitingKind, Run, Source, SourceType
@@ -94,6 +95,27 @@ async def lost(app: App, **options: Any) -> Run:
     return run
 
 
+async def a_suspect(app: App) -> str:
+    """A run that two workers executed when they died."""
+    run = await lost(app)
+    await app.tick(grace=0)
+    await expire(app, run.id)
+    await app.tick(grace=0)
+    return run.id
+
+
+async def lost_alone(app: App) -> Run:
+    """A suspect whose third worker has not been heard of since its lease ended, either."""
+    return await expire(app, await a_suspect(app))
+
+
+async def expire(app: App, run_id: str) -> Run:
+    [run] = await leased(app, lease_ttl=AN_INSTANT, run_ids=(run_id,))
+    assert run.lease is not None
+    await wait_until(app.storage, run.lease.expires_at)
+    return run
+
+
 def held_by(run: Run) -> Holder:
     assert run.lease is not None
     return Holder(
@@ -117,13 +139,23 @@ async def it_is_due_later(app: App) -> tuple[str, Expected]:
 
 @situation
 async def its_attempt_failed_and_it_waits_for_the_next(app: App) -> tuple[str, Expected]:
-    run = await lost(app)
+    run = await lost_alone(app)
     await app.tick(grace=0)
     retrying = await app.runs.get(run.id)
     await a_worker(app)
     return run.id, {
-        Code.RETRYING: {"opens_at": retrying.run_at, "failure": CRASH},
-        Code.LOST_LEASE: {"run_id": run.id, "attempt": 1, "worker_id": "worker-1"},
+        Code.RETRYING: {"opens_at": retrying.run_at, "failure": DIED_ALONE},
+        Code.LOST_LEASE: {"run_id": run.id, "attempt": 3, "worker_id": "worker-1"},
+    }
+
+
+@situation
+async def workers_died_while_they_executed_it(app: App) -> tuple[str, Expected]:
+    run_id = await a_suspect(app)
+    await a_worker(app)
+    return run_id, {
+        Code.SUSPECT: {"count": 2, "queue": QUEUE},
+        Code.LOST_LEASE: {"run_id": run_id, "attempt": 2, "worker_id": "worker-1"},
     }
 
 

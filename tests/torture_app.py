@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
 
 from perdure import App, Context, Fail, Retry
@@ -64,3 +66,10 @@ async def block_the_loop(number: int, seconds: float) -> int:
     """What no handler should do, and some will."""
     time.sleep(seconds)  # noqa: ASYNC251  # that is the point
     return 2 * number
+
+
+@app.task
+async def crash_process() -> None:
+    """End like a segmentation fault in an extension does."""
+    await asyncio.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGSEGV)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,8 +23,16 @@ from builders import (
     then,
 )
 from perdure.core import events as e
-from perdure.core.decide import decide_attention, decide_expiry, decide_recovery
-from perdure.core.failure import CRASH, FailureKind
+from perdure.core.decide import (
+    decide_attention,
+    decide_expiry,
+    decide_failure,
+    decide_recovery,
+    decide_release,
+    decide_shutdown,
+)
+from perdure.core.decide.recovery import DIED_ALONE
+from perdure.core.failure import CRASH, FailureKind, make_failure
 from perdure.core.lifecycle import LEASED, TERMINAL, Status
 from perdure.core.run import SYSTEM, OnExhausted, OnLeaseExpired, Run
 
@@ -95,24 +104,86 @@ def test_the_default_is_ten_abandons() -> None:
     assert run.counters.abandons == 10
 
 
-def test_a_lost_attempt_is_a_counted_crash() -> None:
-    run = recover(a_run(Status.RUNNING))
+@pytest.mark.parametrize("how", [OnLeaseExpired.RETRY, OnLeaseExpired.REDELIVER])
+def test_a_death_beside_other_runs_costs_nothing(how: OnLeaseExpired) -> None:
+    run = recover(held(Status.RUNNING, on_lease_expired=how))
 
-    assert (run.status, run.failure, run.run_at) == (Status.RETRYING, CRASH, after(61))
-    assert CRASH.kind is FailureKind.CRASH
-    assert CRASH.message == "worker lease expired during execution"
-    assert (run.counters.failures, run.counters.abandons) == (1, 0)
+    assert (run.status, run.failure, run.run_at) == (Status.QUEUED, None, DEAD)
+    assert (run.counters.failures, run.counters.abandons) == (0, 1)
+    assert (run.deaths, run.is_suspect) == (1, False)
+
+
+def test_a_run_is_suspect_after_two_deaths_in_a_row() -> None:
+    run = recover(begun(recover(held(Status.RUNNING))))
+
+    assert (run.deaths, run.is_suspect, run.counters.failures) == (2, True, 0)
+
+
+def test_a_lost_claim_is_no_death() -> None:
+    run = recover(a_run(Status.CLAIMED))
+
+    assert run.deaths == 0
+
+
+def begun(run: Run) -> Run:
+    now = run.claimable_at
+    assert now is not None
+    run = then(run, lease_claimed(at=now))
+    return then(run, started(at=now, attempt=run.counters.attempts + 1))
+
+
+def suspected(**policy: Any) -> Run:
+    """A run that executes alone, after two deaths beside others."""
+    return begun(recover(begun(recover(held(Status.RUNNING, **policy)))))
+
+
+def test_the_death_of_a_worker_that_executes_a_suspect_alone_is_a_counted_crash() -> None:
+    alone = suspected()
+    run = recover(alone)
+
+    assert alone.lease is not None
+    assert (run.status, run.failure) == (Status.RETRYING, DIED_ALONE)
+    assert run.run_at == alone.lease.expires_at + timedelta(seconds=1)
+    assert DIED_ALONE.kind is FailureKind.CRASH
+    assert (run.counters.failures, run.counters.abandons, run.is_suspect) == (1, 2, True)
 
 
 def test_the_retry_after_a_crash_has_jitter_too() -> None:
-    assert recover(a_run(Status.RUNNING), jitter=1.0).run_at == after(61.2)
+    alone = suspected()
+
+    assert alone.lease is not None
+    assert recover(alone, jitter=1.0).run_at == alone.lease.expires_at + timedelta(seconds=1.2)
 
 
-def test_a_run_whose_worker_crashes_every_time_ends_after_max_attempts() -> None:
+def test_a_run_that_kills_every_worker_is_a_poisonous_dead_letter_after_its_budget() -> None:
     run = lose_every_lease(a_run(policy=a_policy(max_attempts=4)), begin=True)
 
-    assert (run.status, run.reason, run.failure) == (Status.DEAD_LETTERED, "exhausted", CRASH)
-    assert (run.counters.attempts, run.counters.failures) == (4, 4)
+    assert (run.status, run.reason, run.failure) == (Status.DEAD_LETTERED, "poison", DIED_ALONE)
+    assert (run.counters.attempts, run.counters.failures, run.deaths) == (6, 4, 2)
+
+
+def test_a_suspect_whose_handler_fails_is_no_suspect_any_more() -> None:
+    run = suspected()
+    assert run.lease is not None
+    failure = make_failure(FailureKind.ERROR, type="ValueError", message="no")
+
+    failed = then(run, *decide_failure(run, run.lease.token, run.updated_at, failure))
+
+    assert (failed.status, failed.deaths, failed.is_suspect) == (Status.RETRYING, 0, False)
+
+
+def test_a_suspect_that_gives_itself_back_is_no_suspect_any_more() -> None:
+    run = suspected()
+    assert run.lease is not None
+
+    assert then(run, *decide_release(run, run.lease.token, run.updated_at)).deaths == 0
+
+
+def test_a_suspect_that_a_stopping_worker_hands_over_stays_one() -> None:
+    run = suspected()
+    assert run.lease is not None
+
+    assert then(run, *decide_shutdown(run, run.lease.token, run.updated_at)).is_suspect
 
 
 def test_a_single_attempt_that_crashes_fails_or_is_dead_lettered_as_policy_says() -> None:

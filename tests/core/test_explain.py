@@ -92,6 +92,13 @@ def facts_of(events: Sequence[Any], **fields: Any) -> Facts:
     return Facts(**(defaults | fields))
 
 
+def twice_lost() -> list[Any]:
+    """The history of a run that two workers executed when they died."""
+    events = history(Status.RUNNING)
+    again = [lease_claimed(at=after(60)), started(at=after(60), attempt=2)]
+    return [*events, delivery_requested(at=after(60)), *again, delivery_requested(at=after(120))]
+
+
 def queued(*, of: dict[str, Any] | None = None, **fields: Any) -> Facts:
     return facts_of(history(Status.QUEUED, **(of or {})), **fields)
 
@@ -457,6 +464,15 @@ CASES: list[tuple[str, Facts, dict[Code, str]]] = [
         "all hands full for now",
         in_status(Status.SCHEDULED, workers=(a_worker(running=1),)),
         {Code.SCHEDULED: "due at"},
+    ),
+    # It is to be executed alone
+    (
+        "suspect",
+        facts_of(twice_lost(), ahead=3, now=after(130)),
+        {
+            Code.SUSPECT: "executed alone, because 2 workers in a row died while they executed it.",
+            Code.LOST_LEASE: "attempt 2 on",
+        },
     ),
     # It is not its turn, or it is
     (

@@ -217,14 +217,14 @@ def test_a_delivery_while_the_lease_is_live_is_refused() -> None:
 
 
 def test_a_delivery_takes_an_expired_lease_away_and_counts_an_abandon() -> None:
-    for status, counters in (
-        (Status.CLAIMED, Counters(claims=1, abandons=1)),
-        (Status.RUNNING, Counters(claims=1, attempts=1, abandons=1)),
+    for status, more in (
+        (Status.CLAIMED, {"counters": Counters(claims=1, abandons=1)}),
+        (Status.RUNNING, {"counters": Counters(claims=1, attempts=1, abandons=1), "deaths": 1}),
     ):
         changes = effect(a_run(status), delivery_requested(at=after(60)))
 
         expected = {"status": Status.QUEUED, "run_at": after(60), "lease": None}
-        assert changes == expected | {"counters": counters}
+        assert changes == expected | more
 
 
 def test_a_lease_renewed_without_an_event_is_not_expired_for_a_delivery() -> None:

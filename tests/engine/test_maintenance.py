@@ -43,8 +43,8 @@ async def test_a_tick_recovers_what_a_dead_worker_left(opened: App) -> None:
     await opened.tick()
 
     found = await opened.storage.get([begun.id, unbegun.id])
-    assert (found[begun.id].status, found[begun.id].counters.failures) == (Status.RETRYING, 1)
-    assert (found[unbegun.id].status, found[unbegun.id].counters.failures) == (Status.QUEUED, 0)
+    assert (found[begun.id].status, found[begun.id].deaths) == (Status.QUEUED, 1)
+    assert (found[unbegun.id].status, found[unbegun.id].deaths) == (Status.QUEUED, 0)
 
 
 async def test_a_node_that_has_just_started_takes_no_lease(opened: App) -> None:
@@ -60,7 +60,7 @@ async def test_a_node_that_has_just_started_takes_no_lease(opened: App) -> None:
         while (later := (await opened.storage.get([run.id]))[run.id].status) is Status.RUNNING:
             await maintenance.run_once()
 
-    assert (at_first, later) == (Status.RUNNING, Status.RETRYING)
+    assert (at_first, later) == (Status.RUNNING, Status.QUEUED)
 
 
 async def test_an_outage_that_retries_have_hidden_counts_as_one(opened: App) -> None:
@@ -234,4 +234,4 @@ async def test_many_maintainers_do_no_harm(opened: App) -> None:
     await asyncio.gather(*(opened.tick() for _ in range(5)))
 
     found = await opened.storage.get([run.id for run in claimed.runs])
-    assert {run.counters.failures for run in found.values()} == {1}
+    assert {run.deaths for run in found.values()} == {1}

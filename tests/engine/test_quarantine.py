@@ -81,7 +81,7 @@ async def test_zoneless_runs_of_another_tenant_hide_no_dead_workers_lease(
     for _ in range(3):
         await maintenance.run_once()
 
-    assert (await opened.storage.get([lost.id]))[lost.id].status is Status.RETRYING
+    assert (await opened.storage.get([lost.id]))[lost.id].status is Status.QUEUED
     assert {_lines(caplog, run) for run in bad} == {1}
 
 

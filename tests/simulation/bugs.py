@@ -17,10 +17,11 @@ from perdure.core import commit as core_commit
 from perdure.core import effects, limits, reducer
 from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import decide_shutdown, decide_start, lease, recovery
+from perdure.core.failure import CRASH
 from perdure.core.fairness import take_turns
 from perdure.core.limits import Admission
 from perdure.core.reducer import project
-from perdure.core.run import Run
+from perdure.core.run import SYSTEM, Run
 from perdure.core.settings import NO_WISHES, declare
 from perdure.engine import calls, doubt, handler, loop_calls, outcome
 from perdure.engine import limits as engine_limits
@@ -34,6 +35,7 @@ from perdure.engine.recorder import Recorder
 from perdure.engine.results import Results
 from perdure.engine.tick_record import TickRecord
 from perdure.engine.transaction import HandlerTransaction
+from perdure.engine.work_scope import WorkScope
 from perdure.engine.worker import Worker
 from perdure.errors import LeaseLost, StorageUnavailable
 from perdure.storage import claiming, committing, gating, turns, upkeep
@@ -111,14 +113,14 @@ def _(patch: Patch) -> None:
 
 @bug("a worker uses the same tokens again")
 def _(patch: Patch) -> None:
-    make = Worker._request
+    make = WorkScope.make_claim
 
-    def request(self: Worker, places: int) -> Any:
-        made = make(self, places)
-        tokens = tuple(f"{self.id} {index}" for index in range(places))
+    def claim(self: WorkScope, worker_id: str, places: int, suspect: str | None) -> Any:
+        made = make(self, worker_id, places, suspect)
+        tokens = tuple(f"{worker_id} {index}" for index in range(places))
         return replace(made, tokens=tokens)
 
-    patch(Worker, "_request", request)
+    patch(WorkScope, "make_claim", claim)
 
 
 # Leases
@@ -355,9 +357,9 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     record = Worker._record_and_claim
 
-    async def leak(self: Worker, finished: Any, places: int) -> Any:
+    async def leak(self: Worker, finished: Any, places: int, suspect: Any) -> Any:
         try:
-            return await record(self, finished, places)
+            return await record(self, finished, places, suspect)
         except StorageUnavailable:
             self._free -= places
             raise
@@ -371,6 +373,14 @@ def _(patch: Patch) -> None:
 @bug("an outcome is dropped when storage does not answer")
 def _(patch: Patch) -> None:
     patch(Recorder, "put_back", lambda self, finished: None)
+
+
+@bug("every run that a dead worker held is blamed")
+def _(patch: Patch) -> None:
+    def blame(run: Run, now: datetime, jitter: float) -> Any:
+        return lease.failed(run, SYSTEM, now, CRASH, jitter, None, lease.NO_EVIDENCE)
+
+    patch(recovery, "_after_death", blame)
 
 
 @bug("a failure is retried without being recorded as one")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
-from builders import OPERATOR, lease_heartbeat
+from msgspec.structs import replace
+
+from builders import OPERATOR, TASK, lease_heartbeat
 from perdure.core.decide import (
     decide_attention,
     decide_cancel,
@@ -12,12 +15,16 @@ from perdure.core.decide import (
     decide_recovery,
     decide_renewal,
 )
-from perdure.core.failure import CRASH_MESSAGE
+from perdure.core.decide.recovery import DIED_ALONE
 from perdure.core.lifecycle import Status
+from perdure.core.limits import LimitScope
 from perdure.core.run import Lease, Policy, Run
+from perdure.core.settings import pause
 from perdure.errors import SequenceConflict
 from perdure.storage.protocol import Renewal, Storage
+from perdure.storage.questions import SuspectScope
 from storage_kit import (
+    a_limit,
     check_all,
     claim,
     claim_one,
@@ -25,7 +32,9 @@ from storage_kit import (
     history,
     new_run,
     now,
+    put_limit,
     reload,
+    set_limit,
     step,
     stored,
     success,
@@ -153,18 +162,86 @@ async def test_a_renewed_lease_is_put_off_until_it_expires(storage: Storage) -> 
     assert [found.id for found in late] == [run.id]
 
 
-async def test_a_crashed_attempt_is_recovered_and_counted(storage: Storage) -> None:
+async def test_a_crashed_attempt_is_recovered_and_costs_nothing(storage: Storage) -> None:
     run = await create(storage)
-    running = await claim_one(storage, lease_ttl=SHORT)
+
+    found = await lose(storage, await claim_one(storage, lease_ttl=SHORT))
+
+    assert (found.status, found.failure, found.deaths) == (Status.QUEUED, None, 1)
+    assert (found.counters.failures, found.counters.abandons) == (0, 1)
+    await check_all(storage, [run.id])
+
+
+async def lose(storage: Storage, running: Run) -> Run:
+    """Let the lease expire, and recover the run."""
     await wait_until(storage, _lease(running).expires_at)
     [lost] = await storage.attention(10)
-
     await stored(storage, step(lost, decide_attention(lost, await storage.now())))
+    return await reload(storage, running)
 
-    found = await reload(storage, run)
+
+async def suspect(storage: Storage, **fields: Any) -> Run:
+    await create(storage, **fields)
+    for _ in range(2):
+        found = await lose(storage, await claim_one(storage, lease_ttl=SHORT))
+    assert found.is_suspect
+    return found
+
+
+SCOPE = SuspectScope(environment="default", tasks=(TASK,))
+
+
+async def test_a_suspect_is_claimed_by_name_only(storage: Storage) -> None:
+    run = await suspect(storage)
+    innocent = await create(storage)
+
+    assert await storage.suspects(SCOPE) == [run.id]
+    assert [found.id for found in (await claim(storage, 5)).runs] == [innocent.id]
+    assert [found.id for found in (await claim(storage, run_ids=(run.id,))).runs] == [run.id]
+    assert await storage.suspects(SCOPE) == []
+    await check_all(storage, [run.id])
+
+
+async def test_suspects_are_found_by_task_version_and_queue(storage: Storage) -> None:
+    run = await suspect(storage, queue="mail")
+
+    assert await storage.suspects(replace(SCOPE, queues=("mail",))) == [run.id]
+    assert await storage.suspects(replace(SCOPE, queues=("other",))) == []
+    assert await storage.suspects(replace(SCOPE, tasks=("other",))) == []
+    assert await storage.suspects(replace(SCOPE, environment="other")) == []
+
+
+async def test_a_suspect_behind_a_full_limit_is_no_ordinary_run_once_there_is_room(
+    storage: Storage,
+) -> None:
+    run = await suspect(storage, concurrency_key="acme")
+    await set_limit(storage, LimitScope.KEY, TASK, 0)
+    assert (await claim(storage, run_ids=(run.id,))).runs == ()
+    assert await storage.suspects(SCOPE) == []
+    await set_limit(storage, LimitScope.KEY, TASK, 1)
+    await storage.open_gates(10)
+
+    assert (await claim(storage)).runs == ()
+
+    assert await storage.suspects(SCOPE) == [run.id]
+
+
+async def test_a_suspect_of_a_paused_queue_is_not_offered(storage: Storage) -> None:
+    run = await suspect(storage)
+    limit = a_limit(LimitScope.QUEUE, run.queue)
+    await put_limit(storage, pause(limit, OPERATOR, now()))
+
+    assert await storage.suspects(SCOPE) == []
+
+
+async def test_the_second_death_of_a_suspect_alone_is_counted(storage: Storage) -> None:
+    run = await suspect(storage)
+    [alone] = (await claim(storage, run_ids=(run.id,), lease_ttl=SHORT)).runs
+
+    found = await lose(storage, alone)
+
     assert (found.status, found.counters.failures) == (Status.RETRYING, 1)
-    assert found.failure is not None
-    assert found.failure.message == CRASH_MESSAGE
+    assert found.failure == DIED_ALONE
     await check_all(storage, [run.id])
 
 
@@ -220,7 +297,7 @@ async def test_a_zombies_outcome_is_a_conflict(storage: Storage) -> None:
     [outcome] = await storage.commit([success(zombie)])
 
     assert isinstance(outcome, SequenceConflict)
-    assert (await reload(storage, zombie)).status is Status.RETRYING
+    assert (await reload(storage, zombie)).status is Status.QUEUED
 
 
 async def test_a_stale_reservation_asks_for_attention(storage: Storage) -> None:

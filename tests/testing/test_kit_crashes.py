@@ -63,7 +63,7 @@ def test_a_crash_at_a_point_costs_the_attempt_and_the_run_goes_on(
             "run.created",
             "run.lease_claimed",
             "run.started",
-            "run.retry_scheduled",
+            "run.delivery_requested",
             "run.lease_claimed",
             "run.started",
             "run.succeeded",
@@ -134,7 +134,7 @@ def test_a_lease_can_be_lost_while_its_worker_lives(kit: Kit, app: App) -> None:
     kit.run_until_done()
 
     assert ends == ["attempt 1 was stopped"]
-    assert (lost.status, lost.lease) == ("retrying", None)
+    assert (lost.deaths, lost.counters.failures) == (1, 0)
     kit.assert_succeeded(run, result=2)
 
 
@@ -152,7 +152,7 @@ def test_a_lease_that_was_renewed_is_lost_at_its_later_expiry(kit: Kit, app: App
     kit.lose_lease(run)
 
     assert kit.now == start + timedelta(seconds=40)
-    assert kit.get(run).status == "retrying"
+    assert kit.get(run).deaths == 1
 
 
 def test_only_a_leased_run_has_a_lease_to_lose(kit: Kit, app: App) -> None:
@@ -270,10 +270,10 @@ def test_the_report_names_every_boundary_tells_the_story_and_how_to_replay(
         "     0.000 s  run.lease_claimed        pay",
         "     0.000 s  run.started              pay",
         "           ✝  the worker is killed: pay (attempt 1) passes 'charged'",
-        "    30.000 s  run.retry_scheduled      pay",
-        "    31.000 s  run.lease_claimed        pay",
-        "    31.000 s  run.started              pay",
-        "    31.000 s  run.succeeded            pay",
+        "    30.000 s  run.delivery_requested   pay",
+        "    30.000 s  run.lease_claimed        pay",
+        "    30.000 s  run.started              pay",
+        "    30.000 s  run.succeeded            pay",
         f"only this one: pytest '{request.node.nodeid}' --perdure-crash-at={number}",
     ]
 

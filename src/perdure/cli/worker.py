@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 @metrics_option
 @fail_fast_option
 @click.option("--supervised", type=int, hidden=True)
+@click.option("--only-run", hidden=True)
 @json_option
 @explained
 def worker(
@@ -74,17 +75,21 @@ def _options(
     drain: float | None,
     metrics: str | None,
     supervised: int | None,
+    only_run: str | None,
     **others: Any,
 ) -> WorkerOptions:
     from perdure.engine.metrics_server import parse_metrics_address
     from perdure.engine.worker_process import WorkerOptions
 
-    address = None if metrics is None else parse_metrics_address(metrics, processes)
+    is_served = metrics is not None and only_run is None
+    address = parse_metrics_address(metrics, processes) if metrics and is_served else None
     return WorkerOptions(
         queues=_names(queues, "queue", "--queues"),
         targets=_names(targets, "kind of target", "--targets") or (),
         drain=_length(drain),
         supervised=supervised is not None,
+        only_run=only_run,
+        isolation=_isolation(sys.argv[1:]) if only_run is None else None,
         metrics=None if address is None else address.of_process(supervised or 0),
         **others,
     )
@@ -135,6 +140,15 @@ def _one_of_them(arguments: list[str]) -> list[str]:
     again = arguments.index("worker") + 1
     flags = ["--processes", "1", "--supervised"]  # the pool adds the place of the process
     return [sys.executable, "-m", "perdure", *arguments[:again], *arguments[again:], *flags]
+
+
+def _isolation(arguments: list[str]) -> list[str] | None:
+    """Return the same command for one run, whose id is still to be added; none: this process
+    was not started by a command."""
+    if "worker" not in arguments:
+        return None
+    flags = ["--supervised", "0", "--no-maintenance", "--no-scheduler", "--only-run"]
+    return [sys.executable, "-m", "perdure", *arguments, "--processes", "1", *flags]
 
 
 def _names(text: str | None, what: str, flag: str) -> tuple[str, ...] | None:

@@ -135,6 +135,7 @@ def encode_state(run: Run) -> str:
         run.interruptions,
         run.executed_version,
         run.misfits,
+        run.deaths,
     )
     return _encode(state).decode()
 

@@ -146,6 +146,11 @@ INTERRUPTED = "storage_unavailable"
 NOT_SERVED = "not_served"
 """The reason of a release by a worker whose code cannot execute the run."""
 
+SHUTDOWN = "shutdown"
+"""The reason of a release by a worker that stops."""
+NOT_BY_HANDLER = frozenset({INTERRUPTED, NOT_SERVED, SHUTDOWN})
+"""Reasons of releases that say nothing about how the handler would have ended."""
+
 
 class RunReleased(Completion, frozen=True, kw_only=True, tag=EventType.RELEASED.value):
     """The handler gave the run back: until `resume_at`, or until what it is `awaiting`.

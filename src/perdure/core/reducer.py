@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from perdure.core import events as e
-from perdure.core.failure import Failure
+from perdure.core.failure import Failure, FailureKind
 from perdure.core.guards import PREDICATES, Predicate
 from perdure.core.lifecycle import ARROWS, CLAIMED, RUNNING, SUCCEEDED, TERMINAL, EventType, Status
 from perdure.core.run import Cancellation, Counters, Lease, Run, Streak
@@ -166,6 +166,7 @@ def _delivery_requested(run: Run, event: e.RunDeliveryRequested) -> Run:
         dispatch_expires_at=delivery.dispatch_expires_at,
         trace_carrier=next((c for c in carriers if c is not None), None),
         counters=counters if run.lease is None else _more(counters, "abandons"),
+        deaths=run.deaths + 1 if run.status is RUNNING else run.deaths,
         executed_version=_executed_version(run),
     )
 
@@ -263,6 +264,7 @@ def _retry_scheduled(run: Run, event: e.RunRetryScheduled) -> Run:
         lease=None,
         interruptions=0,
         executed_version=_executed_version(run),
+        deaths=run.deaths if event.failure.kind is FailureKind.CRASH else 0,
         **_NO_RESERVATION,
     )
 
@@ -283,6 +285,7 @@ def _released(run: Run, event: e.RunReleased) -> Run:
         failure=event.failure,
         misfits=_misfits(run, event),
         executed_version=_executed_version(run) if called else run.executed_version,
+        deaths=run.deaths if event.reason in e.NOT_BY_HANDLER else 0,
         **_NO_RESERVATION,
     )
 

@@ -22,6 +22,9 @@ PRIORITY_STEP = timedelta(hours=1)
 DEFAULT_ENVIRONMENT = "default"
 
 
+MAX_DEATHS_BESIDE_OTHERS = 2
+"""A run that was executed by so many workers in a row when they died is executed alone."""
+
 _RUN_ID = re.compile(r"run_[0-9a-f]{32}")
 
 
@@ -237,6 +240,8 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     """The newest version of the task that has executed an attempt."""
     misfits: tuple[str, ...] = ()
     """Digests of the payload schemas of workers that the payload did not fit."""
+    deaths: int = 0
+    """How many workers in a row have died while they executed it, beside other runs."""
 
     @property
     def payload(self) -> Any:
@@ -260,6 +265,12 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         if self.status is QUEUED:
             return self.run_at or self.updated_at
         return self.run_at if self.status in _CLAIMED_WHEN_DUE else None
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it is executed alone, since workers died while they executed it. If a worker
+        dies that executes it alone, the run is to blame."""
+        return self.deaths >= MAX_DEATHS_BESIDE_OTHERS
 
     @property
     def required_version(self) -> int:

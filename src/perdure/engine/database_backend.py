@@ -35,6 +35,7 @@ from perdure.storage.protocol import (
     Renewed,
     Storage,
 )
+from perdure.storage.questions import SuspectScope
 from perdure.storage.topics import HintTransport
 from perdure.storage.transacting import Transactions
 
@@ -165,6 +166,9 @@ class DatabaseBackend:
         self._forgot_at = elapsed
         before = await self._storage.now() - FORGET_WORKERS_AFTER
         await self._storage.forget(self._app.environment, WORKER, before)
+
+    async def find_suspects(self, scope: SuspectScope) -> Sequence[str]:
+        return await self._storage.suspects(scope)
 
     async def write_logs(self, said: Sequence[SaidLog]) -> None:
         await self._storage.write_logs([it.batch for it in said])

@@ -20,6 +20,7 @@ from perdure.telemetry import metrics, table
 if TYPE_CHECKING:
     from perdure.engine.app import App
 
+MAX_LOGGED_IDS = 20
 MOMENT = 0.001
 """Seconds: what is left when two clocks do not quite agree."""
 
@@ -74,6 +75,10 @@ class Leases(Service):
             self._on_lost(token)
             self._lost.add()
             table.LEASE_LOST.say(run_id=run.id)
+
+    def log_drain(self) -> None:
+        run_ids = sorted(run.id for run in self.held.values())
+        table.DRAINING.say(runs=len(run_ids), run_ids=run_ids[:MAX_LOGGED_IDS])
 
     def check(self, run_id: str, token: str) -> None:
         """Raises LeaseLost if the lease is not held any more."""

@@ -20,7 +20,7 @@ from perdure.engine.catalogue import Drain
 from perdure.engine.doubt import Doubt
 from perdure.engine.handlers import Closed, Handlers, Report, SlotFreed
 from perdure.engine.heartbeat import Heartbeat
-from perdure.engine.import_failures import ImportFailures
+from perdure.engine.isolation import Isolation, Starter
 from perdure.engine.leases import Leases
 from perdure.engine.outcome import Unserved
 from perdure.engine.recorder import Recorder
@@ -28,12 +28,12 @@ from perdure.engine.run_logs import RunLogs
 from perdure.engine.service import Service
 from perdure.engine.storage_time import StorageTime
 from perdure.engine.trouble import TROUBLE, OutageLog
-from perdure.engine.versions import Tasks, versions_of
+from perdure.engine.versions import Tasks
 from perdure.engine.watchdog import StopReason
+from perdure.engine.work_scope import WorkScope
 from perdure.engine.worker_backend import Finished, WorkClaimed, WorkerBackend
 from perdure.engine.worker_record import Registration
 from perdure.errors import StorageUnavailable
-from perdure.storage.protocol import ClaimRequest
 from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Gauges
 
@@ -44,7 +44,6 @@ MAX_CLAIM_BATCH = 500
 """Runs of one claim: more at once would only keep database and Python waiting for each other."""
 DRAIN_LOG_DELAY_S = 1.0
 """Seconds after which a stop logs what it waits for."""
-MAX_LOGGED_IDS = 20
 HANDLER_STOP_TIMEOUT_S = 1.0
 """Seconds that handlers have to stop after the drain, once they are asked to."""
 OUTCOME_COMMIT_TIMEOUT_S = 5.0
@@ -64,6 +63,9 @@ class Worker:
     on_drain: Callable[[Drain], None] = staticmethod(lambda wish: None)
     """Called when somebody has asked for it from afar."""
 
+    on_idle: Callable[[], object] = staticmethod(lambda: None)
+    """Called when a worker of named runs holds none of them, after a claim or a record."""
+
     def __init__(
         self,
         app: App,
@@ -75,21 +77,20 @@ class Worker:
         queues: Sequence[str] | None,
         run_ids: Sequence[str] | None = None,
         tasks: Tasks,
+        starter: Starter | None = None,
     ) -> None:
         self.id = app.ids.worker_id()
         self._app = app
-        self._tasks = tasks
         self._backend = backend
         self._hints = hint
         self._handlers = handlers
         self._concurrency = concurrency
-        self._queues = None if queues is None else tuple(queues)
-        self._run_ids = None if run_ids is None else tuple(run_ids)
         self._free, self._claims_in_flight, self._cancel_hints = concurrency, 0, 0
+        self._wake, self._changed, self._watch = asyncio.Event(), asyncio.Event(), asyncio.Lock()
         self._time = StorageTime(backend, app.clock)
         self._leases = Leases(app, backend, self._on_lost, self._on_cancel, handlers.is_ending)
         self._recorder = Recorder(app, backend, hint, self._leases, self._time)
-        self._doubt = Doubt(app, backend, self.id, self._time, self._on_change)
+        self._doubt = Doubt(app, backend, self.id, self._time, self._changed.set)
         self._registration = Registration(app, backend, self.id)
         registry = app.metrics.registry
         self._stuck = registry.counter(metrics.HANDLERS_STUCK)
@@ -98,12 +99,12 @@ class Worker:
         self._services: list[Service] = [self._leases, self._doubt, self._heartbeat]
         self._outages = OutageLog("Worker", app.clock)
         self._claimers: list[asyncio.Task[None]] = []
-        self._wake, self._changed, self._watch = asyncio.Event(), asyncio.Event(), asyncio.Lock()
-        self._import_failures = ImportFailures(app.redactor, self._wake.set)
+        self._scope = WorkScope(app, self._wake.set, tasks, queues, run_ids)
         self._next_look: datetime | None = None
         self._is_stopping = self._is_in_a_hurry = self._is_hinted = False
         self._drain: asyncio.Timeout | None = None
         self._farewells: list[Callable[[], None]] = []
+        self._isolation = Isolation(app.clock.elapsed, starter)
 
     async def start(self) -> None:
         if self._backend.needs_registration:
@@ -122,6 +123,7 @@ class Worker:
         """Stop claiming, let attempts end until the deadline, hand over the rest."""
         self._is_stopping = True
         self._wake.set()
+        isolation = asyncio.create_task(self._isolation.stop())
         if not await self._drained(timedelta(0) if self._is_in_a_hurry else drain):
             self._handlers.stop_all(StopReason.SHUTDOWN)
             if self._has_work and not await self._empty(asyncio.timeout(HANDLER_STOP_TIMEOUT_S)):
@@ -133,7 +135,7 @@ class Worker:
         for claimer in self._claimers:
             claimer.cancel()
         await asyncio.gather(*self._claimers, return_exceptions=True)
-        await asyncio.gather(*(service.stop() for service in self._services))
+        await asyncio.gather(*(service.stop() for service in self._services), isolation)
         await self._leave()
 
     async def _leave(self) -> None:
@@ -163,25 +165,30 @@ class Worker:
         wish = await self._register()
         if wish is not None and not self._is_stopping:
             self.on_drain(wish)
+        if self._scope.run_ids is not None or self._is_stopping:
+            return
+        suspects = await self._backend.find_suspects(self._scope.of_suspects())
+        if not self._is_stopping:  # else their processes would outlive this one's drain
+            self._isolation.offer(suspects)
+            self._wake.set()
 
     async def _register(self, *, stopped: bool = False) -> Drain | None:
         return await self._registration.beat(
             concurrency=self._concurrency,
             running=len(self._leases.held),
-            queues=self._queues if self._run_ids is None else (),
+            queues=self._scope.registered_queues,
             stopping=self._is_stopping,
             stopped=stopped,
-            tasks=self._tasks,
-            not_importable=self._import_failures.problems,
+            tasks=self._scope.tasks,
+            not_importable=self._scope.import_failures.problems,
             loop_watch=self._handlers.loop_watch,
             awaiting=self._logs.awaits.among({run.id for run in self._leases.held.values()}),
         )
 
     async def _drained(self, within: timedelta) -> bool:
         """Whether everything has ended by itself, in time."""
-        saying = asyncio.get_running_loop().call_later(
-            DRAIN_LOG_DELAY_S, self._say_what_we_wait_for
-        )
+        log = self._leases.log_drain
+        saying = asyncio.get_running_loop().call_later(DRAIN_LOG_DELAY_S, log)
         self._drain = asyncio.timeout(within.total_seconds())
         try:
             return await self._empty(self._drain)
@@ -209,16 +216,8 @@ class Worker:
                     await self._changed.wait()
         return not self._has_work and not self._claims_in_flight
 
-    def _say_what_we_wait_for(self) -> None:
-        run_ids = sorted(run.id for run in self._leases.held.values())
-        table.DRAINING.say(runs=len(run_ids), run_ids=run_ids[:MAX_LOGGED_IDS])
-
-    def _on_change(self) -> None:
-        self._changed.set()
-
     def _on_hint(self, topics: hints.Topics | None) -> None:
-        place = self._app.environment, self._queues
-        if topics is None or any(hints.is_work_in(topic, *place) for topic in topics):
+        if topics is None or any(map(self._scope.concerns, topics)):
             self._is_hinted = True
             self._wake.set()
         if topics is None or hints.cancel(self.id) in topics:
@@ -263,23 +262,31 @@ class Worker:
 
     async def _turn(self) -> bool:
         """Record what has ended and claim for the free slots; whether there may be more."""
-        places = (
-            0
-            if self._is_stopping
-            else min(self._free, max(self._concurrency // 2, 1), MAX_CLAIM_BATCH)
-        )
         await self._recorder.judge_misfits()
+        places, suspect = self._places()
         finished = self._recorder.take()
         if not places and not finished:
             return False
-        runs = await self._record_and_claim(finished, places)
+        runs = await self._record_and_claim(finished, places, suspect)
         is_full = len(runs) == places > 0
         if is_full:
             self._wake.set()  # there may be enough for others
         # What a hint during the claim spoke of, the claim may have missed.
         return is_full or bool(self._recorder.finished) or (places > 0 and self._is_hinted)
 
-    async def _record_and_claim(self, finished: list[Finished], places: int) -> Sequence[Run]:
+    def _places(self) -> tuple[int, str | None]:
+        """How many runs to claim, or which suspect: it is claimed alone, by name."""
+        if self._is_stopping or not self._free:
+            return 0, None
+        held, is_claiming = self._leases.held, self._claims_in_flight > 0
+        if self._isolation.allows_others(held.values(), is_claiming=is_claiming):
+            return min(self._free, max(self._concurrency // 2, 1), MAX_CLAIM_BATCH), None
+        suspect = self._isolation.take(is_busy=bool(held) or is_claiming)
+        return int(suspect is not None), suspect
+
+    async def _record_and_claim(
+        self, finished: list[Finished], places: int, suspect: str | None
+    ) -> Sequence[Run]:
         """The runs that were claimed, and begun. If the storage does not answer, what has ended
         is still to be recorded; once it has, nothing that fails can undo its answer."""
         self._free -= places
@@ -287,7 +294,7 @@ class Worker:
         self._claims_in_flight += 1
         told_before = self._cancel_hints
         try:
-            answer = await self._ask(finished, places)
+            answer = await self._ask(finished, places, suspect)
         except BaseException:
             self._recorder.put_back(finished)
             self._free += places
@@ -304,16 +311,21 @@ class Worker:
             await self._recorder.settle(finished, answer.outcomes)
         finally:
             self._changed.set()
-        self._plan_next_look(answer, places)
+        if suspect is None:
+            self._plan_next_look(answer, places)
         self._be_patient()
+        if self._scope.run_ids is not None and self.is_idle:
+            self.on_idle()
         return answer.runs
 
-    async def _ask(self, finished: Sequence[Finished], places: int) -> WorkClaimed:
+    async def _ask(
+        self, finished: Sequence[Finished], places: int, suspect: str | None
+    ) -> WorkClaimed:
         await self._logs.settle(item.token for item in finished)
         if not places:
             outcomes = await self._backend.report(finished)
             return WorkClaimed(outcomes=tuple(outcomes), now=self._time.now())
-        request = self._request(places)
+        request = self._scope.make_claim(self.id, places, suspect)
         try:
             claimed = await self._backend.claim(request, finished)
         except BaseException:
@@ -331,26 +343,11 @@ class Worker:
     def _plan_next_look(self, answer: WorkClaimed, places: int) -> None:
         """When to claim without being told to. Of runs known by name, what else is due says
         nothing; but we know of those that we have just given back."""
-        if self._run_ids is None:
+        if self._scope.run_ids is None:
             self._next_look = answer.next_claimable_at if places else self._next_look
             return
         looks = [self._next_look, *(it.claimable_at for it in answer.recorded)]
         self._next_look = min((it for it in looks if it and it > answer.now), default=None)
-
-    def _request(self, places: int) -> ClaimRequest:
-        ids = self._app.ids
-        return ClaimRequest(
-            worker_id=self.id,
-            tokens=ids.tokens(places),
-            tasks=self._import_failures.importable(self._tasks),
-            versions=versions_of(self._tasks),
-            queues=self._queues,
-            run_ids=self._run_ids,
-            start=places,
-            lease_ttl=self._app.defaults.lease_ttl,
-            environment=self._app.environment,
-            commit_id=ids.commit_id(),
-        )
 
     def _on_reports(self, reports: Sequence[Report]) -> None:
         for report in reports:
@@ -375,7 +372,7 @@ class Worker:
         else:
             finished.run = run  # a heartbeat may have been recorded since the attempt began
             if finished.ending.__class__ is Unserved:
-                self._import_failures.note(run.task, finished.ending)
+                self._scope.import_failures.note(run.task, finished.ending)
             self._recorder.finished.append(finished)
 
     def _close(self, closed: Closed) -> None:

@@ -21,6 +21,7 @@ from perdure.core.values import decode_value
 from perdure.engine.catalogue import Drain, TaskEntry, WorkerEntry
 from perdure.engine.outcome import Ending
 from perdure.storage.protocol import ClaimRequest, Clock, Renewal, Renewed
+from perdure.storage.questions import SuspectScope
 from perdure.storage.run_log import LogBatch
 from perdure.storage.topics import HintTransport
 from perdure.storage.transacting import Transactions
@@ -202,6 +203,10 @@ class WorkerBackend(TimeSource, Protocol):
 
     async def heartbeat(self, entry: WorkerEntry) -> Drain | None:
         """Store what the worker says of itself. Return the drain that an operator asked for."""
+        ...
+
+    async def find_suspects(self, scope: SuspectScope) -> Sequence[str]:
+        """Return due runs that are executed alone, by id."""
         ...
 
     async def write_logs(self, said: Sequence[SaidLog]) -> None: ...

@@ -17,6 +17,7 @@ from perdure.engine.executors.serving import Serving, check_served, target_kinds
 from perdure.engine.handlers import Handlers
 from perdure.engine.hints import Hints
 from perdure.engine.io_thread import IoThread, SameLoop
+from perdure.engine.isolation import Starter
 from perdure.engine.task import Task
 from perdure.engine.threshold import to_the_end
 from perdure.engine.transaction import TransactionTerms
@@ -55,9 +56,11 @@ class WorkerHost:
         same_loop: bool = False,
         run_ids: Sequence[str] | None = None,
         targets: Sequence[str] = (),
+        starter: Starter | None = None,
     ) -> None:
         self._app = app
         self._run_ids = run_ids
+        self._starter = starter
         self._concurrency = count(concurrency, "concurrency")
         self._queues = queue_names(queues)
         self._targets = target_kinds(targets)
@@ -70,6 +73,8 @@ class WorkerHost:
         self.drain_wish: Drain | None = None
         """What somebody asked for from afar; it then stops, unless somebody else sees to that."""
         self.on_drain: Callable[[], object] = self.begin_stop
+        self.on_idle: Callable[[], object] = lambda: None
+        """Called on the I/O loop, when a worker of named runs holds none of them."""
         self._transactions: Transactions | None = None
         self._here = AsyncExitStack()
         self._there = AsyncExitStack()
@@ -110,6 +115,9 @@ class WorkerHost:
         self.drain_wish = wish
         table.DRAIN_ASKED.say(worker_id=self.id, by=wish.by.id, reason=wish.reason)
         self.on_drain()
+
+    def _tell_idle(self) -> None:
+        self.on_idle()
 
     async def stop(self, drain: timedelta) -> None:
         """To the end, also if cancelled meanwhile; but then without draining any longer."""
@@ -169,6 +177,7 @@ class WorkerHost:
                 await stack.enter_async_context(self._serving())
             self._worker = self._make_worker(hints)
             self._worker.on_drain = self._asked_to_drain
+            self._worker.on_idle = self._tell_idle
             await self._worker.start()
             await stack.enter_async_context(self._handlers.watched_loop(self._app))
             self._there = stack.pop_all()
@@ -183,6 +192,7 @@ class WorkerHost:
             queues=self._queues,
             run_ids=self._run_ids,
             tasks=self._tasks,
+            starter=self._starter,
         )
 
     @asynccontextmanager

@@ -23,13 +23,14 @@ from perdure.engine.io_thread import IoThread
 from perdure.engine.metrics_server import MetricsAddress, MetricsServer
 from perdure.engine.starting import open_when_available
 from perdure.engine.stop_signal import on_stop_signal
+from perdure.engine.suspect_processes import SuspectProcesses
+from perdure.engine.worker_host import WorkerHost
 from perdure.engine.worker_pool import DRAINED
 from perdure.storage import is_remote
 from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
-    from perdure.engine.worker_host import WorkerHost
 
 LINGER = timedelta(seconds=1)
 """How long a process may stay for threads that do not end, once its leases are handed over."""
@@ -46,7 +47,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker process is asked to do. None: as the app's defaults say; and as to
     maintenance and scheduler, where there is a database they are done, too. `fail_fast`: end
     rather than wait for a storage that cannot be reached at the start. `metrics`: serve them
-    there."""
+    there. `only_run`: execute this run, and end. `isolation`: the command that does so for the
+    run whose id is its last argument."""
 
     concurrency: int | None = None
     queues: Sequence[str] | None = None
@@ -57,6 +59,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     supervised: bool = False
     fail_fast: bool = False
     metrics: MetricsAddress | None = None
+    only_run: str | None = None
+    isolation: Sequence[str] | None = None
 
 
 async def run_worker(
@@ -82,12 +86,8 @@ async def run_worker(
         stack.push_async_exit(app)
         exit_.nothing_held = False
         await stack.enter_async_context(_services(app.twin(), options, besides))
-        host = app.worker(
-            concurrency=options.concurrency,
-            queues=options.queues,
-            drain=options.drain,
-            targets=options.targets,
-        )
+        host = _make_host(app, options)
+        host.on_idle = exit_.end
         await stack.enter_async_context(host)
         exit_.watch(host)
         _spare_the_collector()
@@ -96,6 +96,22 @@ async def run_worker(
         table.WORKER_STOPS.say(worker_id=host.id, pid=os.getpid())
     table.WORKER_STOPPED.say(worker_id=host.id, pid=os.getpid())
     return exit_.code
+
+
+def _make_host(app: App, options: WorkerOptions) -> WorkerHost:
+    if options.only_run is not None:
+        only = (options.only_run,)
+        return WorkerHost(app, 1, None, run_ids=only, drain=options.drain, targets=options.targets)
+    drain = app.defaults.drain_deadline if options.drain is None else options.drain
+    command = options.isolation
+    return WorkerHost(
+        app,
+        app.defaults.concurrency if options.concurrency is None else options.concurrency,
+        options.queues,
+        drain=options.drain,
+        targets=options.targets,
+        starter=None if command is None else SuspectProcesses(command, drain),
+    )
 
 
 def _spare_the_collector() -> None:
@@ -138,6 +154,11 @@ class _Exit:
         """Of several processes, one that was asked from afar is not to be replaced."""
         drained = self._host is not None and self._host.drain_wish is not None
         return DRAINED if drained and self._options.supervised else 0
+
+    def end(self) -> None:
+        """End, as if asked to: the only run is not held any more."""
+        if not self.wanted.is_set():
+            self._begin()
 
     def _begin(self) -> None:
         if self.nothing_held:

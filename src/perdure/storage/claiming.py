@@ -24,7 +24,7 @@ from perdure.storage.gating import UNREADABLE, lock_standing, token_writes
 from perdure.storage.protocol import Claimed, ClaimRequest, Committed, Outcome
 from perdure.storage.reading import moment_of
 from perdure.storage.reservation import ReserveRequest
-from perdure.storage.rows import Dialect
+from perdure.storage.rows import SUSPECT, Dialect
 from perdure.storage.steps import Many, Operation, Rows, Step, Trip, trip
 from perdure.storage.turns import FairQueue, interleave, next_turns, turn_writes
 from perdure.telemetry import table
@@ -100,9 +100,11 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """Due runs under lock in the order of their turns, and what else there is to heed."""
+    """Due runs under lock in the order of their turns, and what else there is to heed.
+    `suspects`: let in by a limit; they go behind their own gate, for a claim by name."""
 
     runs: tuple[Run, ...]
+    suspects: tuple[Run, ...] = ()
     unreadable: tuple[str, ...]
     fair: tuple[FairQueue, ...]
     is_limited: bool
@@ -212,7 +214,7 @@ def _give(
     results = yield Trip((*writes.steps, Step(when, _scope(wish))), last=True)
     next_at = dialect.moment(results[-1][0][0])
     claimed = Claimed(runs=runs, outcomes=outcomes, now=now, next_claimable_at=next_at)
-    used = len(commits) > len(runs) or found.unreadable or impossible
+    used = len(commits) > len(runs) or found.unreadable or impossible or found.suspects
     held_up = bool(admission.parked or admission.passed or used)
     again = held_up and next_at is not None and next_at <= now
     return Round(claimed, clock.is_limited, again)
@@ -230,6 +232,7 @@ def _writes(
     environment = wish.request.environment
     parked = [(run.id, str(gate)) for run, gate in admission.parked]
     parked += [(run_id, UNREADABLE) for run_id in (*found.unreadable, *impossible)]
+    parked += [(run.id, SUSPECT) for run in found.suspects]
     steps = [_park(parked, dialect), *writes_of(commits, dialect, any_parked=False).steps]
     if standing is not None:
         waited = [gate for _, gate in admission.parked]
@@ -308,8 +311,10 @@ def _found(wish: Wish, look: Look, due: Rows, clock: Clock, dialect: Dialect) ->
         runs = interleave([*ordinary.values(), *(runs for runs, _ in read)])
         runs = runs[: _wanted(wish, look)]
         unreadable += [run_id for _, ids in read for run_id in ids]
+    is_for_all = request.run_ids is None
     return Found(
-        runs=tuple(runs),
+        runs=tuple(run for run in runs if not (is_for_all and run.is_suspect)),
+        suspects=tuple(run for run in runs if is_for_all and run.is_suspect),
         unreadable=tuple(unreadable),
         fair=tuple(fair),
         is_limited=clock.is_limited,

@@ -12,6 +12,7 @@ from perdure.core.limits import Gate, LimitScope
 from perdure.core.run import Run
 from perdure.storage import rows
 from perdure.storage.gating import NO_LIMITS
+from perdure.storage.questions import MAX_SUSPECTS, SuspectScope
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Operation, Step, last_trip
 
@@ -42,6 +43,17 @@ def find_successors(
     keys = [rows.key_fields(successor_key(environment, run_id)) for run_id in run_ids]
     [found] = yield last_trip(Step("read_keys", {"wanted": rows.json_list(keys)}))
     return {row[3]: dialect.run_id(row[4]) for row in found}
+
+
+def find_suspects(scope: SuspectScope, dialect: Dialect) -> Operation[list[str]]:
+    wanted = {
+        "environment": scope.environment,
+        "tasks": rows.json_list(rows.served_tasks(scope.tasks, scope.versions)),
+        "queues": None if scope.queues is None else rows.json_list(scope.queues),
+        "most": MAX_SUSPECTS,
+    }
+    [found] = yield last_trip(Step("find_suspects", wanted))
+    return [dialect.run_id(run_id) for (run_id,) in found]
 
 
 def count_parked(environment: str, gate: Gate, limit: int) -> Operation[int]:

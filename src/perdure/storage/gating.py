@@ -15,13 +15,13 @@ from perdure.core.limits import Gate, LimitScope, Rule, Standing
 from perdure.core.rates import Pace, full_at
 from perdure.storage import rows
 from perdure.storage.reading import keys_of, moment_of
-from perdure.storage.rows import RESERVED, Dialect
+from perdure.storage.rows import RESERVED, SUSPECT, Dialect
 from perdure.storage.steps import Many, Operation, Rows, Step, last_trip, trip
 
 UNREADABLE = "unreadable"
 """The gate of runs that this code cannot read: parked, reported, never retried in a loop."""
 
-NO_LIMITS = (UNREADABLE, RESERVED)
+NO_LIMITS = (UNREADABLE, RESERVED, SUSPECT)
 MICROSECOND = timedelta(microseconds=1)
 
 

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from perdure.core.limits import Gate
 from perdure.core.run import Run
 
 if TYPE_CHECKING:
     from perdure.core.doctor import Neglect, Vitals
+
+
+MAX_SUSPECTS = 10
+"""How many suspects one answer names."""
+
+
+class SuspectScope(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs that a worker may execute: as in a claim."""
+
+    environment: str
+    tasks: tuple[str, ...]
+    versions: Mapping[str, int] = {}
+    queues: tuple[str, ...] | None = None
 
 
 class Questions(Protocol):
@@ -37,6 +52,10 @@ class Questions(Protocol):
 
     async def parked(self, environment: str, gate: Gate, *, limit: int) -> int:
         """How many runs are parked behind a gate, counted only so far."""
+        ...
+
+    async def suspects(self, scope: SuspectScope) -> list[str]:
+        """Return due runs that are executed alone, by id: those that wait longest."""
         ...
 
     async def successors(self, environment: str, run_ids: Sequence[str]) -> dict[str, str]:

@@ -19,6 +19,8 @@ from perdure.storage.steps import Row
 Fields = dict[str, Any]
 
 RESERVED = "reserved"
+SUSPECT = "suspect"
+"""The gate of runs that are executed alone. Only claims by name pass it."""
 """The gate of runs that are reserved for a push: only whoever knows them by name may claim them."""
 
 
@@ -112,7 +114,9 @@ def run_row(run: Run, dialect: Dialect) -> Row:
 
 
 def gate_of(run: Run) -> str | None:
-    return None if run.dispatch_expires_at is None else RESERVED
+    if run.dispatch_expires_at is not None:
+        return RESERVED
+    return SUSPECT if run.is_suspect and run.claimable_at is not None else None
 
 
 def history(commit: Commit, dialect: Dialect) -> Row:

@@ -42,6 +42,7 @@ from perdure.storage.protocol import (
     Renewed,
     RunFilter,
 )
+from perdure.storage.questions import SuspectScope
 from perdure.storage.reservation import ReserveRequest
 from perdure.storage.rows import Dialect
 from perdure.storage.run_log import LogBatch, LogLine, Progress
@@ -223,6 +224,9 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
         return await self._read_much(
             lambda: explaining.read_holders(environment, gate, limit, self.dialect)
         )
+
+    async def suspects(self, scope: SuspectScope) -> list[str]:
+        return await self._read(lambda: explaining.find_suspects(scope, self.dialect))
 
     async def parked(self, environment: str, gate: Gate, *, limit: int) -> int:
         return await self._read_much(lambda: explaining.count_parked(environment, gate, limit))

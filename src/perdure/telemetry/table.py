@@ -161,6 +161,27 @@ PROCESS_KILLED = Record(
     ("pid",),
     "Out of patience.",
 )
+SUSPECT_STARTED = Record(
+    "perdure.isolation",
+    WARNING,
+    "run %(run_id)s executes alone in process %(pid)s",
+    ("run_id", "pid"),
+    "Workers died while they executed it.",
+)
+SUSPECT_ENDED = Record(
+    "perdure.isolation",
+    INFO,
+    "the process of run %(run_id)s ended with exit code %(code)s",
+    ("run_id", "code"),
+    "A negative code is a signal: then the run has killed its process.",
+)
+SUSPECT_NOT_STARTED = Record(
+    "perdure.isolation",
+    ERROR,
+    "run %(run_id)s gets no process of its own: %(error)s",
+    ("run_id", "error"),
+    "It is tried again with the next heartbeat.",
+)
 HINT_NOT_TAKEN = Record(
     "perdure.hints", ERROR, "a hint could not be taken", (), "A bug in a listener; polling helps."
 )

@@ -315,8 +315,8 @@ def decide_shutdown(run: Run, token: str, now: datetime) -> Events:
     """The worker goes away: what has not begun is returned, what has is released. Uncounted."""
     lease = _owned(run, token)
     if lease.attempt is None:
-        return decide_return(run, token, now, reason="shutdown")
-    return decide_release(run, token, now, reason="shutdown")
+        return decide_return(run, token, now, reason=e.SHUTDOWN)
+    return decide_release(run, token, now, reason=e.SHUTDOWN)
 
 
 def failed(
@@ -348,9 +348,16 @@ def failed(
         retry_at = max(now, run.updated_at) + min(delay, LONGEST)
         return [fact(e.RunRetryScheduled, run, actor, now, retry_at=retry_at, **ending)]
     if failure.retryable and run.policy.exhausted_to is OnExhausted.DEAD_LETTER:
-        reason = NEVER_BEGAN if run.lease.attempt is None else EXHAUSTED
+        reason = _exhausted_by(run, failure)
         return [fact(e.RunDeadLettered, run, actor, now, reason=reason, **ending)]
     return [fact(e.RunFailed, run, actor, now, **ending)]
+
+
+def _exhausted_by(run: Run, failure: Failure) -> str:
+    """Return why the run becomes a dead letter, now that its budget is spent."""
+    if run.is_suspect and failure.kind is FailureKind.CRASH:
+        return POISON
+    return NEVER_BEGAN if run.lease is None or run.lease.attempt is None else EXHAUSTED
 
 
 def _is_poison(run: Run, failure: Failure) -> bool:

@@ -15,6 +15,13 @@ from perdure.core.run import SYSTEM, OnLeaseExpired, Run
 ABANDONED = "Abandoned"
 """The failure of a run whose workers were lost too often."""
 
+DIED_ALONE = make_failure(
+    FailureKind.CRASH,
+    type="WorkerDied",
+    message="its worker died while it executed this run alone",
+)
+"""The failure of a run that is to blame for its worker's death."""
+
 
 def decide_attention(run: Run, now: datetime, jitter: float = 0.0) -> Events:
     """Whatever is due about this run: a lost lease, a passed time to live, a stale dispatch."""
@@ -33,7 +40,7 @@ def decide_recovery(run: Run, now: datetime, jitter: float = 0.0) -> Events:
         return _redeliver(run, now)
     match run.policy.on_lease_expired:
         case OnLeaseExpired.RETRY:
-            return failed(run, SYSTEM, now, CRASH, jitter, None, NO_EVIDENCE)
+            return _after_death(run, now, jitter)
         case OnLeaseExpired.FAIL:
             attempt = run.lease.attempt
             return [fact(e.RunFailed, run, SYSTEM, now, attempt=attempt, failure=CRASH)]
@@ -41,6 +48,16 @@ def decide_recovery(run: Run, now: datetime, jitter: float = 0.0) -> Events:
             return _redeliver(run, now)
         case _:
             assert_never(run.policy.on_lease_expired)
+
+
+def _after_death(run: Run, now: datetime, jitter: float) -> Events:
+    """The worker may have died because of another run: a death is counted only if the run was
+    executed alone. A task with a single attempt is not executed again."""
+    if run.is_suspect:
+        return failed(run, SYSTEM, now, DIED_ALONE, jitter, None, NO_EVIDENCE)
+    if run.policy.tries == 1:
+        return failed(run, SYSTEM, now, CRASH, jitter, None, NO_EVIDENCE)
+    return [delivery(run, SYSTEM, now)]
 
 
 def decide_expiry(run: Run, now: datetime) -> Events:

@@ -83,7 +83,9 @@ def _unclaimed(facts: Facts) -> Iterator[Reason]:
         *missing_workers(facts),
     ]
     yield from held
-    if all(reason.code is Code.WORKERS_FULL for reason in held):
+    if facts.run.is_suspect and facts.is_due:
+        yield _suspect(facts.run)
+    elif all(reason.code is Code.WORKERS_FULL for reason in held):
         yield from _turn(facts, is_next=not held)
     yield from lost_by_holders(facts)
 
@@ -174,6 +176,12 @@ def _turn(facts: Facts, *, is_next: bool) -> Iterator[Reason]:
     elif is_next:
         sentence = f"Nothing holds it: the next claim from queue {queue} may take it."
         yield Reason(code=Code.NEXT, sentence=sentence, queue=queue)
+
+
+def _suspect(run: Run) -> Reason:
+    words = f"{counted(run.deaths, 'worker', 'workers')} in a row died while they executed it"
+    sentence = f"It is executed alone, because {words}."
+    return Reason(code=Code.SUSPECT, sentence=sentence, count=run.deaths, queue=run.queue)
 
 
 def _expires(facts: Facts) -> Iterator[Reason]:

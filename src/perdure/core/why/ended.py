@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from perdure.core import events as e
 from perdure.core.attempts import Attempt, AttemptStatus, derive_attempts
-from perdure.core.decide.recovery import ABANDONED
+from perdure.core.decide.recovery import ABANDONED, DIED_ALONE
 from perdure.core.effects import DeadLetter, DeadLetterStatus
 from perdure.core.failure import CRASH, Failure, FailureKind
 from perdure.core.lifecycle import Status
@@ -17,6 +17,9 @@ from perdure.core.run import SYSTEM, Lease, Run
 from perdure.core.skipping import SkipReason, told_skip
 from perdure.core.why.facts import Facts
 from perdure.core.why.reason import Code, Reason, at, because, blamed, named, spent
+
+LOST_LEASES = (CRASH.type, ABANDONED, DIED_ALONE.type)
+"""Types of failures that a worker did not report."""
 
 E = TypeVar("E", bound=e.Fact)
 
@@ -190,7 +193,7 @@ def _is_lost(attempt: Attempt, facts: Facts) -> bool:
 
 def _is_lost_lease(failure: Failure) -> bool:
     """Whether the worker was not heard of any more, rather than told of an error."""
-    return failure.kind is not FailureKind.ERROR and failure.type in (CRASH.type, ABANDONED)
+    return failure.kind is not FailureKind.ERROR and failure.type in LOST_LEASES
 
 
 def _lost(run_id: str, attempt: Attempt) -> Reason:

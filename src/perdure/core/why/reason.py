@@ -65,6 +65,8 @@ class Code(StrEnum):
 
     # Handlers await results of runs that need their places.
     RESULT_CIRCLE = "result_circle"
+    # It is to be executed alone.
+    SUSPECT = "suspect"
 
     # It is not its turn, or it is.
     BEHIND = "behind"

@@ -136,8 +136,11 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True):
 
 
 class HeartbeatAnswer(Answer, frozen=True, kw_only=True):
+    """`suspects`: due runs to execute alone, each claimed by its id."""
+
     now: datetime
     drain: Drain | None = None
+    suspects: tuple[str, ...] = ()
 
 
 class HintsRequest(Message, frozen=True, kw_only=True):

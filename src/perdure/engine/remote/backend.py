@@ -38,6 +38,7 @@ from perdure.engine.worker_backend import (
 from perdure.errors import StorageRefused, TransactionError, WorkerNotFound
 from perdure.storage import open_server
 from perdure.storage.protocol import ClaimRequest, Clock, Renewal, Renewed
+from perdure.storage.questions import SuspectScope
 from perdure.storage.topics import HintTransport
 from perdure.storage.transacting import Transactions
 
@@ -58,6 +59,7 @@ class RemoteBackend:
         self._facts = RemoteFacts(app.metrics.registry)
         self._entry: WorkerEntry | None = None
         """What the worker last said of itself."""
+        self._suspects: Sequence[str] = ()
 
     async def now(self) -> datetime:
         return (await self.server.hello()).now
@@ -182,7 +184,12 @@ class RemoteBackend:
     async def heartbeat(self, entry: WorkerEntry) -> Drain | None:
         self._entry = entry
         answer = await self.server.ask(heartbeat_of(entry), workers.HeartbeatAnswer)
+        self._suspects = answer.suspects
         return answer.drain
+
+    async def find_suspects(self, scope: SuspectScope) -> Sequence[str]:
+        """Those that the answer to the last heartbeat named."""
+        return self._suspects
 
     async def write_logs(self, said: Sequence[SaidLog]) -> None:
         for part in in_parts(list(map(log_message, said)), _size, MAX_LOG_BATCHES):

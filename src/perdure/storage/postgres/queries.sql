@@ -569,7 +569,7 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
         WHERE run_id = runs.id AND first_sequence = 1
         LIMIT 1) AS history
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
-   AND runs.environment = :environment AND (runs.gate IS NULL OR runs.gate = 'reserved')
+   AND runs.environment = :environment AND (runs.gate IS NULL OR runs.gate IN ('reserved', 'suspect'))
    AND runs.claimable_at <= statement_timestamp()
    AND {is_served}
    AND (:queues::jsonb IS NULL
@@ -577,6 +577,22 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
  ORDER BY runs.id
  LIMIT :wanted
    FOR UPDATE OF runs SKIP LOCKED;
+
+-- name: find_suspects
+-- Due runs that are executed alone, unless their queue or task is paused.
+SELECT runs.id
+  FROM perdure_runs AS runs
+ WHERE runs.environment = :environment AND runs.gate = 'suspect'
+   AND runs.claimable_at <= statement_timestamp()
+   AND NOT EXISTS (SELECT 1 FROM perdure_limits AS limits
+                    WHERE limits.environment = :environment AND limits.paused
+                      AND ((limits.scope = 'queue' AND limits.name = runs.queue)
+                           OR (limits.scope = 'task' AND limits.name = runs.task)))
+   AND {is_served}
+   AND (:queues::jsonb IS NULL
+        OR runs.queue = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))
+ ORDER BY runs.claimable_at, runs.id
+ LIMIT :most;
 
 -- name: lock_turns
 -- Claims of one fair queue take turns, too: what one has read the next must not serve again.

@@ -476,12 +476,28 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
  WHERE runs.id IN (SELECT value FROM json_each(:ids))
    AND runs.environment = :environment AND runs.claimable_at <= now()
-   AND (runs.gate IS NULL OR runs.gate = 'reserved')
+   AND (runs.gate IS NULL OR runs.gate IN ('reserved', 'suspect'))
    AND EXISTS (SELECT 1 FROM served
                     WHERE served.task = runs.task AND served.version >= runs.version)
    AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
  ORDER BY runs.id
  LIMIT :wanted;
+
+-- name: find_suspects
+-- Due runs that are executed alone, unless their queue or task is paused.
+WITH {served}
+SELECT runs.id
+  FROM perdure_runs AS runs
+ WHERE runs.environment = :environment AND runs.gate = 'suspect' AND runs.claimable_at <= now()
+   AND NOT EXISTS (SELECT 1 FROM perdure_limits AS limits
+                    WHERE limits.environment = :environment AND limits.paused = 1
+                      AND ((limits.scope = 'queue' AND limits.name = runs.queue)
+                           OR (limits.scope = 'task' AND limits.name = runs.task)))
+   AND EXISTS (SELECT 1 FROM served
+                    WHERE served.task = runs.task AND served.version >= runs.version)
+   AND (:queues IS NULL OR runs.queue IN (SELECT value FROM json_each(:queues)))
+ ORDER BY runs.claimable_at, runs.id
+ LIMIT :most;
 
 -- name: lock_turns
 SELECT queue, after_key

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from perdure.core.commit import Commit
 from perdure.storage.protocol import Claimed, ClaimRequest, Outcome, Renewal, Renewed
+from perdure.storage.questions import SuspectScope
 from perdure.storage.sql_storage import Make, SqlStorage
 from perdure.testing.inline import finish
 from perdure.testing.kit.boundaries import Boundaries, freeze_if_dead
@@ -66,7 +67,8 @@ class KitStorage(SqlStorage):
         # Workers look more often than there is something to see: that is no boundary.
         is_boundary = bool(outcomes) or self._database.is_any_due()
         before = await self._pass(f"before {what}") if is_boundary else None
-        claimed = await super().claim(self._rationed(request), outcomes)
+        request = self._rationed(await self._with_suspects(request))
+        claimed = await super().claim(request, outcomes)
         if self.ration is None:
             self.look_again_at = claimed.next_claimable_at
         else:
@@ -99,6 +101,23 @@ class KitStorage(SqlStorage):
             await self._pass(f"after {what}")
         elif before is not None:
             self._boundaries.forget(before)
+
+    async def _with_suspects(self, request: ClaimRequest) -> ClaimRequest:
+        """Claim a due suspect by its name, alone: a kit waits for no heartbeat."""
+        if request.run_ids is not None or not request.tokens:
+            return request
+        found = await self.suspects(
+            SuspectScope(
+                environment=request.environment,
+                tasks=request.tasks,
+                versions=request.versions,
+                queues=request.queues,
+            )
+        )
+        if not found:
+            return request
+        start = min(request.start, 1)
+        return replace(request, run_ids=(found[0],), tokens=request.tokens[:1], start=start)
 
     def _rationed(self, request: ClaimRequest) -> ClaimRequest:
         if self.only is not None:

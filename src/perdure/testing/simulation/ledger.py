@@ -10,7 +10,7 @@ import msgspec
 
 from perdure.core import events as e
 from perdure.core.decide.lease import MAX_INTERRUPTIONS
-from perdure.core.failure import FailureKind
+from perdure.core.failure import CRASH, FailureKind
 from perdure.core.invariants import CommittedStep
 from perdure.core.lifecycle import Status
 from perdure.core.run import ActorType, Lease, Run
@@ -181,6 +181,9 @@ class Ledger:
         failures, tries = after.counters.failures, after.policy.tries
         if isinstance(event, e.RunRetryScheduled) and failures >= tries:
             yield f"retried after {failures} failures of {tries}"
+        is_blamed = isinstance(event, e.RunRetryScheduled) and event.failure.type == CRASH.type
+        if is_blamed and not step.before.is_suspect:
+            yield "blamed for a death beside other runs"
         exhausted = isinstance(event, e.RunDeadLettered) and event.reason == "exhausted"
         if exhausted and failures < tries:
             yield f"dead after {failures} failures of {tries}"

@@ -33,6 +33,7 @@ from perdure.engine.protocol.workers import (
 )
 from perdure.engine.results import StoredResults
 from perdure.engine.worker_backend import RunResult
+from perdure.storage.questions import SuspectScope
 from perdure.storage.wire import PROTOCOL
 from perdure.web.offload import MAX_PAGE_BYTES, json_size
 from perdure.web.problems import Refusal, RequestRefused
@@ -66,7 +67,14 @@ async def hello(call: Call, body: HelloRequest) -> HelloAnswer:
 
 async def heartbeat(call: Call, body: HeartbeatRequest) -> HeartbeatAnswer:
     drain = await call.at.registry.heartbeat(entry_of_heartbeat(body, call.caller.id))
-    return HeartbeatAnswer(now=call.app.time(), drain=drain)
+    scope = SuspectScope(
+        environment=call.app.environment,
+        tasks=tuple(task for task in body.tasks if task not in body.not_importable),
+        versions=body.versions,
+        queues=body.queues,
+    )
+    suspects = await call.app.storage.suspects(scope)
+    return HeartbeatAnswer(now=call.app.time(), drain=drain, suspects=tuple(suspects))
 
 
 async def tasks(call: Call, body: TasksRequest) -> TasksAnswer:
