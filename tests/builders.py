@@ -27,6 +27,7 @@ from perdure.core.run import (
     Policy,
     Run,
 )
+from perdure.core.why import SeenWorker
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LEASE = timedelta(seconds=60)
@@ -214,6 +215,12 @@ def history(status: Status = Status.QUEUED, **fields: Any) -> list[e.Event]:
 def a_run(status: Status = Status.QUEUED, **fields: Any) -> Run:
     """A run in `status`; `fields` are those of its creation."""
     return replay(history(status, **fields))
+
+
+def a_worker(name: str = WORKER_ID, **fields: Any) -> SeenWorker:
+    """A live worker with one slot that serves every queue."""
+    usual = {"is_live": True, "is_stopping": False, "running": 0, "concurrency": 1}
+    return SeenWorker(**(usual | {"id": name, "queues": None, "tasks": (TASK,)} | fields))
 
 
 def then(run: Run, *events: e.Event) -> Run:

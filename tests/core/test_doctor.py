@@ -132,6 +132,7 @@ def test_dead_rows_that_nothing_keeps_blame_no_transaction(table: Table, last: s
         (replace(HEALTHY, unserved=QUEUES), Code.UNSERVED_QUEUES, "queue4 and 2 more"),
         (replace(HEALTHY, not_importable=("a on b (c)",)), Code.NOT_IMPORTABLE, "a on b (c)"),
         (replace(HEALTHY, blocked_loops=("a at b",)), Code.BLOCKED_LOOPS, "worker: a at b"),
+        (replace(HEALTHY, cycles=("a awaits b",)), Code.WAIT_CYCLES, "each other: a awaits b."),
         (hooks(state=DISABLED, why="gone"), Code.WEBHOOKS_DISABLED, "billing is disabled: gone"),
         (hooks(state=QUARANTINED, why="no JSON"), Code.WEBHOOKS_QUARANTINED, "skipped: no JSON"),
         (hooks(behind=301 * SECOND), Code.WEBHOOKS_BEHIND, "billing (0:05:01)"),

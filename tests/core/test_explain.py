@@ -21,6 +21,7 @@ from builders import (
     a_failure,
     a_policy,
     a_run,
+    a_worker,
     after,
     awaiting,
     cancellation_requested,
@@ -49,9 +50,9 @@ from perdure.core.rates import Pace, Rate
 from perdure.core.reducer import replay
 from perdure.core.run import Counters, OnLeaseExpired, Run, Source, SourceType
 from perdure.core.settings import Limit, Pause, Said, Wishes
-from perdure.core.why import Code, Facts, SeenWorker, Why, explain, explain_unreadable
-from perdure.core.why.circles import Circle
+from perdure.core.why import Code, Facts, Why, explain, explain_unreadable
 from perdure.core.why.facts import MOST_COUNTED
+from perdure.core.why.wait_cycles import WaitCycle
 
 NOW = after(30)
 KEY = "acme"
@@ -62,11 +63,6 @@ OF_SCHEDULE = Gate(LimitScope.SCHEDULE, "nightly")
 NIGHTLY = Source(type=SourceType.SCHEDULE, schedule_id="nightly")
 EXPIRED = after(LEASE.total_seconds())
 HOURLY = Rate(1, per=3600)
-
-
-def a_worker(name: str = WORKER_ID, **said: Any) -> SeenWorker:
-    fields = {"is_live": True, "is_stopping": False, "running": 0, "concurrency": 1}
-    return SeenWorker(**(fields | {"id": name, "queues": None, "tasks": (TASK,)} | said))
 
 
 def standing(
@@ -487,9 +483,9 @@ CASES: list[tuple[str, Facts, dict[Code, str]]] = [
     ),
     (
         "handlers that await each other's runs",
-        queued(ahead=5, circle=Circle((holder(), a_run()))),
+        queued(ahead=5, cycle=WaitCycle((holder(), a_run()))),
         {
-            Code.RESULT_CIRCLE: f"{run_id(2)} (send_email) awaits the result of {RUN_ID}, and "
+            Code.WAIT_CYCLE: f"{run_id(2)} (send_email) awaits the result of {RUN_ID}, and "
             f"{RUN_ID} (send_email) needs a place that {run_id(2)} holds.",
             Code.BEHIND: "5 due runs come before it",
         },

@@ -56,7 +56,7 @@ class Code(StrEnum):
     UNSERVED_QUEUES = "unserved_queues"
     NOT_IMPORTABLE = "not_importable"
     BLOCKED_LOOPS = "blocked_loops"
-    RESULT_CIRCLES = "result_circles"
+    WAIT_CYCLES = "wait_cycles"
     WEBHOOKS_DISABLED = "webhooks_disabled"
     WEBHOOKS_FAILING = "webhooks_failing"
     WEBHOOKS_BEHIND = "webhooks_behind"
@@ -147,7 +147,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     unserved: tuple[str, ...] = ()
     not_importable: tuple[str, ...] = ()
     blocked_loops: tuple[str, ...] = ()
-    circles: tuple[str, ...] = ()
+    cycles: tuple[str, ...] = ()
     webhooks: tuple[WebhookFact, ...] = ()
 
 
@@ -323,14 +323,14 @@ def _workers(facts: Facts) -> Findings:
         yield Finding(Code.BLOCKED_LOOPS, True, words, advice)
 
 
-def _circles(facts: Facts) -> Findings:
-    for circle in facts.circles[:MOST_NAMED]:
-        words = f"Runs wait for each other: {circle}."
+def _cycles(facts: Facts) -> Findings:
+    for cycle in facts.cycles[:MOST_NAMED]:
+        words = f"Runs wait for each other: {cycle}."
         advice = (
             "Start one more worker, raise the limit, or cancel one of them. Give the awaited task "
             "workers or limits of its own, or let its handler trigger what comes after it."
         )
-        yield Finding(Code.RESULT_CIRCLES, True, words, advice)
+        yield Finding(Code.WAIT_CYCLES, True, words, advice)
 
 
 def _webhooks(facts: Facts) -> Findings:
@@ -377,7 +377,7 @@ _LOOKS: tuple[Callable[[Facts], Findings], ...] = (
         _clock,
         _maintenance,
         _workers,
-        _circles,
+        _cycles,
         _webhooks,
     ),
 )

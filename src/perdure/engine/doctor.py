@@ -19,7 +19,7 @@ from perdure.core.doctor import (
 )
 from perdure.core.limits import Gate
 from perdure.core.webhook import WebhookState
-from perdure.core.why.circles import describe_circle
+from perdure.core.why.wait_cycles import describe_cycle
 from perdure.engine.catalogue import WorkerEntry, known_workers
 from perdure.engine.showing import Showing
 from perdure.engine.waits import WaitReader
@@ -86,15 +86,15 @@ async def _facts(app: App, storage: Storage) -> Facts:
         unserved=await _unserved(app, storage, live),
         not_importable=tuple(_not_importable(live)),
         blocked_loops=tuple(_blocked_loops(live)),
-        circles=tuple(await _circles(app, storage, live, now)),
+        cycles=tuple(await _cycles(app, storage, live, now)),
         webhooks=await _webhooks(app, storage, now),
     )
 
 
-async def _circles(app: App, storage: Storage, live: list[WorkerEntry], now: datetime) -> list[str]:
+async def _cycles(app: App, storage: Storage, live: list[WorkerEntry], now: datetime) -> list[str]:
     seen_workers = [seen(it, now - app.defaults.lease_ttl) for it in live]
-    circles = await WaitReader(storage, app.environment, seen_workers).circles()
-    return [describe_circle(circle) for circle in circles]
+    cycles = await WaitReader(storage, app.environment, seen_workers).cycles()
+    return [describe_cycle(cycle) for cycle in cycles]
 
 
 def _not_importable(live: list[WorkerEntry]) -> Iterator[str]:

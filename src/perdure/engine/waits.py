@@ -8,7 +8,7 @@ from itertools import islice
 from perdure.core.limits import gates_of, needed_gates
 from perdure.core.run import Run
 from perdure.core.why import SeenWorker
-from perdure.core.why.circles import Circle, Holders, Waits, find_circle, find_stuck
+from perdure.core.why.wait_cycles import Holders, WaitCycle, Waits, find_cycle, find_stuck
 from perdure.storage.protocol import Storage
 
 MAX_AWAITS = 1000
@@ -27,22 +27,22 @@ class WaitReader:
         self._workers = [worker for worker in workers if worker.is_live]
         self._runs: dict[str, Run] = {}
 
-    async def circle_of(self, run: Run) -> Circle | None:
-        """Return the circle that keeps a run from going on."""
+    async def cycle_of(self, run: Run) -> WaitCycle | None:
+        """Return the cycle that keeps a run from going on."""
         waits = await self._read(None if run.holds_room else run)
-        found = find_circle(run.id, waits, find_stuck(waits))
-        return self._circle(found) if found else None
+        found = find_cycle(run.id, waits, find_stuck(waits))
+        return self._cycle(found) if found else None
 
-    async def circles(self) -> list[Circle]:
-        """Return each circle once."""
+    async def cycles(self) -> list[WaitCycle]:
+        """Return each cycle once."""
         waits = await self._read(None)
         stuck = find_stuck(waits)
-        found = [find_circle(run_id, waits, stuck) for run_id in sorted(stuck)]
+        found = [find_cycle(run_id, waits, stuck) for run_id in sorted(stuck)]
         distinct = {frozenset(run_ids): run_ids for run_ids in found}
-        return [self._circle(run_ids) for run_ids in distinct.values()]
+        return [self._cycle(run_ids) for run_ids in distinct.values()]
 
-    def _circle(self, run_ids: Sequence[str]) -> Circle:
-        return Circle(tuple(self._runs[run_id] for run_id in run_ids))
+    def _cycle(self, run_ids: Sequence[str]) -> WaitCycle:
+        return WaitCycle(tuple(self._runs[run_id] for run_id in run_ids))
 
     async def _read(self, run: Run | None) -> Waits:
         said = (pair for worker in self._workers for pair in worker.awaiting.items())

@@ -53,8 +53,8 @@ async def _gather(app: App, run: Run) -> Facts:
     workers = [seen(it, live_since) for it in await known_workers(storage, run.environment)]
     reader = WaitReader(storage, run.environment, workers)
     is_stopped = not (run.holds_room or facts.is_due)
-    circle = None if is_stopped else await reader.circle_of(run)
-    facts = replace(facts, limits=limits, workers=tuple(workers), circle=circle)
+    cycle = None if is_stopped else await reader.cycle_of(run)
+    facts = replace(facts, limits=limits, workers=tuple(workers), cycle=cycle)
     return facts if run.holds_room else await _about_the_queue(app, facts)
 
 

@@ -13,7 +13,6 @@ from itertools import chain
 from perdure.core import events as e
 from perdure.core.lifecycle import Status
 from perdure.core.run import Run
-from perdure.core.why.circles import describe_circle
 from perdure.core.why.ended import ended, last, leased, lost
 from perdure.core.why.facts import Facts, SeenWorker
 from perdure.core.why.gates import (
@@ -26,6 +25,7 @@ from perdure.core.why.gates import (
 )
 from perdure.core.why.origin import origin_of
 from perdure.core.why.reason import Code, Holder, Reason, Why, at, because, blamed, named, spent
+from perdure.core.why.wait_cycles import describe_cycle
 from perdure.core.why.workers import missing_workers
 
 __all__ = [
@@ -64,14 +64,14 @@ def _reasons(facts: Facts) -> Iterator[Reason]:
         own = chain([_reserved(run.dispatch_expires_at, facts.now)], paused_queue(facts))
     else:
         own = _unclaimed(facts)
-    return chain(_circle(facts), own, _expires(facts), lost(facts), _clocks(facts))
+    return chain(_cycle(facts), own, _expires(facts), lost(facts), _clocks(facts))
 
 
-def _circle(facts: Facts) -> Iterator[Reason]:
-    if facts.circle is not None:
-        words = f"Runs wait for each other: {describe_circle(facts.circle)}."
-        holders = tuple(holder(run) for run in facts.circle.runs)
-        yield Reason(code=Code.RESULT_CIRCLE, sentence=words, holders=holders)
+def _cycle(facts: Facts) -> Iterator[Reason]:
+    if facts.cycle is not None:
+        words = f"Runs wait for each other: {describe_cycle(facts.cycle)}."
+        holders = tuple(holder(run) for run in facts.cycle.runs)
+        yield Reason(code=Code.WAIT_CYCLE, sentence=words, holders=holders)
 
 
 def _unclaimed(facts: Facts) -> Iterator[Reason]:

@@ -12,7 +12,7 @@ from perdure.core.events import Event
 from perdure.core.limits import Gate, LimitScope, Standing
 from perdure.core.run import Run
 from perdure.core.settings import Limit
-from perdure.core.why.circles import Circle
+from perdure.core.why.wait_cycles import WaitCycle
 
 MOST_COUNTED = 1_000
 MOST_NAMED = 10
@@ -48,7 +48,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     `parked_at`: the gate it is parked behind; `is_put_aside`: some code could not read it.
     `successor`: the first retry or rerun of a run that has ended.
     `holders` and `parked` tell of gates that are full. `ahead` is none where nobody counted.
-    `circle`: runs that wait for each other, if that keeps this one from going on.
+    `cycle`: runs that wait for each other, if that keeps this one from going on.
     """
 
     run: Run
@@ -65,7 +65,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     is_known_task: bool = True
     workers: tuple[SeenWorker, ...] = ()
     ahead: int | None = None
-    circle: Circle | None = None
+    cycle: WaitCycle | None = None
     clock_ahead: timedelta = timedelta(0)
 
     @property

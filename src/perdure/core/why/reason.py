@@ -64,7 +64,7 @@ class Code(StrEnum):
     WORKERS_STOPPING = "workers_stopping"
 
     # Handlers await results of runs that need their places.
-    RESULT_CIRCLE = "result_circle"
+    WAIT_CYCLE = "wait_cycle"
     # It is to be executed alone.
     SUSPECT = "suspect"
 

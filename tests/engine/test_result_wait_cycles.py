@@ -1,5 +1,5 @@
 """A handler that awaits the result of a run which needs its place: `why` and `doctor` name the
-circle. On every adapter."""
+cycle. On every adapter."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ async def until_reported(app: App, waiting: int = 1) -> None:
             await asyncio.sleep(0.05)
 
 
-async def why_circle(app: App, run_id: str) -> Why:
+async def why_cycle(app: App, run_id: str) -> Why:
     found = await app.runs.why(run_id)
-    assert Code.RESULT_CIRCLE in found.codes, found.sentence
+    assert Code.WAIT_CYCLE in found.codes, found.sentence
     return found
 
 
-async def find_circles(app: App) -> list[str]:
+async def find_cycles(app: App) -> list[str]:
     found = (await app.doctor()).findings
-    return [it.sentence for it in found if it.code is Finding.RESULT_CIRCLES]
+    return [it.sentence for it in found if it.code is Finding.WAIT_CYCLES]
 
 
 async def test_a_worker_that_a_waiting_handler_starves_is_named(storage_url: str) -> None:
@@ -58,11 +58,11 @@ async def test_a_worker_that_a_waiting_handler_starves_is_named(storage_url: str
         await until_reported(app)
         await app.runs.reschedule(later.id, run_at=await app.storage.now())
         others = [await child.trigger() for _ in range(5)]
-        answers = [await why_circle(app, it) for it in (later.id, run.id, others[4].id)]
-        circles = await find_circles(app)
+        answers = [await why_cycle(app, it) for it in (later.id, run.id, others[4].id)]
+        cycles = await find_cycles(app)
         await app.runs.cancel(run.id)
         assert await later.result(MAX_WAIT_S) == 1
-        after = await find_circles(app)
+        after = await find_cycles(app)
 
     words = (
         f"Runs wait for each other: {run.id} (parent) awaits the result of {later.id}, and "
@@ -70,7 +70,7 @@ async def test_a_worker_that_a_waiting_handler_starves_is_named(storage_url: str
     )
     assert [answer.reasons[0].sentence for answer in answers] == [words] * 3
     assert [it.run_id for it in answers[0].reasons[0].holders] == [run.id, later.id]
-    assert (circles, after) == ([words], [])
+    assert (cycles, after) == ([words], [])
 
 
 async def test_several_handlers_that_starve_a_worker_together_are_named(storage_url: str) -> None:
@@ -91,8 +91,8 @@ async def test_several_handlers_that_starve_a_worker_together_are_named(storage_
     async with app, app.worker():
         runs = [await parent.trigger() for _ in range(3)]
         await until_reported(app, 3)
-        answers = [await why_circle(app, run.id) for run in runs]
-        assert await find_circles(app)
+        answers = [await why_cycle(app, run.id) for run in runs]
+        assert await find_cycles(app)
         await app.runs.cancel(runs[0].id)
         assert [await run.result(MAX_WAIT_S) for run in runs[1:]] == [1, 1]
 
@@ -115,7 +115,7 @@ async def test_handlers_off_the_loop_report_what_they_await(
         later = await child.options(delay=timedelta(hours=1)).trigger()
         run = await wait.trigger(storage_url, later.id)
         await until_reported(app)
-        found = await why_circle(app, run.id)
+        found = await why_cycle(app, run.id)
         await app.runs.cancel(later.id)
         await run.result(MAX_WAIT_S)
 
@@ -135,14 +135,14 @@ async def test_a_limit_that_a_waiting_handler_holds_is_named(storage_url: str) -
     async with app, app.worker():
         run = await nested.trigger(1)
         await until_reported(app)
-        found = await why_circle(app, run.id)
-        assert await find_circles(app)
+        found = await why_cycle(app, run.id)
+        assert await find_cycles(app)
         await app.runs.cancel(run.id)
 
     assert "(nested) needs a place that" in found.sentence
 
 
-async def test_a_handler_that_awaits_a_run_under_way_is_no_circle(storage_url: str) -> None:
+async def test_a_handler_that_awaits_a_run_under_way_is_no_cycle(storage_url: str) -> None:
     app = App(storage_url, defaults=replace(DEFAULTS, concurrency=2))
     done = asyncio.Event()
 
@@ -161,15 +161,15 @@ async def test_a_handler_that_awaits_a_run_under_way_is_no_circle(storage_url: s
         await until_reported(app)
         queued = await child.trigger()
         answers = [await app.runs.why(it.id) for it in (run, queued)]
-        circles = await find_circles(app)
+        cycles = await find_cycles(app)
         done.set()
         assert await run.result(MAX_WAIT_S) == 1
 
-    assert circles == []
-    assert all(Code.RESULT_CIRCLE not in answer.codes for answer in answers)
+    assert cycles == []
+    assert all(Code.WAIT_CYCLE not in answer.codes for answer in answers)
 
 
-async def test_a_worker_that_executes_one_run_only_hides_no_circle(storage_url: str) -> None:
+async def test_a_worker_that_executes_one_run_only_hides_no_cycle(storage_url: str) -> None:
     app = App(storage_url, defaults=DEFAULTS)
     begun, done = asyncio.Event(), asyncio.Event()
 
@@ -194,7 +194,7 @@ async def test_a_worker_that_executes_one_run_only_hides_no_circle(storage_url: 
         async with app.worker():
             run = await parent.trigger()
             await until_reported(app)
-            await why_circle(app, run.id)
+            await why_cycle(app, run.id)
             await app.runs.cancel(run.id)
         done.set()
         assert await held == 1

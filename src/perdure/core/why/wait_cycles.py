@@ -20,7 +20,7 @@ class Waits(msgspec.Struct, frozen=True):
     held_by: Mapping[str, tuple[Holders, ...]]
 
 
-class Circle(msgspec.Struct, frozen=True):
+class WaitCycle(msgspec.Struct, frozen=True):
     """Runs of which each waits for the next, and the last for the first."""
 
     runs: tuple[Run, ...]
@@ -36,8 +36,8 @@ def find_stuck(waits: Waits) -> frozenset[str]:
         stuck = kept
 
 
-def find_circle(run_id: str, waits: Waits, stuck: frozenset[str]) -> tuple[str, ...]:
-    """Return the circle that keeps a stuck run: each run waits for the next, the last for the
+def find_cycle(run_id: str, waits: Waits, stuck: frozenset[str]) -> tuple[str, ...]:
+    """Return the cycle that keeps a stuck run: each run waits for the next, the last for the
     first, which awaits a result. Return nothing for a run that is not stuck."""
     path: list[str] = []
     current: str | None = run_id if run_id in stuck else None
@@ -46,19 +46,19 @@ def find_circle(run_id: str, waits: Waits, stuck: frozenset[str]) -> tuple[str, 
         current = _next(current, waits, stuck)
     if current is None:
         return ()
-    circle = path[path.index(current) :]
-    first = next(number for number, it in enumerate(circle) if it in waits.awaits)
-    return tuple(circle[first:] + circle[:first])
+    cycle = path[path.index(current) :]
+    first = next(number for number, it in enumerate(cycle) if it in waits.awaits)
+    return tuple(cycle[first:] + cycle[:first])
 
 
-def describe_circle(circle: Circle) -> str:
+def describe_cycle(cycle: WaitCycle) -> str:
     """Return who waits for whom, as a clause."""
-    following = (*circle.runs[1:], circle.runs[0])
+    following = (*cycle.runs[1:], cycle.runs[0])
     return ", and ".join(
         f"{run.id} ({run.task}) awaits the result of {other.id}"
         if run.lease is not None
         else f"{run.id} ({run.task}) needs a place that {other.id} holds"
-        for run, other in zip(circle.runs, following, strict=True)
+        for run, other in zip(cycle.runs, following, strict=True)
     )
 
 
