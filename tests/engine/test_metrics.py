@@ -163,7 +163,7 @@ async def test_renewed_recovered_and_lost_leases_are_counted(opened: App) -> Non
     assert seen["perdure_leases_renewed_total", ()] == 1
     assert seen["perdure_leases_recovered_total", ()] == 1
     assert seen["perdure_leases_lost_total", ()] == 1
-    died = of(run.task, outcome="abandoned", failure_kind="crash")
+    died = of(run.task, outcome="lost", failure_kind="crash")
     assert seen["perdure_attempts_finished_total", died] == 1
 
 

@@ -44,7 +44,7 @@ _OUTCOMES: dict[type, str] = {
     RunReleased: "released",
     RunCancelled: "cancelled",
 }
-_ABANDONED = "abandoned", FailureKind.CRASH.value
+_LOST = "lost", FailureKind.CRASH.value
 """Outcome and kind of failure of an attempt that its worker's death ended, at no cost."""
 _NUMBERS = (float, int)
 
@@ -181,7 +181,7 @@ class Facts:
                 finished.append((task, queue, run.status._value_))
             recovered += commit.needs_expiry
             if commit.is_death:
-                attempts.append((task, queue, *_ABANDONED))
+                attempts.append((task, queue, *_LOST))
             for event in commit.events:
                 outcome = _OUTCOMES.get(event.__class__)
                 if outcome is not None and _ends_attempt(event):
