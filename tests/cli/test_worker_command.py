@@ -216,18 +216,26 @@ def scrape(address: str) -> str:
         return str(response.read().decode())
 
 
+async def scrape_until(address: str, expected: str) -> str:
+    """The page once it has this: a worker is ready before the first pass of its services."""
+    async with asyncio.timeout(MAX_WAIT_S):
+        while expected not in (page := await asyncio.to_thread(scrape, address)):
+            pass
+    return page
+
+
 async def test_every_process_serves_its_own_metrics(workers: Workers) -> None:
     parent = await workers.start("--processes", "2", "--metrics", "0", count=2)
     lines = [it for it in workers.shell.log_lines() if it["message"].startswith("metrics at ")]
     addresses = [line["address"] for line in lines]
 
-    pages = [await asyncio.to_thread(scrape, address) for address in addresses]
+    tick = 'perdure_last_tick_timestamp_seconds{service="maintenance"} '
+    pages = [await scrape_until(address, tick) for address in addresses]
 
     assert len(set(addresses)) == 2
     for page in pages:
         assert re.search(r"^perdure_worker_slots [1-9]", page, re.MULTILINE)
         assert 'perdure_queue_due{queue="other"} 0\n' in page
-        assert 'perdure_last_tick_timestamp_seconds{service="maintenance"} ' in page
     parent.terminate()
     assert await code_of(parent) == 0
 

@@ -60,12 +60,91 @@ def test_documented_code_passes_pyright_strict(code: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_documented_code_passes_mypy_strict(code: Path) -> None:
-    files = sorted(file.name for file in code.glob("*.py"))
-    options = [f"--config-file={ROOT / 'pyproject.toml'}", f"--cache-dir={ROOT / '.mypy_cache'}"]
+    assert "\n".join(_mypy(code)) == ""
 
-    checked = _run("mypy", "--no-error-summary", *options, *files, directory=code)
 
-    assert "\n".join(_without_top_level_await(checked.stdout.splitlines())) == ""
+RELEASES = """
+from datetime import datetime
+
+from perdure import Context
+
+
+async def waits(ctx: Context) -> int:
+    await ctx.release(delay=1)
+
+
+async def waits_until(ctx: Context, time: datetime) -> int:
+    await ctx.release(until=time)
+
+
+async def goes_on(ctx: Context, number: int | None) -> int:
+    if number is None:
+        await ctx.release(delay=1)
+    return number
+
+
+async def says_nothing(ctx: Context, number: int) -> int:
+    if number < 3:
+        ctx.release(delay=1)
+    return number
+
+
+def is_not_async(ctx: Context, number: int) -> int:
+    if number < 3:
+        ctx.release(delay=1)
+    return number
+
+
+def must_narrow(ctx: Context, number: int | None) -> int:
+    if number is None:
+        ctx.release(delay=1)
+        raise AssertionError
+    return number
+"""
+"""Releases that both checkers accept. An awaited one ends the flow."""
+PLAIN_RELEASE = """
+from perdure import Context
+
+
+def waits(ctx: Context) -> int:
+    ctx.release(delay=1)
+"""
+WRONG_RELEASE = """
+from perdure import Context
+
+
+async def waits(ctx: Context) -> None:
+    await ctx.release(delay=1, till=3)
+"""
+
+
+@pytest.mark.timeout(600)
+def test_an_awaited_release_ends_the_flow_for_both_checkers(tmp_path: Path) -> None:
+    (tmp_path / "releases.py").write_text(RELEASES, encoding="utf-8")
+
+    assert (_pyright(tmp_path), _mypy(tmp_path)) == ([], [])
+
+
+@pytest.mark.timeout(600)
+def test_a_plain_release_ends_the_flow_for_mypy_alone(tmp_path: Path) -> None:
+    """See ADR 45: once pyright can see it, too, the guide shall say so."""
+    (tmp_path / "releases.py").write_text(PLAIN_RELEASE, encoding="utf-8")
+
+    [found] = _pyright(tmp_path)
+
+    assert "must return value on all code paths" in found
+    assert _mypy(tmp_path) == []
+
+
+@pytest.mark.timeout(600)
+def test_both_checkers_know_the_arguments_of_a_release(tmp_path: Path) -> None:
+    (tmp_path / "releases.py").write_text(WRONG_RELEASE, encoding="utf-8")
+
+    found = _pyright(tmp_path)
+
+    assert found
+    assert all('No parameter named "till"' in line for line in found)
+    assert ["till" in line for line in _mypy(tmp_path)] == [True]
 
 
 def test_pyright_finds_what_is_wrong(tmp_path: Path) -> None:
@@ -76,6 +155,14 @@ def test_pyright_finds_what_is_wrong(tmp_path: Path) -> None:
 
     assert [line.split(" ")[0] for line in found if "reportArgumentType" in line] == ["wrong.py:4"]
     assert any("reportMissingParameterType" in line for line in found)
+
+
+def _mypy(directory: Path) -> list[str]:
+    files = sorted(file.name for file in directory.glob("*.py"))
+    options = [f"--config-file={ROOT / 'pyproject.toml'}", f"--cache-dir={ROOT / '.mypy_cache'}"]
+    checked = _run("mypy", "--no-error-summary", *options, *files, directory=directory)
+    lines = [line for line in checked.stdout.splitlines() if ": note:" not in line]
+    return _without_top_level_await(lines)
 
 
 def _pyright(directory: Path) -> list[str]:

@@ -163,6 +163,21 @@ async def test_renewed_recovered_and_lost_leases_are_counted(opened: App) -> Non
     assert seen["perdure_leases_renewed_total", ()] == 1
     assert seen["perdure_leases_recovered_total", ()] == 1
     assert seen["perdure_leases_lost_total", ()] == 1
+    died = of(run.task, outcome="lost", failure_kind="crash")
+    assert seen["perdure_attempts_finished_total", died] == 1
+
+
+async def test_a_lost_claim_is_no_lost_attempt(opened: App) -> None:
+    await stored(opened.storage, new_run(policy=AT_ONCE))
+    run = await claim_one(opened.storage, start=0, lease_ttl=timedelta(milliseconds=50))
+    assert run.lease is not None
+    await wait_until(opened.storage, run.lease.expires_at)
+
+    await opened.tick(grace=0)
+
+    seen = await scraped(opened)
+    assert seen["perdure_leases_recovered_total", ()] == 1
+    assert not [labels for name, labels in seen if name == "perdure_attempts_finished_total"]
 
 
 class AwayApp(App):

@@ -68,19 +68,26 @@ async def test_mistakes_are_seen_before_they_are_made(app: App) -> None:
 async def test_a_release_never_comes_back(app: App) -> None:
     @app.task
     def patient(ctx: Context) -> str:
-        if ctx.run.counters.releases:
-            return "rested"
-        ctx.release(delay=0)
+        if not ctx.run.counters.releases:
+            ctx.release(delay=0)
+        return "rested"
 
     @app.task
     async def patient_too(ctx: Context) -> str:
         if ctx.run.counters.releases:
             return "rested"
-        ctx.release(delay=0)
+        await ctx.release(delay=0)
+
+    @app.task
+    async def patient_as_well(ctx: Context) -> str:
+        if not ctx.run.counters.releases:
+            ctx.release(delay=0)
+        return "rested"
 
     async with app.run_all():
         assert await (await patient.trigger()).result(10) == "rested"
         assert await (await patient_too.trigger()).result(10) == "rested"
+        assert await (await patient_as_well.trigger()).result(10) == "rested"
 
 
 async def test_a_context_that_may_be_missing_is_left_out_of_a_direct_call(app: App) -> None:

@@ -47,7 +47,7 @@ async def fetch(ctx: Context, url: str) -> str:
 @app.task
 async def wait_for_payment(ctx: Context, order: int) -> str:
     if ctx.run.counters.releases == 0:
-        ctx.release(delay=0.5)
+        await ctx.release(delay=0.5)
     return f"order {order} is paid"
 
 

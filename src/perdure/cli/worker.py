@@ -88,6 +88,7 @@ def _options(
         targets=_names(targets, "kind of target", "--targets") or (),
         drain=_length(drain),
         supervised=supervised is not None,
+        place=supervised or 0,
         only_run=only_run,
         isolation=_isolation(sys.argv[1:]) if only_run is None else None,
         metrics=None if address is None else address.of_process(supervised or 0),

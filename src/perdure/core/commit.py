@@ -21,7 +21,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `lease_token` is the token the stored row must hold (none: no lease). `needs_expiry`: the
     step rests on that lease having expired, which storage judges on the row, after its lock.
-    `freed`: gates at which it makes room for one more.
+    `freed`: gates at which it makes room for one more. `is_death`: an attempt ends because its
+    worker died, and the run is not blamed for it.
     """
 
     commit_id: str
@@ -32,6 +33,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lease_token: str | None = None
     needs_expiry: bool = False
     freed: tuple[Gate, ...] = ()
+    is_death: bool = False
 
     @property
     def records(self) -> tuple[RecordedEvent, ...]:
@@ -72,6 +74,7 @@ def prepare_commit(
         lease_token=None if lease is None else lease.token,
         needs_expiry=run is not None and rests_on_expiry(run, events),
         freed=() if run is None else freed_gates(run, after),
+        is_death=run is not None and after.deaths > run.deaths,
     )
 
 

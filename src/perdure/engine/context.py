@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any, Never, Protocol, TypeVar
 
 from perdure.core.run import Awaiting, AwaitingKind, Run
 from perdure.core.values import check_label, in_utc
@@ -23,6 +23,19 @@ from perdure.telemetry import table
 if TYPE_CHECKING:
     from perdure.engine.outcome import Ending, Settled
     from perdure.engine.transaction import HandlerTransaction, TransactionTerms
+
+    MYPY = bool()  # noqa: UP018  # not a literal, which checkers would know
+    """mypy takes it as true, other checkers do not know."""
+    Y_co = TypeVar("Y_co", covariant=True)
+
+    class _Release(Protocol[Y_co]):
+        """`Context.release`, as checkers other than mypy see it. See ADR 45."""
+
+        def __call__(
+            self, *, delay: Duration | None = None, until: datetime | None = None
+        ) -> Coroutine[Y_co, Any, Never]:
+            """Give the run back until later, and leave the handler. Await it in `async def`."""
+            ...
 
 
 @explain_methods
@@ -165,12 +178,16 @@ class Context:
         table.PROGRESS.say_on(self.log.aside, fraction=done, progress=message)
 
     def release(self, *, delay: Duration | None = None, until: datetime | None = None) -> Never:
-        """Give the run back until later; it begins anew then. No failure, not counted. Raises, so
-        it is not awaited, in an `async def` either."""
+        """Give the run back until later; it begins anew then. No failure, not counted. The call
+        raises; in an `async def`, `await` it, since pyright cannot see otherwise that it ends."""
         if delay is not None and until is not None:
             raise InvalidInput("until", "give delay or until, not both")
         length = None if delay is None else duration(delay, "delay")
         raise Released(length, None if until is None else in_utc(until, "until"), None)
+
+    if TYPE_CHECKING and not MYPY:
+        # A call that is not awaited would be an unused coroutine, but not one of a union.
+        release: _Release[object] | _Release[None]
 
     def wait_for(self, key: str, *, deadline: datetime | None = None) -> Never:
         """Give the run back until `key` is signalled, or until the deadline."""

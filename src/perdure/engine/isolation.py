@@ -9,7 +9,7 @@ suspect by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from perdure.core.run import Run
 
@@ -18,18 +18,32 @@ DRAIN_TIMEOUT_S = 10.0
 executed beside those that are left: nearly alone."""
 MAX_ALONE_S = 60.0
 """Seconds for which it claims nothing else while a suspect executes, which may wait for others."""
+FIRST_PAUSE_S = 10.0
+MAX_PAUSE_S = 120.0
+"""Seconds after which a suspect that is still due is tried again. Each try doubles them: its queue
+or task may be full, or another worker may be about to claim it."""
 
 
 class Starter(Protocol):
     """Starts processes that execute one run each."""
 
-    def start(self, run_ids: Sequence[str]) -> None:
-        """Start a process for each of these runs that has none, while there is room."""
+    head_start_s: float
+    """Seconds for which other processes may start one for a suspect before this one does."""
+
+    def start(self, run_id: str) -> bool:
+        """Start a process for the run; return whether there was room for it."""
         ...
 
     async def stop(self) -> None:
         """Ask the processes to hand over, and wait for their ends."""
         ...
+
+
+class _Pause(NamedTuple):
+    """When a suspect is tried, if it is still due, and how long to wait after that try."""
+
+    until: float
+    next_s: float
 
 
 class Isolation:
@@ -38,19 +52,40 @@ class Isolation:
     def __init__(self, elapsed: Callable[[], float], starter: Starter | None) -> None:
         self._elapsed = elapsed
         self._starter = starter
+        self._pauses: dict[str, _Pause] = {}
         self._suspects: list[str] = []
         self._drained_by = 0.0
         self._executing: str | None = None
         self._alone_until = 0.0
 
     def offer(self, run_ids: Sequence[str]) -> None:
-        """Take note of the suspects that wait."""
-        if self._starter is not None:
-            self._starter.start(run_ids)
+        """Take note of the suspects that are due. What is not due any more is forgotten."""
+        now = self._elapsed()
+        head_start = 0.0 if self._starter is None else self._starter.head_start_s
+        first = _Pause(now + head_start, FIRST_PAUSE_S)
+        self._pauses = {run_id: self._pauses.get(run_id, first) for run_id in run_ids}
+        ready = [run_id for run_id in run_ids if self._pauses[run_id].until <= now]
+        if self._starter is None:
+            self._await_turn(ready)
             return
-        if run_ids and not self._suspects:
+        for run_id in ready:
+            if self._starter.start(run_id):
+                self._pause(run_id)
+
+    def _await_turn(self, ready: list[str]) -> None:
+        if ready and not self._suspects:
             self._drained_by = self._elapsed() + DRAIN_TIMEOUT_S
-        self._suspects = [run_id for run_id in run_ids if run_id != self._executing]
+        self._suspects = [run_id for run_id in ready if run_id != self._executing]
+
+    def _pause(self, run_id: str) -> None:
+        pause_s = self._pauses[run_id].next_s if run_id in self._pauses else FIRST_PAUSE_S
+        until = self._elapsed() + pause_s
+        self._pauses[run_id] = _Pause(until, min(2 * pause_s, MAX_PAUSE_S))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a suspect is to be claimed once nothing else executes here."""
+        return bool(self._suspects)
 
     def take(self, *, is_busy: bool) -> str | None:
         """Return the suspect to claim now, by name: one, once nothing else executes here."""
@@ -60,6 +95,7 @@ class Isolation:
             return None
         self._executing = self._suspects.pop(0)
         self._alone_until = self._elapsed() + MAX_ALONE_S
+        self._pause(self._executing)
         return self._executing
 
     def allows_others(self, held: Iterable[Run], *, is_claiming: bool) -> bool:

@@ -24,6 +24,7 @@ from perdure.core.events import (
     RunStarted,
     RunSucceeded,
 )
+from perdure.core.failure import FailureKind
 from perdure.core.run import Run
 from perdure.storage.protocol import Claimed, Committed, Existing, Outcome, Renewed, Storage
 from perdure.storage.schedule_protocol import StepOutcome, Stepped
@@ -43,6 +44,8 @@ _OUTCOMES: dict[type, str] = {
     RunReleased: "released",
     RunCancelled: "cancelled",
 }
+_LOST = "lost", FailureKind.CRASH.value
+"""Outcome and kind of failure of an attempt that its worker's death ended, at no cost."""
 _NUMBERS = (float, int)
 
 
@@ -177,6 +180,8 @@ class Facts:
             if run.finished_at is not None:
                 finished.append((task, queue, run.status._value_))
             recovered += commit.needs_expiry
+            if commit.is_death:
+                attempts.append((task, queue, *_LOST))
             for event in commit.events:
                 outcome = _OUTCOMES.get(event.__class__)
                 if outcome is not None and _ends_attempt(event):

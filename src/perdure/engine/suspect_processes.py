@@ -19,24 +19,27 @@ MAX_PROCESSES = 4
 """Suspects of one worker that execute at the same time, each in its process."""
 STOP_MARGIN = timedelta(seconds=5)
 """What a process may take to end, beyond its drain."""
+HEAD_START_S = 5.0
+"""Seconds that a process of a pool leaves a suspect to the one before it."""
 
 
 class SuspectProcesses:
-    """Implements `Starter`. `command` is called with the id of a run as its last argument."""
+    """Implements `Starter`. `command` is called with the id of a run as its last argument.
+    `place`: that of this process in its pool."""
 
-    def __init__(self, command: Sequence[str], drain: timedelta) -> None:
+    def __init__(self, command: Sequence[str], drain: timedelta, place: int = 0) -> None:
+        self.head_start_s = HEAD_START_S * place
         self._command = tuple(command)
         self._patience_s = (drain + STOP_MARGIN).total_seconds()
         self._lives: dict[str, asyncio.Task[None]] = {}
         self._children: dict[str, Process] = {}
         self._is_stopping = False
 
-    def start(self, run_ids: Sequence[str]) -> None:
-        for run_id in run_ids:
-            if len(self._lives) >= MAX_PROCESSES or self._is_stopping:
-                return
-            if run_id not in self._lives:
-                self._lives[run_id] = asyncio.create_task(self._live(run_id))
+    def start(self, run_id: str) -> bool:
+        if len(self._lives) >= MAX_PROCESSES or self._is_stopping or run_id in self._lives:
+            return False
+        self._lives[run_id] = asyncio.create_task(self._live(run_id))
+        return True
 
     async def stop(self) -> None:
         self._is_stopping = True

@@ -307,6 +307,8 @@ class Worker:
         finally:
             self._claims_in_flight -= 1
             self._changed.set()
+            if self._isolation.is_waiting:
+                self._wake.set()
         try:
             await self._recorder.settle(finished, answer.outcomes)
         finally:

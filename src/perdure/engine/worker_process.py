@@ -47,8 +47,8 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What one worker process is asked to do. None: as the app's defaults say; and as to
     maintenance and scheduler, where there is a database they are done, too. `fail_fast`: end
     rather than wait for a storage that cannot be reached at the start. `metrics`: serve them
-    there. `only_run`: execute this run, and end. `isolation`: the command that does so for the
-    run whose id is its last argument."""
+    there. `place`: that of a supervised process in its pool. `only_run`: execute this run, and
+    end. `isolation`: the command that does so for the run whose id is its last argument."""
 
     concurrency: int | None = None
     queues: Sequence[str] | None = None
@@ -57,6 +57,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     maintenance: bool | None = None
     scheduler: bool | None = None
     supervised: bool = False
+    place: int = 0
     fail_fast: bool = False
     metrics: MetricsAddress | None = None
     only_run: str | None = None
@@ -110,7 +111,7 @@ def _make_host(app: App, options: WorkerOptions) -> WorkerHost:
         options.queues,
         drain=options.drain,
         targets=options.targets,
-        starter=None if command is None else SuspectProcesses(command, drain),
+        starter=None if command is None else SuspectProcesses(command, drain, options.place),
     )
 
 

@@ -19,9 +19,9 @@ from perdure.storage.steps import Row
 Fields = dict[str, Any]
 
 RESERVED = "reserved"
+"""The gate of runs that are reserved for a push: only a claim by their names passes it."""
 SUSPECT = "suspect"
-"""The gate of runs that are executed alone. Only claims by name pass it."""
-"""The gate of runs that are reserved for a push: only whoever knows them by name may claim them."""
+"""The gate of runs that are executed alone: only a claim by their names passes it."""
 
 
 class Dialect(Protocol):

@@ -20,7 +20,8 @@ RUNS_FINISHED = counter(
 ATTEMPTS_STARTED = counter("attempts_started", "Attempts begun here.", _OF_TASK)
 ATTEMPTS_FINISHED = counter(
     "attempts_finished",
-    "Attempts whose end was recorded here; failure_kind is empty unless they failed.",
+    "Attempts whose end was recorded here; failure_kind is empty unless they failed. Outcome "
+    "lost: the worker died beside other runs, which costs no attempt.",
     (*_OF_TASK, "outcome", "failure_kind"),
 )
 ATTEMPT_SECONDS = seconds("attempt", "How long handlers took.", _OF_TASK)
