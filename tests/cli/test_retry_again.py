@@ -39,6 +39,7 @@ async def test_a_shell_needs_again_for_a_second_retry(run_id: str, shell: Shell)
 
     assert (first.code, refused.code, second.code) == (0, 1, 0), refused.err
     assert first.json["id"] in refused.err
+    assert refused.err.endswith("look at that one, or use --again\n")
     assert second.json["id"] not in (run_id, first.json["id"])
 
 
@@ -75,5 +76,6 @@ async def test_over_http_a_second_retry_needs_again(storage_url: str) -> None:
     assert (first.status_code, refused.status_code, second.status_code) == (201, 409, 201)
     assert refused.json()["type"].endswith("already-retried")
     assert first.json()["id"] in refused.json()["detail"]
+    assert refused.json()["detail"].endswith('look at that one, or send "again": true')
     assert shown["retried_as"] == first.json()["id"]
     assert [it["retried_as"] for it in listed["items"]] == [first.json()["id"]]

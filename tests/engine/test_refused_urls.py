@@ -15,7 +15,9 @@ def test_a_file_name_in_the_place_of_a_host_is_refused() -> None:
         App("sqlite://runs.db")
 
 
-@pytest.mark.parametrize("password", ["pa@ge", "pa/ge", "pa?ge", "pa#ge", "pa/g@e"])
+@pytest.mark.parametrize(
+    "password", ["pa@ge", "pa/ge", "pa?ge", "pa#ge", "pa/g@e", "pa@g/e", "pa@g?e", "pa@g#e"]
+)
 def test_a_password_that_is_not_encoded_is_refused_and_not_shown(password: str) -> None:
     url = f"postgresql://me:{password}@host/db"
 
@@ -34,6 +36,7 @@ def test_a_password_that_is_not_encoded_is_refused_and_not_shown(password: str) 
         "postgresql://host:5432/db?user=me@there",
         "postgresql://me:secret@h1:1,h2:2/db?target_session_attrs=read-write",
         "postgresql:///db?host=/tmp&user=me@there",
+        "postgresql://me:secret@host/db?user=me@there",
         "postgresql://host/db",
     ],
 )

@@ -242,6 +242,13 @@ def test_postgres_jumps_past_a_key_in_one_seek(url: str) -> None:
     assert any("ROW(concurrency_key, task, version, priority) > ROW(" in it for it in conditions)
 
 
+def test_sqlite_finds_each_letter_to_close_by_its_run(sqlite_path: Path) -> None:
+    """By the index of closings it would compare every open letter with every closing."""
+    plan = sqlite_plan(str(sqlite_path), "close_dead_letters")
+
+    assert any("sqlite_autoindex_perdure_dead_letters_1 (run_id=?)" in line for line in plan), plan
+
+
 def test_postgres_reads_the_feed_in_the_order_of_its_index(url: str) -> None:
     plan = postgres_plan(url, "read_changes")
 

@@ -13,6 +13,7 @@ from perdure.cli.operating import (
     audited,
     by_option,
     made_run,
+    nothing_found,
     on_database,
     operator,
     payload_of,
@@ -53,7 +54,7 @@ async def list_letters(
     text = table(("RUN", "TASK", "STATUS", "REASON", "OPENED", "MESSAGE"), rows)
     more = f"\nThere are more: --cursor {page.cursor}" if page.cursor else ""
     data = {"dead_letters": msgspec.to_builtins(found), "cursor": page.cursor}
-    answer(as_json, data, text + more if rows else "There are none.")
+    answer(as_json, data, text + more if rows else await nothing_found(app, filters.get("task")))
 
 
 @dead_letters.command()

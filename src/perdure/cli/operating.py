@@ -187,3 +187,16 @@ async def audited(
         details=details or None,
     )
     await AuditLog(app, environment).write(entry)
+
+
+async def nothing_found(app: App, task: str | None) -> str:
+    """Return what to print in place of an empty list; an unknown task may be a typing error."""
+    from perdure.errors import TaskNotFound
+
+    try:
+        if task is not None:
+            await app.catalogue.get(task)
+    except TaskNotFound as error:
+        hint = f"; did you mean {error.similar}?" if error.similar else "."
+        return f"There are none. No task {task!r} is known{hint}"
+    return "There are none."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec
@@ -88,18 +89,17 @@ def _explanation(error: Exception, *, fails_fast: bool) -> CommandFailed | None:
 
 
 _SHELL = {
-    "app.schedules.list()": "`perdure schedules list`",
-    "app.webhooks.list()": "`perdure webhooks list`",
-    "app.workers.list()": "`perdure workers list`",
+    "or use again=True": "or use --again",
     "update it: enabled=True": "see `perdure schedules enable`",
 }
+_CALL = re.compile(r"\bapp\.(queues|schedules|webhooks|workers)\.list\(\)")
 
 
 def _in_shell(message: str) -> str:
-    """Advice for whoever sits at a shell and not before an app's code."""
+    """Return the message with commands in the place of calls."""
     for said, instead in _SHELL.items():
         message = message.replace(said, instead)
-    return message
+    return _CALL.sub(r"`perdure \1 list`", message)
 
 
 def fail_fast_option(command: Callable[P, Any]) -> Callable[P, Any]:

@@ -11,7 +11,15 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from perdure.cli.filtering import run_filters, words_of
-from perdure.cli.operating import as_data, on_database, run_argument, shown, view_of, why
+from perdure.cli.operating import (
+    as_data,
+    nothing_found,
+    on_database,
+    run_argument,
+    shown,
+    view_of,
+    why,
+)
 from perdure.cli.output import FAILED, CommandFailed, answer
 from perdure.cli.run_orders import (
     cancel,
@@ -62,7 +70,7 @@ async def list_runs(
     more = f"\nThere are more: --cursor {page.cursor}" if page.cursor else ""
     views = [replace(view_of(app).run(it), retried_as=retried.get(it.id)) for it in page.runs]
     data = {"runs": as_data(views) if as_json else [], "cursor": page.cursor}
-    answer(as_json, data, text + more if rows else "There are none.")
+    answer(as_json, data, text + more if rows else await nothing_found(app, filters.get("task")))
 
 
 @runs.command()

@@ -141,7 +141,9 @@ class AlreadyRetried(NotAllowed):
     """The run has a retry or rerun already; `again` makes another one."""
 
     def __init__(self, run_id: str, action: str, status: str, successor_id: str) -> None:
-        advice = f"{successor_id} is its retry or rerun already; look at that one, or use again"
+        advice = (
+            f"{successor_id} is its retry or rerun already; look at that one, or use again=True"
+        )
         super().__init__(run_id, action, status, advice)
         self.args = (run_id, action, status, successor_id)
         self.successor_id = successor_id

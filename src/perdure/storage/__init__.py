@@ -125,7 +125,8 @@ def _has_encoded_password(rest: str) -> bool:
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     credentials, at, _ = authority.rpartition("@")
     if at:
-        return "@" not in credentials
+        after = re.split(r"[?&][^=@]*=", rest[len(authority) :])[0]  # values may contain an @
+        return "@" not in credentials and "@" not in after
     looks_like_port = re.search(r":\d*$", authority) or ":" not in authority
     return bool(looks_like_port) or "@" not in rest
 

@@ -180,7 +180,8 @@ def describe_storage_error(error: e.StorageError, request_id: str) -> str:
 
 
 def _over_http(message: str) -> str:
-    """Advice for whoever calls from afar and not from an app's code."""
+    """Return the message with routes and fields in the place of Python calls."""
+    message = message.replace("or use again=True", 'or send "again": true')
     return _CALL.sub(r"GET /v1/\1", message)
 
 

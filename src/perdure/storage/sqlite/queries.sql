@@ -172,13 +172,14 @@ VALUES (:run_id, :environment, :task, :queue, :occurrence_key, :reason,
 
 -- name: close_dead_letters
 -- The guard: one that was closed before stays as it is, and its run does not come back. So does one
--- of another environment, if one is given.
+-- of another environment, if one is given. The `+` keeps the search off the index of closings, in
+-- which it would compare each open letter with each closing.
 UPDATE perdure_dead_letters AS letters
    SET status = closed.value ->> 'status', closed_at = closed.value ->> 'closed_at',
        closed_by = closed.value ->> 'closed_by', closed_reason = closed.value ->> 'closed_reason',
        replay_run_id = closed.value ->> 'replay_run_id'
   FROM json_each(:closings) AS closed
- WHERE letters.run_id = closed.value ->> 'run_id' AND letters.closed_at IS NULL
+ WHERE letters.run_id = closed.value ->> 'run_id' AND +letters.closed_at IS NULL
    AND (closed.value ->> 'environment' IS NULL
         OR letters.environment = closed.value ->> 'environment')
 RETURNING run_id;
@@ -1374,7 +1375,7 @@ WITH RECURSIVE lane (head) AS (
       JOIN perdure_runs AS runs ON runs.id = lane.head
      LIMIT :lanes
 )
-SELECT runs.queue,
+SELECT runs.queue, runs.task, runs.version,
        sum((SELECT count(*)
               FROM (SELECT 1
                       FROM perdure_runs AS one
@@ -1394,7 +1395,7 @@ SELECT runs.queue,
        min(runs.claimable_at)
   FROM lane
   JOIN perdure_runs AS runs ON runs.id = lane.head
- GROUP BY runs.queue;
+ GROUP BY runs.queue, runs.task, runs.version;
 
 -- name: count_held
 SELECT 'parked', queue, count(*)
