@@ -125,7 +125,7 @@ async def test_tick_recovers_at_once_or_after_it_has_watched(
         answer = shell.perdure("tick", "shop:app", *flags, **variables)
 
         assert answer.code == 0
-        assert (await app.runs.get(run.id)).status is Status.RETRYING
+        assert (await app.runs.get(run.id)).status is Status.QUEUED
 
 
 async def some_runs(url: str) -> list[str]:

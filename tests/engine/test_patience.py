@@ -217,7 +217,7 @@ def test_a_tick_takes_what_nobody_renews_and_one_without_grace_takes_it_at_once(
                 began = app.clock.elapsed()
                 await app.tick(grace=grace)
                 waited.append(round(app.clock.elapsed() - began))
-                assert (await app.runs.get(run.id)).status is Status.RETRYING
+                assert (await app.runs.get(run.id)).status is Status.QUEUED
 
         assert waited[0] >= app.defaults.renewal_interval.total_seconds()
         assert waited[1] == 0
@@ -283,6 +283,6 @@ def test_short_leases_are_looked_at_more_often_and_recovered_in_time() -> None:
             await stored(app.storage, new_run(at=app.clock.now()))
             run = await claim_one(app.storage, lease_ttl=app.defaults.lease_ttl)
             await asyncio.sleep(1.5 * app.defaults.lease_ttl.total_seconds())
-            assert (await app.runs.get(run.id)).status is Status.RETRYING
+            assert (await app.runs.get(run.id)).status is Status.QUEUED
 
     play(story, lease_ttl=timedelta(seconds=1.2), maintenance_tick=timedelta(seconds=1))

@@ -211,4 +211,4 @@ async def test_time_is_that_of_the_storage(side: Side) -> None:
 
     told = await side.backend.now()
 
-    assert timedelta(0) <= told - before < timedelta(minutes=1)
+    assert abs(told - before) < timedelta(minutes=1)  # a server answers with an estimate

@@ -118,7 +118,7 @@ async def test_a_dead_workers_lease_is_recovered_after_its_ttl(
 
         await Maintenance(app, grace=timedelta(0)).run_once()
 
-        assert (await app.storage.get([lost.id]))[lost.id].status is Status.RETRYING
+        assert (await app.storage.get([lost.id]))[lost.id].status is Status.QUEUED
 
 
 async def test_no_schedule_fires_in_a_future_that_the_machine_has_not_reached(

@@ -58,8 +58,16 @@ class Isolation:
         self._executing: str | None = None
         self._alone_until = 0.0
 
-    def offer(self, run_ids: Sequence[str]) -> None:
-        """Take note of the suspects that are due. What is not due any more is forgotten."""
+    def offer(self, run_ids: Sequence[str]) -> bool:
+        """Take note of the suspects that are due. What is not due any more is forgotten.
+
+        Return whether a suspect waits or executes here, or did until now: claims may change.
+        """
+        did_restrict = self._restricts_claims
+        self._note(run_ids)
+        return did_restrict or self._restricts_claims
+
+    def _note(self, run_ids: Sequence[str]) -> None:
         now = self._elapsed()
         head_start = 0.0 if self._starter is None else self._starter.head_start_s
         first = _Pause(now + head_start, FIRST_PAUSE_S)
@@ -86,6 +94,10 @@ class Isolation:
     def is_waiting(self) -> bool:
         """Whether a suspect is to be claimed once nothing else executes here."""
         return bool(self._suspects)
+
+    @property
+    def _restricts_claims(self) -> bool:
+        return bool(self._suspects) or self._executing is not None
 
     def take(self, *, is_busy: bool) -> str | None:
         """Return the suspect to claim now, by name: one, once nothing else executes here."""
