@@ -73,6 +73,7 @@ class Model:
             if run.task in request.tasks
             and run.claimable_at is not None
             and run.claimable_at <= answer.now
+            and (run.id in request.run_ids if request.run_ids else not run.is_suspect)
         }
         assert {run.id for run in answer.runs} <= set(due)
         for place, claimed in enumerate(answer.runs):

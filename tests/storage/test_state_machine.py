@@ -108,6 +108,10 @@ def _some_lease(machine: StorageMachine) -> bool:
     return any(run.lease for run in machine.model.runs.values())
 
 
+def _some_suspect(machine: StorageMachine) -> bool:
+    return any(run.is_suspect for run in machine.model.runs.values())
+
+
 class StorageMachine(RuleBasedStateMachine):
     """Subclassed for each adapter with the URL of an empty database."""
 
@@ -162,6 +166,14 @@ class StorageMachine(RuleBasedStateMachine):
     @rule()
     def claim_and_live(self) -> None:
         self.claim(3, start=3, tasks=TASKS)
+
+    @precondition(_some_suspect)
+    @rule(random=_randoms)
+    def claim_suspect(self, random: Random) -> None:
+        """A suspect is claimed alone, by name."""
+        suspect = self.some(random, lambda run: run.is_suspect)
+        if suspect is not None:
+            self.claim(1, start=1, tasks=TASKS, run_ids=(suspect.id,), lease_ttl=GONE)
 
     def claim(self, places: int, **fields: Any) -> None:
         asked = request(places, **({"lease_ttl": timedelta(hours=1)} | fields))
@@ -273,6 +285,7 @@ class StorageMachine(RuleBasedStateMachine):
             lambda: self.operate(random, random.choice(ACTIONS)),
             lambda: self.renew(random),
             self.recover,
+            lambda: self.claim_suspect(random),
             lambda: self.repeat_or_come_too_late(random),
             lambda: self.limit(random.choice(LIMITED), random.randrange(3)),
             lambda: self.pace(random.choice(LIMITED), random.randrange(4)),
