@@ -168,8 +168,7 @@ class Worker:
         if self._scope.run_ids is not None or self._is_stopping:
             return
         suspects = await self._backend.find_suspects(self._scope.of_suspects())
-        if not self._is_stopping:  # else their processes would outlive this one's drain
-            self._isolation.offer(suspects)
+        if self._isolation.offer(suspects):  # once it has been stopped, it starts no process
             self._wake.set()
 
     async def _register(self, *, stopped: bool = False) -> Drain | None:
