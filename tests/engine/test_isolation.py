@@ -148,6 +148,14 @@ def test_it_does_not_stop_its_work_again_for_a_suspect_that_it_did_not_get(
     assert alone.take(is_busy=False) is None
 
 
+def test_only_a_worker_that_has_to_do_with_a_suspect_looks_again(elapsed: Elapsed) -> None:
+    """Else each heartbeat would make a claim."""
+    isolation, with_processes = Isolation(elapsed, None), Isolation(elapsed, Places())
+
+    assert [with_processes.offer(due) for due in ([], [RUN.id])] == [False, False]
+    assert [isolation.offer(due) for due in ([], [RUN.id], [], [])] == [False, True, True, False]
+
+
 # Processes
 
 WAITING = "import sys; sys.stdin.read()"

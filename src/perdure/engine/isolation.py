@@ -59,31 +59,26 @@ class Isolation:
         self._alone_until = 0.0
 
     def offer(self, run_ids: Sequence[str]) -> bool:
-        """Take note of the suspects that are due. What is not due any more is forgotten.
-
-        Return whether a suspect waits or executes here, or did until now: claims may change.
-        """
-        did_restrict = self._restricts_claims
-        self._note(run_ids)
-        return did_restrict or self._restricts_claims
-
-    def _note(self, run_ids: Sequence[str]) -> None:
+        """Take note of the suspects that are due; what is not due any more is forgotten. Return
+        whether this may change what the worker claims."""
         now = self._elapsed()
         head_start = 0.0 if self._starter is None else self._starter.head_start_s
         first = _Pause(now + head_start, FIRST_PAUSE_S)
         self._pauses = {run_id: self._pauses.get(run_id, first) for run_id in run_ids}
         ready = [run_id for run_id in run_ids if self._pauses[run_id].until <= now]
         if self._starter is None:
-            self._await_turn(ready)
-            return
+            return self._await_turn(ready)
         for run_id in ready:
             if self._starter.start(run_id):
                 self._pause(run_id)
+        return False
 
-    def _await_turn(self, ready: list[str]) -> None:
-        if ready and not self._suspects:
+    def _await_turn(self, ready: list[str]) -> bool:
+        was_waiting = bool(self._suspects)
+        if ready and not was_waiting:
             self._drained_by = self._elapsed() + DRAIN_TIMEOUT_S
         self._suspects = [run_id for run_id in ready if run_id != self._executing]
+        return was_waiting or bool(ready) or self._executing is not None
 
     def _pause(self, run_id: str) -> None:
         pause_s = self._pauses[run_id].next_s if run_id in self._pauses else FIRST_PAUSE_S
@@ -94,10 +89,6 @@ class Isolation:
     def is_waiting(self) -> bool:
         """Whether a suspect is to be claimed once nothing else executes here."""
         return bool(self._suspects)
-
-    @property
-    def _restricts_claims(self) -> bool:
-        return bool(self._suspects) or self._executing is not None
 
     def take(self, *, is_busy: bool) -> str | None:
         """Return the suspect to claim now, by name: one, once nothing else executes here."""

@@ -165,12 +165,10 @@ class Worker:
         wish = await self._register()
         if wish is not None and not self._is_stopping:
             self.on_drain(wish)
-        if self._scope.run_ids is None and not self._is_stopping:
-            self._offer(await self._backend.find_suspects(self._scope.of_suspects()))
-
-    def _offer(self, suspects: Sequence[str]) -> None:
-        # While it stops, their processes would outlive this one's drain.
-        if not self._is_stopping and self._isolation.offer(suspects):
+        if self._scope.run_ids is not None or self._is_stopping:
+            return
+        suspects = await self._backend.find_suspects(self._scope.of_suspects())
+        if self._isolation.offer(suspects):  # once it has been stopped, it starts no process
             self._wake.set()
 
     async def _register(self, *, stopped: bool = False) -> Drain | None:
