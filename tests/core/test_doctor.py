@@ -130,6 +130,7 @@ def test_dead_rows_that_nothing_keeps_blame_no_transaction(table: Table, last: s
         (replace(HEALTHY, neglect=Neglect(3)), Code.UNREADABLE_RUNS, "3 runs were put aside"),
         (replace(HEALTHY, stuck=("queue:mail",)), Code.STUCK_GATES, "queue:mail"),
         (replace(HEALTHY, unserved=QUEUES), Code.UNSERVED_QUEUES, "queue4 and 2 more"),
+        (replace(HEALTHY, unserved_tasks=("mail",)), Code.UNSERVED_TASKS, "can execute: mail."),
         (replace(HEALTHY, not_importable=("a on b (c)",)), Code.NOT_IMPORTABLE, "a on b (c)"),
         (replace(HEALTHY, blocked_loops=("a at b",)), Code.BLOCKED_LOOPS, "worker: a at b"),
         (hooks(state=DISABLED, why="gone"), Code.WEBHOOKS_DISABLED, "billing is disabled: gone"),

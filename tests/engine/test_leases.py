@@ -234,3 +234,16 @@ async def test_one_answer_that_nobody_had_thought_of_does_not_end_the_renewals(
     async with asyncio.timeout(MAX_WAIT_S):
         await renewed.wait()
     await leases.stop()
+
+
+async def test_a_stop_that_waits_for_no_run_does_not_say_so(
+    opened: App, twice: tuple[Run, Run], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "perdure.worker")
+    leases = Told(opened).leases
+
+    leases.log_drain()
+    leases.hold([twice[1]])
+    leases.log_drain()
+
+    assert [it.getMessage() for it in caplog.records] == ["stopping; waiting for 1 runs to end"]

@@ -75,11 +75,34 @@ async def test_an_older_worker_leaves_the_runs_of_newer_code_alone(storage_url: 
             assert await older.result(timeout=MAX_WAIT_S) == "old bob"
             assert {(await run.get()).status for run in runs} == {Status.QUEUED}
             why = await old.runs.why(runs[0].id)
+            waiting = await old.doctor()
             async with new.worker(concurrency=5):
                 results = [await run.result(timeout=MAX_WAIT_S) for run in runs]
 
     assert results == ["new Lady ada"] * 5
     assert Code.NO_WORKER_FOR_VERSION in why.codes
+    [finding] = [it for it in waiting.findings if it.code == "unserved_tasks"]
+    assert finding.sentence.endswith("execute: greet of version 2 or newer in queue default.")
+
+
+async def test_the_doctor_names_a_task_that_no_live_worker_knows(storage_url: str) -> None:
+    renamed, old = App(storage_url, defaults=DEFAULTS), old_app(storage_url)
+
+    @renamed.task
+    async def welcome() -> None: ...
+
+    async with old, renamed:
+        later = await welcome.trigger()
+        async with old.worker(concurrency=1):
+            run = await old.tasks["greet"].trigger("bob")
+            await run.result(timeout=MAX_WAIT_S)
+            before = await old.doctor()
+            await renamed.runs.cancel(later.id)
+            after = await old.doctor()
+
+    [finding] = [it for it in before.findings if it.code == "unserved_tasks"]
+    assert finding.sentence.endswith("can execute: welcome in queue default.")
+    assert "unserved_tasks" not in {it.code for it in after.findings}
 
 
 @pytest.mark.usefixtures("at_once")

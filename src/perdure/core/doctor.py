@@ -54,6 +54,7 @@ class Code(StrEnum):
     STUCK_GATES = "stuck_gates"
     SILENT_WORKERS = "silent_workers"
     UNSERVED_QUEUES = "unserved_queues"
+    UNSERVED_TASKS = "unserved_tasks"
     NOT_IMPORTABLE = "not_importable"
     BLOCKED_LOOPS = "blocked_loops"
     RESULT_CIRCLES = "result_circles"
@@ -145,6 +146,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     stuck: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     unserved: tuple[str, ...] = ()
+    unserved_tasks: tuple[str, ...] = ()
     not_importable: tuple[str, ...] = ()
     blocked_loops: tuple[str, ...] = ()
     circles: tuple[str, ...] = ()
@@ -313,6 +315,10 @@ def _workers(facts: Facts) -> Findings:
         words = f"Runs are due in queues that no live worker serves: {_some(facts.unserved)}."
         advice = "Start a worker for them: `perdure worker APP --queues …`."
         yield Finding(Code.UNSERVED_QUEUES, True, words, advice)
+    if facts.unserved_tasks:
+        words = f"Runs are due that no live worker can execute: {_some(facts.unserved_tasks)}."
+        advice = "Start workers with this code, or cancel the runs; `perdure why RUN` says more."
+        yield Finding(Code.UNSERVED_TASKS, True, words, advice)
     if facts.not_importable:
         words = f"Live workers cannot import handlers: {_some(facts.not_importable)}."
         advice = "Deploy the missing modules there. Until then the runs wait for other workers."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from perdure.engine.waits import WaitReader
 from perdure.engine.webhooks.hook import Hook, read_hooks
 from perdure.engine.why import seen
 from perdure.errors import InvalidInput, SchemaMismatch, StorageError
-from perdure.storage.protocol import Storage
+from perdure.storage.protocol import Backlog, Storage
 
 if TYPE_CHECKING:
     from perdure.engine.app import App
@@ -75,6 +75,7 @@ async def _facts(app: App, storage: Storage) -> Facts:
     workers = await known_workers(storage, app.environment)
     live = [worker for worker in workers if worker.is_live(now - app.defaults.lease_ttl)]
     silent = [worker for worker in workers if worker not in live and not worker.stopped]
+    backlogs = await storage.backlog(app.environment)
     return Facts(
         now=now,
         vitals=await storage.vitals(),
@@ -83,7 +84,8 @@ async def _facts(app: App, storage: Storage) -> Facts:
         neglect=await storage.neglect(app.environment, limit=MOST_COUNTED),
         stuck=await _stuck_gates(app, storage),
         silent=tuple(f"{it.id} on {it.host}" for it in silent),
-        unserved=await _unserved(app, storage, live),
+        unserved=tuple(it.queue for it in backlogs if it.due and not _serving(it, live)),
+        unserved_tasks=tuple(_unserved_tasks(backlogs, live)),
         not_importable=tuple(_not_importable(live)),
         blocked_loops=tuple(_blocked_loops(live)),
         circles=tuple(await _circles(app, storage, live, now)),
@@ -110,14 +112,18 @@ def _blocked_loops(live: list[WorkerEntry]) -> Iterator[str]:
             yield f"{worker.loop_blocked_by}, for {lag_s} or longer, on {worker.host}"
 
 
-async def _unserved(app: App, storage: Storage, live: list[WorkerEntry]) -> tuple[str, ...]:
-    backlogs = await storage.backlog(app.environment)
-    due = [backlog.queue for backlog in backlogs if backlog.due]
-    return tuple(
-        queue
-        for queue in due
-        if not any(worker.queues is None or queue in worker.queues for worker in live)
-    )
+def _serving(backlog: Backlog, live: list[WorkerEntry]) -> list[WorkerEntry]:
+    return [it for it in live if it.queues is None or backlog.queue in it.queues]
+
+
+def _unserved_tasks(backlogs: Sequence[Backlog], live: list[WorkerEntry]) -> Iterator[str]:
+    """Name due runs whose task or version no worker of their queue has."""
+    for backlog in backlogs:
+        serving = _serving(backlog, live)
+        for task, version in backlog.due_versions if serving else ():
+            if not any(task in it.tasks and it.versions.get(task, 0) >= version for it in serving):
+                needed = f"{task} of version {version} or newer" if version else task
+                yield f"{needed} in queue {backlog.queue}"
 
 
 async def _webhooks(app: App, storage: Storage, now: datetime) -> tuple[WebhookFact, ...]:

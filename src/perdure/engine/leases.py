@@ -77,6 +77,9 @@ class Leases(Service):
             table.LEASE_LOST.say(run_id=run.id)
 
     def log_drain(self) -> None:
+        """Log which runs a stop waits for, if any."""
+        if not self.held:
+            return
         run_ids = sorted(run.id for run in self.held.values())
         table.DRAINING.say(runs=len(run_ids), run_ids=run_ids[:MAX_LOGGED_IDS])
 

@@ -189,7 +189,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     """What a queue has to do, counted only so far. `oldest_due_age`: how long the run longest
-    due has been waiting."""
+    due has been waiting. `due_versions`: tasks with due runs, and the versions these require."""
 
     queue: str
     due: int = 0
@@ -197,6 +197,7 @@ class Backlog(msgspec.Struct, frozen=True, kw_only=True):
     oldest_due_age: timedelta = timedelta(0)
     parked: int = 0
     leased: int = 0
+    due_versions: tuple[tuple[str, int], ...] = ()
 
 
 class Storage(Questions, ScheduleStorage, WebhookStorage, Oversight, Protocol):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.run import is_run_id
 from perdure.errors import InvalidInput
@@ -105,13 +104,20 @@ def read_backlog(environment: str, dialect: Dialect) -> Operation[list[Backlog]]
         Step("count_held", scope),
         Step("read_time"),
     )
-    queues: defaultdict[str, dict[str, Any]] = defaultdict(dict)
-    for queue, due, later, oldest in lanes:
+    queues: dict[str, Backlog] = {}
+    for queue, task, version, due, later, oldest in lanes:
+        before = queues.get(queue) or Backlog(queue=queue)
         age = _age(moment_of(oldest, dialect), moment_of(now, dialect))
-        queues[queue] |= {"due": int(due), "later": int(later), "oldest_due_age": age}
+        queues[queue] = replace(
+            before,
+            due=before.due + int(due),
+            later=before.later + int(later),
+            oldest_due_age=max(before.oldest_due_age, age),
+            due_versions=before.due_versions + (((task, version),) if due else ()),
+        )
     for what, queue, count in held:
-        queues[queue][what] = count
-    return [Backlog(queue=queue, **counts) for queue, counts in sorted(queues.items())]
+        queues[queue] = replace(queues.get(queue) or Backlog(queue=queue), **{what: count})
+    return [queues[queue] for queue in sorted(queues)]
 
 
 def _age(oldest: datetime, now: datetime) -> timedelta:

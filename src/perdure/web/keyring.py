@@ -81,6 +81,7 @@ class Keyring(Service):
             await asyncio.wait([before])
         if self._reading is before:
             self._reading = asyncio.create_task(self._read())
+            self._reading.add_done_callback(_retrieve_error)
         assert self._reading is not None
         await asyncio.shield(self._reading)
 
@@ -162,6 +163,12 @@ class Keyring(Service):
     def _check_watches(self) -> None:
         for watch in list(self._watches):
             watch.check()
+
+
+def _retrieve_error(reading: asyncio.Task[None]) -> None:
+    """Each caller that awaits the read gets its error; asyncio would log it if none is left."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 class Watch:

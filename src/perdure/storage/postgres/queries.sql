@@ -1581,7 +1581,7 @@ WITH RECURSIVE lane AS (
              LIMIT 1) AS next
       WHERE lane.place < :lanes)
 )
-SELECT lane.queue,
+SELECT lane.queue, lane.task, lane.version,
        sum((SELECT count(*)
               FROM (SELECT
                       FROM perdure_runs
@@ -1600,7 +1600,7 @@ SELECT lane.queue,
                      LIMIT :most) AS later))::bigint,
        min(lane.claimable_at)
   FROM lane
- GROUP BY lane.queue;
+ GROUP BY lane.queue, lane.task, lane.version;
 
 -- name: count_held
 SELECT 'parked', queue, count(*)

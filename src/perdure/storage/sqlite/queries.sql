@@ -1375,7 +1375,7 @@ WITH RECURSIVE lane (head) AS (
       JOIN perdure_runs AS runs ON runs.id = lane.head
      LIMIT :lanes
 )
-SELECT runs.queue,
+SELECT runs.queue, runs.task, runs.version,
        sum((SELECT count(*)
               FROM (SELECT 1
                       FROM perdure_runs AS one
@@ -1395,7 +1395,7 @@ SELECT runs.queue,
        min(runs.claimable_at)
   FROM lane
   JOIN perdure_runs AS runs ON runs.id = lane.head
- GROUP BY runs.queue;
+ GROUP BY runs.queue, runs.task, runs.version;
 
 -- name: count_held
 SELECT 'parked', queue, count(*)
