@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 
@@ -80,11 +82,17 @@ async def test_a_blocked_loop_is_reported_while_it_is_blocked(app: App, reports:
         run = await blocks.trigger()
         assert await run.result(2 * MAX_WAIT_S)
         text = await app.metrics.prometheus()
+        ended = await run.get()
 
     [examination, lag_s] = findings[0]
     [finding] = [it for it in examination.findings if it.code is Code.BLOCKED_LOOPS]
     assert f"blocks {run.id} at {__file__}:" in finding.sentence
     assert lag_s >= 2
+    [since] = re.findall(r", since (.+?) UTC, on ", finding.sentence)
+    assert ended.started_at is not None
+    assert ended.finished_at is not None
+    blocked_at = datetime.fromisoformat(f"{since}+00:00")
+    assert ended.started_at.replace(microsecond=0) <= blocked_at < ended.finished_at
     blocked = vars(reports.records[0])
     assert (blocked["task"], blocked["run_id"]) == ("blocks", run.id)
     assert f"{__file__}:" in blocked["where"]

@@ -107,9 +107,10 @@ def _not_importable(live: list[WorkerEntry]) -> Iterator[str]:
 
 def _blocked_loops(live: list[WorkerEntry]) -> Iterator[str]:
     for worker in live:
-        if worker.loop_blocked_by:
-            lag_s = f"{worker.loop_lag_seconds:.0f} s"
-            yield f"{worker.loop_blocked_by}, for {lag_s} or longer, on {worker.host}"
+        if worker.loop_blocked_by and worker.seen_at:
+            since = worker.seen_at - timedelta(seconds=worker.loop_lag_seconds)
+            at = f"{since:%Y-%m-%d %H:%M:%S} UTC"
+            yield f"{worker.loop_blocked_by}, since {at}, on {worker.host}"
 
 
 def _serving(backlog: Backlog, live: list[WorkerEntry]) -> list[WorkerEntry]:
