@@ -372,6 +372,7 @@ def test_without_a_server_the_error_says_what_to_install(
 def test_two_processes_tell_the_same_story_on_postgresql(
     project: pytest.Pytester, postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Two handlers share a row: of several that wait for one, the server chooses the next."""
     monkeypatch.setenv("PERDURE_TEST_POSTGRES_URL", postgres_server.url)
     project.makepyfile(
         """
@@ -381,19 +382,18 @@ def test_two_processes_tell_the_same_story_on_postgresql(
 
         def test_story():
             with Kit(database="postgres") as kit:
-                kit.connection.execute("CREATE TABLE stock (n int); INSERT INTO stock VALUES (0)")
-
                 @kit.app.task
-                async def take(ctx: Context, seconds: int) -> None:
+                async def take(ctx: Context, item: int, seconds: int) -> None:
+                    update = "UPDATE stock SET n = n + 1 WHERE item = %s"
                     async with ctx.transaction() as connection:
-                        await connection.execute("UPDATE stock SET n = n + 1")
+                        await connection.execute(update, (item,))
                         await asyncio.sleep(seconds)
 
                 def scenario():
-                    kit.connection.execute("CREATE TABLE stock (n int)")
-                    kit.connection.execute("INSERT INTO stock VALUES (0)")
+                    kit.connection.execute("CREATE TABLE stock (item int PRIMARY KEY, n int)")
+                    kit.connection.execute("INSERT INTO stock VALUES (0, 0), (1, 0)")
                     for seconds in range(4):
-                        take.trigger_sync(seconds)
+                        take.trigger_sync(seconds % 2, seconds)
 
                 for boundary in kit.boundaries(scenario):
                     print("story", boundary)
