@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 from benchmarks.databases import ADAPTERS, Databases, open_databases
 from benchmarks.workload import CLOCK, TASK, Workload, new_run
-from perdure.core.limits import LimitScope
-from perdure.core.rates import Rate
-from perdure.core.settings import Values
+from perdure.core.limits.admission import LimitScope
+from perdure.core.limits.rates import Rate
+from perdure.core.limits.settings import Values
 
 FINISHED, BACKLOG, ROUNDS, WARM_UP = 1_000_000, 100_000, 100, 10
 QUICK = 2000

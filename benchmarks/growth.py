@@ -17,9 +17,9 @@ from benchmarks.measures import Scale
 from benchmarks.peers.body import PADDING
 from benchmarks.race import Entrant
 from benchmarks.workload import BATCH, TASK, Workload, new_run, success
-from perdure.core.limits import LimitScope
-from perdure.core.settings import Values
-from perdure.core.values import encode_value
+from perdure.core.json_text import encode_value
+from perdure.core.limits.admission import LimitScope
+from perdure.core.limits.settings import Values
 
 DRAINED_TASK = "noop"
 PAYLOAD = encode_value({"sent": 0.0, "padding": PADDING})

@@ -18,7 +18,7 @@ from benchmarks.growth import fill
 from benchmarks.measures import Scale
 from benchmarks.race import Entrant
 from benchmarks.workload import CLOCK, Workload
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.engine.defaults import Defaults
 
 OLD, DRAINED = 300_000, 50_000

@@ -6,12 +6,12 @@ import gc
 import time
 from typing import Any
 
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import NewRun, decide_create, decide_success
-from perdure.core.limits import LimitScope
-from perdure.core.run import Actor, ActorType, Run
-from perdure.core.settings import Limit, Values, declare
-from perdure.core.values import encode_value
+from perdure.core.json_text import encode_value
+from perdure.core.limits.admission import LimitScope
+from perdure.core.limits.settings import Limit, Values, declare
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.run import Actor, ActorType, Run
 from perdure.engine.clock import SystemClock
 from perdure.engine.ids import make_run_id, make_token
 from perdure.storage import Storage, open_storage

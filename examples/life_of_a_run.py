@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from perdure.core.attempts import derive_attempts
-from perdure.core.commit import prepare_commit
 from perdure.core.decide import (
     NewRun,
     decide_attention,
@@ -22,12 +20,14 @@ from perdure.core.decide import (
     decide_failure,
     decide_success,
 )
-from perdure.core.events import Event
-from perdure.core.failure import FailureKind, make_failure
 from perdure.core.invariants import check_history, check_run
-from perdure.core.reducer import replay
-from perdure.core.run import Actor, ActorType, Run
-from perdure.core.values import encode_value
+from perdure.core.json_text import encode_value
+from perdure.core.run.attempts import derive_attempts
+from perdure.core.run.commit import prepare_commit
+from perdure.core.run.events import Event
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.reducer import replay
+from perdure.core.run.run import Actor, ActorType, Run
 from perdure.engine.ids import make_run_id, make_token
 from perdure.errors import LeaseLost
 from perdure.storage import Storage, open_storage

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perdure.core.lifecycle import ARROWS, EventType, Status
+from perdure.core.run.lifecycle import ARROWS, EventType, Status
 
 _S, _E = Status, EventType
 
@@ -339,7 +339,7 @@ text { font-family: ui-sans-serif, system-ui, "Segoe UI", Helvetica, Arial, sans
 
 _FRAME = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"
  aria-label="The life of a run: statuses and the events between them">
-<!-- Made by scripts/generate_docs.py from perdure.core.lifecycle. Do not edit. -->
+<!-- Made by scripts/generate_docs.py from perdure.core.run.lifecycle. Do not edit. -->
 <style>{style}</style>
 <defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8"
  markerUnits="userSpaceOnUse" orient="auto"><path class="head" d="M 0 0 L 8 4 L 0 8 z"/></marker>

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from perdure import errors
-from perdure.core.alias import ALIASES, FAILED_WORDS, WORDS, Seed, StatusFilter
-from perdure.core.lifecycle import ARROWS, LEASED, MEANING, TERMINAL, Arrow, EventType, Status
+from perdure.core.run.lifecycle import ARROWS, LEASED, MEANING, TERMINAL, Arrow, EventType, Status
+from perdure.core.seed_terms import ALIASES, FAILED_WORDS, WORDS, Seed, StatusFilter
 from seeds import SEEDS, Pair, SeedTable
 
 NOTICE = "<!-- Made by scripts/generate_docs.py. Change the code, then run `make docs`. -->"
@@ -32,7 +32,7 @@ def lifecycle() -> str:
     return page(
         "Lifecycle",
         "Every status a run can have, every event that can happen to it, and nothing else. "
-        "`perdure.core.lifecycle` is the source of this page, of the reducer and of its tests.",
+        "`perdure.core.run.lifecycle` is the source of this page, of the reducer and of its tests.",
         "![The life of a run](../images/lifecycle.svg)",
         "## Statuses",
         _statuses(),
@@ -114,7 +114,7 @@ def _other_differences() -> tuple[str, ...]:
         "## Other differences",
         (
             "They concern Runlane's storage contract. Its status groups and predicates are in "
-            "`perdure.core.eligibility`: which statuses a scan looks for (runnable, delivery "
+            "`perdure.core.run.eligibility`: which statuses a scan looks for (runnable, delivery "
             "recovery, cancellation finalisation), from when a run of a group is due, and "
             "whether a dispatch reservation is active or expired."
         ),

@@ -7,8 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, ActorType, Run
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Actor, ActorType, Run
+from perdure.core.run.skip import told_skip
 from perdure.core.schedule import (
     Evidence,
     Misfire,
@@ -26,7 +27,6 @@ from perdure.core.schedule import (
     times_between,
 )
 from perdure.core.schedule.cron import AT_NAMES
-from perdure.core.skipping import told_skip
 from scheduling import EACH_MINUTE, HOUR, MINUTE, NINE, a_schedule, an_occurrence
 from scripts.reference_pages import NO_WORD, page, table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from perdure.core.wording import in_words
+from perdure.core.text import in_words
 from perdure.engine.defaults import Defaults
 from perdure.engine.options import Retry
 

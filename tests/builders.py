@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 
-from perdure.core import events as e
-from perdure.core.failure import Failure, FailureKind, make_failure
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.reducer import apply, project, replay
-from perdure.core.run import (
+from perdure.core.explain.why import SeenWorker
+from perdure.core.run import events as e
+from perdure.core.run.failure import Failure, FailureKind, make_failure
+from perdure.core.run.lifecycle import EventType, Status
+from perdure.core.run.reducer import apply, project, replay
+from perdure.core.run.run import (
     DEFAULT_ENVIRONMENT,
     SYSTEM,
     Actor,
@@ -27,7 +28,6 @@ from perdure.core.run import (
     Policy,
     Run,
 )
-from perdure.core.why import SeenWorker
 
 T0 = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LEASE = timedelta(seconds=60)

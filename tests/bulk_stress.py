@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from perdure import App, Context, Retry
-from perdure.core.run import Actor, ActorType
+from perdure.core.run.run import Actor, ActorType
 from perdure.engine.bulk import BulkOrder
 from perdure.engine.bulk_order import Action, Order, Report
 from perdure.engine.ids import make_run_id

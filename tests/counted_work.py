@@ -15,11 +15,11 @@ from typing import Any
 import psycopg
 
 from perdure import App
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import decide_success
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
-from perdure.core.values import encode_value
+from perdure.core.json_text import encode_value
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.engine.ids import make_token
 from perdure.engine.task import Task
 from perdure.storage.protocol import ClaimRequest

@@ -10,12 +10,12 @@ from itertools import accumulate
 
 import psycopg
 
-from perdure.core.commit import Commit
-from perdure.core.events import Event
-from perdure.core.limits import Gate, LimitScope, held_gates
-from perdure.core.reducer import project
-from perdure.core.run import Run, Source, SourceType
-from perdure.core.settings import Limit
+from perdure.core.limits.admission import Gate, LimitScope, held_gates
+from perdure.core.limits.settings import Limit
+from perdure.core.run.commit import Commit
+from perdure.core.run.events import Event
+from perdure.core.run.reducer import project
+from perdure.core.run.run import Run, Source, SourceType
 from storage_kit import a_limit, new_run
 
 SIZES = (1, 2, 7)

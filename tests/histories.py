@@ -19,14 +19,15 @@ from msgspec.structs import replace
 
 from builders import CLIENT, LEASE, OPERATOR, RUN_ID, SCHEDULE, T0, TASK, a_failure
 from perdure.core import decide as d
-from perdure.core import events as e
-from perdure.core.decide.fact import delivery, fact
+from perdure.core.decide.event import delivery, fact
 from perdure.core.decide.lease import Evidence
-from perdure.core.failure import FailureKind
-from perdure.core.lifecycle import Status
-from perdure.core.reducer import project
-from perdure.core.retry import Backoff, BackoffKind
-from perdure.core.run import (
+from perdure.core.json_text import encode_value
+from perdure.core.run import events as e
+from perdure.core.run.backoff import Backoff, BackoffKind
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.reducer import project
+from perdure.core.run.run import (
     SYSTEM,
     Actor,
     ActorType,
@@ -39,7 +40,6 @@ from perdure.core.run import (
     Source,
     SourceType,
 )
-from perdure.core.values import encode_value
 from perdure.errors import LeaseLost, NotAllowed
 
 T = TypeVar("T")

@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Any
 
 from perdure import App, RunHandle
-from perdure.core.events import RecordedEvent, RunLeaseClaimed
-from perdure.core.lifecycle import TERMINAL, EventType
-from perdure.core.reducer import replay
-from perdure.core.run import ActorType
+from perdure.core.run.events import RecordedEvent, RunLeaseClaimed
+from perdure.core.run.lifecycle import TERMINAL, EventType
+from perdure.core.run.reducer import replay
+from perdure.core.run.run import ActorType
 from perdure.engine.audit import Audit, StoredRuns
 from perdure.errors import (
     RunCancelled,

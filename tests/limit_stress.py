@@ -25,13 +25,13 @@ from datetime import timedelta
 
 from gates import Watch, busiest
 from ledger import mismatches
-from perdure.core.commit import Commit
 from perdure.core.decide import decide_attention
-from perdure.core.events import RecordedEvent
-from perdure.core.lifecycle import Status
-from perdure.core.limits import LimitScope
-from perdure.core.retry import Backoff
-from perdure.core.run import Policy
+from perdure.core.limits.admission import LimitScope
+from perdure.core.run.backoff import Backoff
+from perdure.core.run.commit import Commit
+from perdure.core.run.events import RecordedEvent
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Policy
 from perdure.engine.clock import SystemClock
 from perdure.errors import StorageUnavailable
 from perdure.storage import Storage, open_storage

@@ -6,7 +6,7 @@ from typing import Any
 
 from builders import TASK
 from perdure import App
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine.worker_backend import Finished, ResultSource, WorkClaimed, WorkerBackend
 from perdure.storage.protocol import ClaimRequest
 from storage_kit import create, request

@@ -10,11 +10,11 @@ from typing import Any
 
 from builders import OPERATOR
 from gates import TASKS, Watch
-from perdure.core.commit import Commit
 from perdure.core.decide import decide_failure, decide_reschedule
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.lifecycle import TERMINAL
-from perdure.core.run import Run
+from perdure.core.run.commit import Commit
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.lifecycle import TERMINAL
+from perdure.core.run.run import Run
 from perdure.errors import SequenceConflict
 from perdure.storage.protocol import Committed, Existing, Outcome, Storage
 from processes import Report, say

@@ -11,7 +11,7 @@ import raw
 from builders import OPERATOR
 from perdure import App
 from perdure.core.decide import NewRun
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.core.schedule import (
     Making,
     Plan,

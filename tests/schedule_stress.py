@@ -23,7 +23,7 @@ from datetime import datetime, timedelta
 
 from perdure import App, cron
 from perdure.core.invariants import check_occurrences
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.core.schedule import Cron, Schedule, is_own_occurrence
 
 PROCESSES = 5

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from builders import OPERATOR, PAYLOAD, TASK, a_run, run_id
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run, Source, SourceType
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run, Source, SourceType
 from perdure.core.schedule import (
     Definition,
     Schedule,

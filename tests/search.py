@@ -16,11 +16,11 @@ from datetime import datetime
 from typing import NamedTuple, TypeVar
 
 from perdure.core import decide
-from perdure.core.events import Completion, Event
 from perdure.core.invariants import CommittedStep, check_history, check_run, check_step
-from perdure.core.lifecycle import Status
-from perdure.core.reducer import project, replay
-from perdure.core.run import Run
+from perdure.core.run.events import Completion, Event
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.reducer import project, replay
+from perdure.core.run.run import Run
 from perdure.errors import PerdureError
 from search_model import LEASE, OPERATOR, RETRIED, TIMES, Decision, Fault, Offer, Role, Row, World
 

@@ -13,13 +13,21 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from perdure.core import decide
-from perdure.core.codec import encode_state
-from perdure.core.events import Event, RunLeaseClaimed, RunLeaseHeartbeat
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.lifecycle import Status
-from perdure.core.reducer import project
-from perdure.core.retry import Backoff, BackoffKind
-from perdure.core.run import Actor, ActorType, Awaiting, AwaitingKind, OnLeaseExpired, Policy, Run
+from perdure.core.run.backoff import Backoff, BackoffKind
+from perdure.core.run.codec import encode_state
+from perdure.core.run.events import Event, RunLeaseClaimed, RunLeaseHeartbeat
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.reducer import project
+from perdure.core.run.run import (
+    Actor,
+    ActorType,
+    Awaiting,
+    AwaitingKind,
+    OnLeaseExpired,
+    Policy,
+    Run,
+)
 from perdure.errors import LeaseLost, NotAllowed
 
 TICK = timedelta(seconds=1)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perdure.core.alias import Seed
+from perdure.core.seed_terms import Seed
 
 NEW = "(new)"
 """Where every history starts, before its first commit."""

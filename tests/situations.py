@@ -14,11 +14,11 @@ import raw
 from perdure import App, Context, Fail, Retry
 from perdure.core.decide import decide_release, decide_skip, decide_unserved
 from perdure.core.decide.recovery import DIED_ALONE
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.lifecycle import Status
-from perdure.core.limits import LimitScope
-from perdure.core.run import Actor, ActorType, Awaiting, AwaitingKind, Run, Source, SourceType
-from perdure.core.why import Code, Holder
+from perdure.core.explain.why import Code, Holder
+from perdure.core.limits.admission import LimitScope
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Actor, ActorType, Awaiting, AwaitingKind, Run, Source, SourceType
 from perdure.engine.ids import make_token
 from perdure.engine.worker_record import Registration
 from perdure.storage.reservation import ReserveRequest

@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 from perdure import App, Task
-from perdure.core.lifecycle import EventType, Status
+from perdure.core.run.lifecycle import EventType, Status
 from perdure.engine.defaults import Defaults
 from perdure.errors import StorageUnavailable
 from perdure.testing.postgres import PostgresUnavailable, PrivatePostgres

@@ -9,17 +9,17 @@ from typing import Any
 from msgspec.structs import replace
 
 from builders import CLIENT, TASK
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import NewRun, decide_create, decide_failure, decide_success
-from perdure.core.effects import DeadLetter
-from perdure.core.events import Event
-from perdure.core.failure import Failure, FailureKind, make_failure
 from perdure.core.invariants import check_history, check_run
-from perdure.core.limits import LimitScope
-from perdure.core.rates import make_rate
-from perdure.core.run import SYSTEM, Run
-from perdure.core.settings import Limit, Values, declare
-from perdure.core.values import encode_value
+from perdure.core.json_text import encode_value
+from perdure.core.limits.admission import LimitScope
+from perdure.core.limits.rates import make_rate
+from perdure.core.limits.settings import Limit, Values, declare
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.effects import DeadLetter
+from perdure.core.run.events import Event
+from perdure.core.run.failure import Failure, FailureKind, make_failure
+from perdure.core.run.run import SYSTEM, Run
 from perdure.engine.clock import SystemClock
 from perdure.engine.ids import make_run_id, make_token
 from perdure.storage.oversight import LetterFilter

@@ -11,13 +11,13 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from perdure.core.commit import Commit
 from perdure.core.decide import Claim, decide_claim
-from perdure.core.effects import Key
-from perdure.core.events import Event
-from perdure.core.limits import Gate, LimitScope, gates_of
-from perdure.core.reducer import project
-from perdure.core.run import Run
+from perdure.core.limits.admission import Gate, LimitScope, gates_of
+from perdure.core.run.commit import Commit
+from perdure.core.run.effects import Key
+from perdure.core.run.events import Event
+from perdure.core.run.reducer import project
+from perdure.core.run.run import Run
 from perdure.errors import SequenceConflict
 from perdure.storage.protocol import Claimed, ClaimRequest, Committed, Existing, Outcome, Renewed
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.core.alias import ALIASES, resolve_status
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
+from perdure.core.seed_terms import ALIASES, resolve_status
 from perdure.errors import InvalidInput
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "perdure"
@@ -19,7 +19,7 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "perdure"
 OTHER_MEANING = {"timeout", "rejected"}
 """Words that are also kinds of failure of Perdure."""
 
-OF_SEEDS = {SOURCE / "core" / "alias.py", SOURCE / "engine" / "manifests" / "wakeplane.py"}
+OF_SEEDS = {SOURCE / "core" / "seed_terms.py", SOURCE / "engine" / "manifests" / "wakeplane.py"}
 """Modules about the seed systems themselves."""
 
 _ALIAS = re.compile(rf"\b({'|'.join(sorted(ALIASES.keys() - OTHER_MEANING))})\b")

@@ -22,7 +22,7 @@ from typing import Any
 from fleet import HERE, Fleet, WorkerProcess
 from ledger import Findings, Ledger, Recovery, insist
 from perdure import App
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.errors import NotAllowed, RunCancelled, RunFailed, StorageUnavailable
 
 WORKERS = 4

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from perdure.core import decide
-from perdure.core.events import Event
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.reducer import project
-from perdure.core.retry import Backoff
-from perdure.core.run import (
+from perdure.core.run.backoff import Backoff
+from perdure.core.run.events import Event
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.reducer import project
+from perdure.core.run.run import (
     Actor,
     ActorType,
     Awaiting,

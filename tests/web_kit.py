@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 
 from perdure import App, Retry
-from perdure.core.run import Actor, ActorType
+from perdure.core.run.run import Actor, ActorType
 from perdure.engine.keys import Keys, Scope
 from perdure.errors import RunFailed
 from perdure.web.api import LOCAL, Api, ApiOptions

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from builders import TASK
-from perdure.core.run import Policy, Run
-from perdure.core.values import encode_value
+from perdure.core.json_text import encode_value
+from perdure.core.run.run import Policy, Run
 from perdure.engine.catalogue import TaskEntry, WorkerEntry
 from perdure.engine.ids import make_run_id, make_token
 from perdure.engine.options import Executor

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from perdure.core.rates import Rate
+    from perdure.core.limits.rates import Rate
     from perdure.core.schedule import at, cron, every
     from perdure.engine.app import App
     from perdure.engine.context import Context, Fail, RetryAfter, current
@@ -48,7 +48,7 @@ _HOMES = {
     "LogLine": "perdure.storage.run_log",
     "Manifest": "perdure.engine.manifests.manifest",
     "Progress": "perdure.storage.run_log",
-    "Rate": "perdure.core.rates",
+    "Rate": "perdure.core.limits.rates",
     "Redaction": "perdure.engine.redaction",
     "Retry": "perdure.engine.options",
     "RetryAfter": "perdure.engine.context",

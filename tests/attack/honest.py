@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from attack.knowledge import Victim
 from hook_kit import EAGER, SIGNED, Receiver
 from perdure import App, Retry
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.run import Run
-from perdure.core.values import encode_value
+from perdure.core.json_text import encode_value
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.run import Run
 from perdure.engine.database_backend import DatabaseBackend
 from perdure.engine.keys import Keys
 from perdure.engine.outcome import Ending, Raised, Returned

@@ -15,7 +15,7 @@ from attack.attackers import TENANT_SCOPES, Credential
 from attack.hammer import Order, hammering
 from attack.knowledge import Victim
 from perdure import App
-from perdure.core.lifecycle import EventType
+from perdure.core.run.lifecycle import EventType
 from perdure.engine.keys import Keys
 from web_kit import ADA, serving
 

@@ -18,7 +18,7 @@ from attack.campaign import Report, play
 from attack.honest import Honest, honest_at
 from attack.snapshot import State, differences, read_state
 from perdure.core.decide.lease import MAX_LEASE_TTL
-from perdure.core.run import ActorType, Run, SourceType
+from perdure.core.run.run import ActorType, Run, SourceType
 from perdure.storage.protocol import RunFilter
 from remote_kit import World
 

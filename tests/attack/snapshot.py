@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from attack.honest import Honest
-from perdure.core.run import Actor, Run
+from perdure.core.run.run import Actor, Run
 from perdure.engine.audit_log import AuditLog, Verification
 from perdure.engine.catalogue import known_tasks
 from perdure.engine.keys import Keys

@@ -15,7 +15,7 @@ import pytest
 
 from command import PERDURE, Shell
 from perdure import App
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from storage_kit import claim_one, new_run, stored
 from waiting import MAX_WAIT_S
 

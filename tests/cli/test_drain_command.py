@@ -12,8 +12,8 @@ import pytest_asyncio
 
 from command import Answer, Shell
 from perdure import App
-from perdure.core.lifecycle import Status
-from perdure.core.run import ActorType
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import ActorType
 from perdure.engine.audit_log import AuditLog
 from waiting import MAX_WAIT_S
 

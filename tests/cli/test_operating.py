@@ -11,7 +11,7 @@ import pytest_asyncio
 from command import Shell
 from fix_app import QUICK
 from perdure import App, Retry
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.engine.worker_record import Registration
 from perdure.errors import RunFailed
 from storage_kit import claim_one, new_run, stored, wait_until

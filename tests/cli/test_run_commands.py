@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from command import Shell
 from perdure import App, Context, Retry
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.errors import RunFailed
 from waiting import MAX_WAIT_S
 

@@ -15,9 +15,9 @@ from rich.console import Console
 from command import PERDURE, Shell
 from perdure import App, Retry
 from perdure.cli.top_view import View
-from perdure.core.lifecycle import Status
-from perdure.core.rates import Rate
-from perdure.core.run import Actor, ActorType
+from perdure.core.limits.rates import Rate
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Actor, ActorType
 from perdure.engine.overview import FailureView, Overview, QueueView, WorkerView
 from perdure.errors import RunFailed
 from perdure.storage.oversight import Ended

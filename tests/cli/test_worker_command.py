@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from command import Shell
 from perdure import App, Task
-from perdure.core.run import ActorType
+from perdure.core.run.run import ActorType
 from perdure.telemetry.prometheus import CONTENT_TYPE
 from waiting import MAX_WAIT_S
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from builders import a_failure, a_run, dead_lettered, failed, then
-from perdure.core.alias import ALIASES, WORDS, Seed, StatusFilter, resolve_status, seed_word
-from perdure.core.failure import FailureKind
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
+from perdure.core.seed_terms import ALIASES, WORDS, Seed, StatusFilter, resolve_status, seed_word
 from perdure.errors import InvalidInput
 
 

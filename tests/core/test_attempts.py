@@ -29,10 +29,10 @@ from builders import (
     started,
     succeeded,
 )
-from perdure.core.attempts import Attempt, AttemptStatus, derive_attempts
-from perdure.core.events import Event
-from perdure.core.lifecycle import Status
-from perdure.core.reducer import replay
+from perdure.core.run.attempts import Attempt, AttemptStatus, derive_attempts
+from perdure.core.run.events import Event
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.reducer import replay
 
 UNSTARTED = (
     Status.QUEUED, Status.SCHEDULED, Status.CLAIMED, Status.PAUSED, Status.CANCELLED,

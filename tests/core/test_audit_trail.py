@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from perdure.core.audit_trail import AuditEntry, SealedEntry, flaws, seal
-from perdure.core.run import Actor, ActorType
+from perdure.core.audit_chain import AuditEntry, SealedEntry, flaws, seal
+from perdure.core.run.run import Actor, ActorType
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
 

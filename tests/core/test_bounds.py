@@ -8,12 +8,12 @@ import pytest
 from msgspec.structs import replace
 
 from builders import a_failure, a_run, cancelled, failed, released, succeeded
-from perdure.core.bounds import MAX_OUTPUT_BYTES, check_bounds
-from perdure.core.commit import prepare_commit
-from perdure.core.events import Event
-from perdure.core.failure import MAX_MESSAGE
-from perdure.core.lifecycle import Status
-from perdure.core.values import MAX_DEPTH
+from perdure.core.json_text import MAX_DEPTH
+from perdure.core.run.bounds import MAX_OUTPUT_BYTES, check_bounds
+from perdure.core.run.commit import prepare_commit
+from perdure.core.run.events import Event
+from perdure.core.run.failure import MAX_MESSAGE
+from perdure.core.run.lifecycle import Status
 from perdure.errors import InvalidInput
 
 

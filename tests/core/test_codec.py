@@ -26,14 +26,14 @@ from builders import (
     started,
     then,
 )
-from perdure.core import codec
-from perdure.core.codec import FORMAT, decode_events, encode_events, encode_state, restore
-from perdure.core.events import Event, RunCreated
-from perdure.core.failure import FailureKind
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.reducer import replay
-from perdure.core.retry import Backoff, BackoffKind
-from perdure.core.run import OnExhausted, OnLeaseExpired, Policy, Run, Source, SourceType
+from perdure.core.run import codec
+from perdure.core.run.backoff import Backoff, BackoffKind
+from perdure.core.run.codec import FORMAT, decode_events, encode_events, encode_state, restore
+from perdure.core.run.events import Event, RunCreated
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.lifecycle import EventType, Status
+from perdure.core.run.reducer import replay
+from perdure.core.run.run import OnExhausted, OnLeaseExpired, Policy, Run, Source, SourceType
 from perdure.errors import UnreadableHistory
 
 GOLDEN = Path(__file__).parent / "golden"

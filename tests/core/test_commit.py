@@ -22,8 +22,9 @@ from builders import (
     started,
     succeeded,
 )
-from perdure.core.commit import Commit, prepare_commit, rests_on_expiry
-from perdure.core.effects import (
+from perdure.core.limits.admission import Gate, LimitScope
+from perdure.core.run.commit import Commit, prepare_commit, rests_on_expiry
+from perdure.core.run.effects import (
     DeadLetterStatus,
     Effects,
     Key,
@@ -31,9 +32,8 @@ from perdure.core.effects import (
     close_dead_letter,
     consequences,
 )
-from perdure.core.lifecycle import Status
-from perdure.core.limits import Gate, LimitScope
-from perdure.core.run import SYSTEM
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import SYSTEM
 from perdure.errors import InvariantViolation
 
 

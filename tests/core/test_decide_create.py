@@ -32,9 +32,9 @@ from perdure.core.decide import (
     timeless,
 )
 from perdure.core.decide.create import MAX_LINEAGE, MAX_META, MAX_TAGS
-from perdure.core.lifecycle import TERMINAL, Status
-from perdure.core.reducer import replay
-from perdure.core.run import Policy, Run, Source, SourceType
+from perdure.core.run.lifecycle import TERMINAL, Status
+from perdure.core.run.reducer import replay
+from perdure.core.run.run import Policy, Run, Source, SourceType
 from perdure.errors import InvalidInput, NotAllowed, RunNotFound
 
 AGAIN = run_id(2)

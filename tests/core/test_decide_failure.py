@@ -19,13 +19,13 @@ from builders import (
     cancellation_requested,
     then,
 )
-from perdure.core import events as e
 from perdure.core.decide import Claim, decide_claim, decide_failure, decide_release, decide_return
 from perdure.core.decide.lease import Evidence
-from perdure.core.failure import Failure, FailureKind
-from perdure.core.lifecycle import Status
-from perdure.core.retry import Backoff
-from perdure.core.run import OnExhausted, Policy, Run
+from perdure.core.run import events as e
+from perdure.core.run.backoff import Backoff
+from perdure.core.run.failure import Failure, FailureKind
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import OnExhausted, Policy, Run
 from perdure.errors import NotAllowed
 
 NOW = Backoff(initial=timedelta(0))

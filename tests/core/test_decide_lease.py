@@ -28,7 +28,6 @@ from builders import (
     parked,
     then,
 )
-from perdure.core import events as e
 from perdure.core.decide import (
     Claim,
     decide_claim,
@@ -43,9 +42,10 @@ from perdure.core.decide import (
     decide_success,
 )
 from perdure.core.decide.lease import MAX_INTERRUPTIONS, Evidence
-from perdure.core.failure import FailureKind
-from perdure.core.lifecycle import LEASED, Status
-from perdure.core.run import SYSTEM, Run
+from perdure.core.run import events as e
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.lifecycle import LEASED, Status
+from perdure.core.run.run import SYSTEM, Run
 from perdure.errors import LeaseLost, NotAllowed
 
 MINUTE = timedelta(seconds=60)

@@ -22,7 +22,6 @@ from builders import (
     released,
     then,
 )
-from perdure.core import events as e
 from perdure.core.decide import (
     decide_cancel,
     decide_delivery,
@@ -33,8 +32,9 @@ from perdure.core.decide import (
     decide_skip,
     decide_wake,
 )
-from perdure.core.lifecycle import LEASED, TERMINAL, Status
-from perdure.core.run import SYSTEM
+from perdure.core.run import events as e
+from perdure.core.run.lifecycle import LEASED, TERMINAL, Status
+from perdure.core.run.run import SYSTEM
 from perdure.errors import InvalidInput, NotAllowed
 
 FREE = (Status.QUEUED, Status.SCHEDULED, Status.RETRYING, Status.RELEASED)

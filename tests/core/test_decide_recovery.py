@@ -22,7 +22,6 @@ from builders import (
     started,
     then,
 )
-from perdure.core import events as e
 from perdure.core.decide import (
     decide_attention,
     decide_expiry,
@@ -32,9 +31,10 @@ from perdure.core.decide import (
     decide_shutdown,
 )
 from perdure.core.decide.recovery import DIED_ALONE
-from perdure.core.failure import CRASH, FailureKind, make_failure
-from perdure.core.lifecycle import LEASED, TERMINAL, Status
-from perdure.core.run import SYSTEM, OnExhausted, OnLeaseExpired, Run
+from perdure.core.run import events as e
+from perdure.core.run.failure import CRASH, FailureKind, make_failure
+from perdure.core.run.lifecycle import LEASED, TERMINAL, Status
+from perdure.core.run.run import SYSTEM, OnExhausted, OnLeaseExpired, Run
 
 DEAD = after(60)
 

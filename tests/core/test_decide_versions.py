@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from builders import CLIENT, RUN_ID, T0, TOKEN, WORKER_ID, a_run, after, delivery_requested, then
-from perdure.core import events as e
-from perdure.core.attempts import AttemptStatus, derive_attempts
 from perdure.core.decide import (
     Claim,
     NewRun,
@@ -18,10 +16,12 @@ from perdure.core.decide import (
     decide_unserved,
 )
 from perdure.core.decide.lease import MAX_HANDOVER_DELAY, MIN_HANDOVER_DELAY, PAYLOAD_MISFIT
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.lifecycle import Status
-from perdure.core.reducer import project
-from perdure.core.run import Policy, Run
+from perdure.core.run import events as e
+from perdure.core.run.attempts import AttemptStatus, derive_attempts
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.reducer import project
+from perdure.core.run.run import Policy, Run
 from perdure.errors import InvalidInput, NotAllowed
 
 MISFIT = make_failure(FailureKind.REJECTED, type="InvalidPayload", message="x", retryable=False)

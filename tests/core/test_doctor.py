@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import T0
-from perdure.core.doctor import (
+from perdure.core.explain.health import (
     LITTLE_SPACE,
     LONG_IDLE,
     LONG_LOG,

@@ -26,7 +26,7 @@ from builders import (
     started,
     then,
 )
-from perdure.core.effects import (
+from perdure.core.run.effects import (
     AT_ONCE,
     NO_EFFECTS,
     DeadLetter,
@@ -42,9 +42,9 @@ from perdure.core.effects import (
     payload_hash,
     standing_keys,
 )
-from perdure.core.failure import FailureKind
-from perdure.core.lifecycle import TERMINAL, Status
-from perdure.core.reducer import replay
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.lifecycle import TERMINAL, Status
+from perdure.core.run.reducer import replay
 
 KEYS: dict[str, Any] = {
     "idempotency_key": "once",

@@ -8,7 +8,7 @@ import pytest
 
 from builders import a_run, after, delivery_requested, then
 from perdure.core.decide import decide_attention
-from perdure.core.eligibility import (
+from perdure.core.run.eligibility import (
     Reservation,
     cancellation_finalisation_at,
     delivery_recovery_at,
@@ -18,7 +18,7 @@ from perdure.core.eligibility import (
     needs_delivery_recovery,
     runnable_at,
 )
-from perdure.core.lifecycle import ARROWS, LEASED, EventType, Status
+from perdure.core.run.lifecycle import ARROWS, LEASED, EventType, Status
 
 SOON = after(60)
 MOMENT = timedelta(microseconds=1)

@@ -41,18 +41,18 @@ from builders import (
     succeeded,
 )
 from perdure.core.decide.recovery import decide_recovery
-from perdure.core.effects import DeadLetter, DeadLetterStatus
-from perdure.core.events import Event
-from perdure.core.failure import CRASH, FailureKind
-from perdure.core.lifecycle import Status
-from perdure.core.limits import Gate, LimitScope, Rule, Standing
-from perdure.core.rates import Pace, Rate
-from perdure.core.reducer import replay
-from perdure.core.run import Counters, OnLeaseExpired, Run, Source, SourceType
-from perdure.core.settings import Limit, Pause, Said, Wishes
-from perdure.core.why import Code, Facts, Why, explain, explain_unreadable
-from perdure.core.why.facts import MOST_COUNTED
-from perdure.core.why.wait_cycles import WaitCycle
+from perdure.core.explain.inputs import MOST_COUNTED
+from perdure.core.explain.wait_cycles import WaitCycle
+from perdure.core.explain.why import Code, Facts, Why, explain, explain_unreadable
+from perdure.core.limits.admission import Gate, LimitScope, Rule, Standing
+from perdure.core.limits.rates import Pace, Rate
+from perdure.core.limits.settings import Limit, Pause, Said, Wishes
+from perdure.core.run.effects import DeadLetter, DeadLetterStatus
+from perdure.core.run.events import Event
+from perdure.core.run.failure import CRASH, FailureKind
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.reducer import replay
+from perdure.core.run.run import Counters, OnLeaseExpired, Run, Source, SourceType
 
 NOW = after(30)
 KEY = "acme"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import a_failure
-from perdure.core.failure import (
+from perdure.core.run.failure import (
     CRASH,
     CRASH_MESSAGE,
     MAX_MESSAGE,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.core.fairness import Lane, Turns, Walk, take_turns
+from perdure.core.limits.fairness import Lane, Turns, Walk, take_turns
 
 NOTHING = Walk(())
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from perdure.core.alias import StatusFilter, parse_statuses
-from perdure.core.failure import FailureKind
 from perdure.core.filter_terms import parse_duration, parse_instant, parse_tag
-from perdure.core.lifecycle import Status
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.lifecycle import Status
+from perdure.core.seed_terms import StatusFilter, parse_statuses
 from perdure.errors import InvalidInput
 
 NOW = datetime(2030, 1, 31, 9, tzinfo=UTC)

@@ -10,10 +10,6 @@ from hypothesis import strategies as st
 
 from builders import BUILDERS
 from histories import ACTIONS, Driver, History, histories, whole_lives
-from perdure.core.attempts import AttemptStatus, derive_attempts
-from perdure.core.codec import decode_events, encode_events, encode_state, restore
-from perdure.core.effects import consequences
-from perdure.core.events import RunLeaseClaimed
 from perdure.core.invariants import (
     CommittedStep,
     check_history,
@@ -21,9 +17,13 @@ from perdure.core.invariants import (
     check_step,
     differences,
 )
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.reducer import apply, project, replay
-from perdure.core.run import STATE_FIELDS
+from perdure.core.run.attempts import AttemptStatus, derive_attempts
+from perdure.core.run.codec import decode_events, encode_events, encode_state, restore
+from perdure.core.run.effects import consequences
+from perdure.core.run.events import RunLeaseClaimed
+from perdure.core.run.lifecycle import EventType, Status
+from perdure.core.run.reducer import apply, project, replay
+from perdure.core.run.run import STATE_FIELDS
 from perdure.errors import InvariantViolation, LeaseLost, NotAllowed
 
 

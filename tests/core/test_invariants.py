@@ -25,7 +25,6 @@ from builders import (
     succeeded,
     then,
 )
-from perdure.core.events import Event
 from perdure.core.invariants import (
     CommittedStep,
     check_history,
@@ -33,9 +32,10 @@ from perdure.core.invariants import (
     check_step,
     differences,
 )
-from perdure.core.lifecycle import Status
-from perdure.core.run import Counters, Run
-from perdure.core.values import encode_value
+from perdure.core.json_text import encode_value
+from perdure.core.run.events import Event
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Counters, Run
 
 
 def leased(status: Status = Status.RUNNING, **lease: Any) -> Run:

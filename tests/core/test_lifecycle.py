@@ -23,10 +23,10 @@ from builders import (
     started,
     then,
 )
-from perdure.core.events import EVENT_CLASSES, Event
-from perdure.core.failure import FailureKind
-from perdure.core.guards import PREDICATES
-from perdure.core.lifecycle import (
+from perdure.core.run.events import EVENT_CLASSES, Event
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.guards import PREDICATES
+from perdure.core.run.lifecycle import (
     ACTIVE,
     ARROWS,
     LEASED,
@@ -37,8 +37,8 @@ from perdure.core.lifecycle import (
     Guard,
     Status,
 )
-from perdure.core.reducer import apply, create
-from perdure.core.run import Run
+from perdure.core.run.reducer import apply, create
+from perdure.core.run.run import Run
 from perdure.errors import InvariantViolation
 
 LATE = after(3600)

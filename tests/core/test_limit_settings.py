@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from builders import CLIENT, OPERATOR, T0, after
-from perdure.core.limits import LimitScope, Rule
-from perdure.core.rates import Rate
-from perdure.core.settings import (
+from perdure.core.limits.admission import LimitScope, Rule
+from perdure.core.limits.rates import Rate
+from perdure.core.limits.settings import (
     Limit,
     Pause,
     Said,

@@ -7,8 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from builders import DELAY, QUEUE, T0, TASK, a_run, after, delivery_requested, run_id, then
-from perdure.core.lifecycle import Status
-from perdure.core.limits import (
+from perdure.core.limits.admission import (
     Gate,
     LimitScope,
     Rule,
@@ -18,8 +17,9 @@ from perdure.core.limits import (
     gates_of,
     held_gates,
 )
-from perdure.core.rates import Pace
-from perdure.core.run import Source, SourceType
+from perdure.core.limits.rates import Pace
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Source, SourceType
 
 IN_QUEUE = Gate(LimitScope.QUEUE, QUEUE)
 OF_TASK = Gate(LimitScope.TASK, TASK)

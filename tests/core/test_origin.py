@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from builders import OPERATOR, a_run, run_id
-from perdure.core.run import Source, SourceType
-from perdure.core.why.origin import given_by, origin_of, told_origin
+from perdure.core.explain.origin import given_by, origin_of, told_origin
+from perdure.core.run.run import Source, SourceType
 from scheduling import NINE, an_occurrence
 
 FIRST = run_id(1)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from builders import CLIENT, T0, TASK, created, started
-from perdure.core.bounds import check_bounds
 from perdure.core.decide import NewRun, decide_create
-from perdure.core.lifecycle import EventType
-from perdure.core.values import as_it_will_be_read, in_utc
+from perdure.core.json_text import as_it_will_be_read, in_utc
+from perdure.core.run.bounds import check_bounds
+from perdure.core.run.lifecycle import EventType
 from perdure.core.webhook import (
     MAX_EVENTS,
     Hold,

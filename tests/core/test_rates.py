@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from builders import T0, after
-from perdure.core.rates import Pace, Rate, full_at, make_rate, settle, take, tokens
+from perdure.core.limits.rates import Pace, Rate, full_at, make_rate, settle, take, tokens
 from perdure.errors import InvalidInput
 
 SECOND = timedelta(seconds=1)

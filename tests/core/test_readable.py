@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from builders import CLIENT, OPERATOR, T0, TOKEN, a_failure, a_run, after, awaiting
-from perdure.core.commit import prepare_commit
 from perdure.core.decide import (
     decide_cancel,
     decide_failure,
@@ -19,11 +18,12 @@ from perdure.core.decide import (
     decide_resume,
     decide_wake,
 )
-from perdure.core.effects import DeadLetterStatus, close_dead_letter
-from perdure.core.events import Event
-from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, ActorType, Run
-from perdure.core.values import as_it_will_be_read
+from perdure.core.json_text import as_it_will_be_read
+from perdure.core.run.commit import prepare_commit
+from perdure.core.run.effects import DeadLetterStatus, close_dead_letter
+from perdure.core.run.events import Event
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Actor, ActorType, Run
 from perdure.errors import InvalidInput
 
 ALICE: Any = "alice"

@@ -31,10 +31,10 @@ from builders import (
     succeeded,
     then,
 )
-from perdure.core.events import RunCreated
-from perdure.core.lifecycle import Status
-from perdure.core.reducer import MAX_SEQUENCE, apply, project, replay
-from perdure.core.run import Counters, Source, SourceType
+from perdure.core.run.events import RunCreated
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.reducer import MAX_SEQUENCE, apply, project, replay
+from perdure.core.run.run import Counters, Source, SourceType
 from perdure.errors import InvariantViolation, SequenceConflict
 
 SOON = after(60)

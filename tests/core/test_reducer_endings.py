@@ -38,10 +38,10 @@ from builders import (
     succeeded,
     then,
 )
-from perdure.core.failure import FailureKind
-from perdure.core.lifecycle import TERMINAL, EventType, Status
-from perdure.core.reducer import apply
-from perdure.core.run import Cancellation, Counters, Run, Streak
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.lifecycle import TERMINAL, EventType, Status
+from perdure.core.run.reducer import apply
+from perdure.core.run.run import Cancellation, Counters, Run, Streak
 from perdure.errors import InvariantViolation
 
 BOOM = a_failure("boom")

@@ -26,9 +26,9 @@ from builders import (
     succeeded,
     then,
 )
-from perdure.core.lifecycle import LEASED, Status
-from perdure.core.reducer import apply
-from perdure.core.run import Counters, Lease
+from perdure.core.run.lifecycle import LEASED, Status
+from perdure.core.run.reducer import apply
+from perdure.core.run.run import Counters, Lease
 from perdure.errors import InvariantViolation
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core.retry import Backoff, BackoffKind, check_backoff, retry_delay
+from perdure.core.run.backoff import Backoff, BackoffKind, check_backoff, retry_delay
 from perdure.errors import InvalidInput
 
 

@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from builders import OPERATOR, skipped, then
-from perdure.core.events import RunSkipped
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.explain.why import Code, Reason, Why
+from perdure.core.run.events import RunSkipped
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.core.schedule import (
     Cadence,
     Evidence,
@@ -35,8 +36,7 @@ from perdure.core.schedule import (
     meant,
     with_why,
 )
-from perdure.core.schedule.turning import stands_for
-from perdure.core.why import Code, Reason, Why
+from perdure.core.schedule.wall_time import stands_for
 from scheduling import (
     EACH_MINUTE,
     HOUR,

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from builders import CLIENT, PAYLOAD, RUN_ID, TASK, a_policy
 from perdure.core.decide import NewRun, decide_create
-from perdure.core.lifecycle import Status
-from perdure.core.reducer import replay
-from perdure.core.run import ActorType, SourceType
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.reducer import replay
+from perdure.core.run.run import ActorType, SourceType
 from perdure.core.schedule import (
     Occurrence,
     SkippedSpan,

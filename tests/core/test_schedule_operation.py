@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import OPERATOR
-from perdure.core.run import SYSTEM
+from perdure.core.run.run import SYSTEM
 from perdure.core.schedule import (
     Cadence,
     DefinedBy,
@@ -27,7 +27,7 @@ from perdure.core.schedule import (
     every,
     new_schedule,
 )
-from perdure.core.schedule.operation import MOST_PAUSES
+from perdure.core.schedule.change import MOST_PAUSES
 from perdure.errors import InvalidInput
 from scheduling import EACH_SECOND, HOUR, MINUTE, NINE, SECOND, a_definition, a_schedule, deleted
 

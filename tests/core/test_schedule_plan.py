@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from builders import CLIENT, OPERATOR, a_run, lease_claimed, lease_returned, run_id, then
 from perdure.core.decide import decide_cancel
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run, SourceType
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run, SourceType
 from perdure.core.schedule import (
     Cadence,
     Evidence,

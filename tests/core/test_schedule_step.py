@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from builders import OPERATOR, TASK, run_id
 from perdure.core.decide import NewRun
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.limits import LimitScope
+from perdure.core.limits.admission import LimitScope
+from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.schedule import (
     Change,
     Making,

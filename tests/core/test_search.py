@@ -3,7 +3,7 @@ does not, so the search would have found one."""
 
 import pytest
 
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from search import Bounds, Search, Violation
 from search_model import RECORDED, REDELIVERED, RETRIED, Fault, Role
 from untraced import untraced

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from perdure.core.alias import Seed, seed_word
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
+from perdure.core.seed_terms import Seed, seed_word
 from seeds import NEW, SEEDS, Pair
 from untraced import untraced
 from walks import walk

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from builders import OPERATOR
-from perdure.core.run import SYSTEM
-from perdure.core.skipping import (
+from perdure.core.run.run import SYSTEM
+from perdure.core.run.skip import (
     Evidence,
     Pause,
     SkipReason,
@@ -18,7 +18,7 @@ from perdure.core.skipping import (
     told_skip,
     told_touch,
 )
-from perdure.core.wording import clock_in, in_words
+from perdure.core.text import clock_in, in_words
 from scheduling import HOUR, MINUTE, NINE, SECOND
 
 TEN = NINE + HOUR

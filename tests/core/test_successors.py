@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from builders import OPERATOR, a_run, after, run_id
-from perdure.core.commit import prepare_commit
 from perdure.core.decide import decide_cancel, decide_rerun, decide_retry
-from perdure.core.effects import SUCCESSOR_KEPT, KeyFreed, standing_keys, successor_key
-from perdure.core.lifecycle import Status
+from perdure.core.run.commit import prepare_commit
+from perdure.core.run.effects import SUCCESSOR_KEPT, KeyFreed, standing_keys, successor_key
+from perdure.core.run.lifecycle import Status
 
 FAILED = a_run(Status.FAILED)
 KEY = successor_key(FAILED.environment, FAILED.id)

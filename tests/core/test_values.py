@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core.values import (
+from perdure.core.json_text import (
     DEFAULT_LIMIT,
     MAX_DEPTH,
     NULL,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from builders import TASK, a_run, a_worker
-from perdure.core.why import SeenWorker
-from perdure.core.why.wait_cycles import Waits, find_cycle, find_stuck
+from perdure.core.explain.wait_cycles import Waits, find_cycle, find_stuck
+from perdure.core.explain.why import SeenWorker
 
 A, B, C, D = "a", "b", "c", "d"
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from builders import T0, a_failure, a_run, after
-from perdure.core.failure import FailureKind
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.retry import Backoff
+from perdure.core.run.backoff import Backoff
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.webhook import (
     Disabled,
     Endurance,

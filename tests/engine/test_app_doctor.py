@@ -15,8 +15,8 @@ import pytest
 import raw
 from builders import TASK
 from perdure import App
-from perdure.core.doctor import Code, Finding
-from perdure.core.limits import Gate, LimitScope
+from perdure.core.explain.health import Code, Finding
+from perdure.core.limits.admission import Gate, LimitScope
 from perdure.engine.defaults import Defaults
 from situations import a_worker
 from storage_kit import claim_one, new_run, set_limit, stored, success
@@ -150,7 +150,7 @@ async def transaction(url: str, statement: str) -> AsyncIterator[None]:
 async def test_a_transaction_left_open_is_a_problem(
     postgres_storage_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.core.doctor.LONG_IDLE", timedelta(0))
+    monkeypatch.setattr("perdure.core.explain.health.LONG_IDLE", timedelta(0))
     app = App(postgres_storage_url)
     async with transaction(postgres_storage_url, "SELECT txid_current()"):
         [finding] = await found(app, Code.IDLE_TRANSACTION)
@@ -190,8 +190,8 @@ async def test_a_database_that_confirms_too_early_is_a_problem(postgres_storage_
 async def test_dead_rows_are_a_problem_only_while_a_transaction_keeps_them(
     postgres_storage_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.core.doctor.MANY_DEAD", 1)
-    monkeypatch.setattr("perdure.core.doctor.LONG_IDLE", timedelta(0))
+    monkeypatch.setattr("perdure.core.explain.health.MANY_DEAD", 1)
+    monkeypatch.setattr("perdure.core.explain.health.LONG_IDLE", timedelta(0))
     app = App(postgres_storage_url)
     async with app:
         await stored(app.storage, *(new_run() for _ in range(20)))
@@ -217,7 +217,7 @@ async def test_dead_rows_are_a_problem_only_while_a_transaction_keeps_them(
 async def test_a_log_that_a_reader_keeps_from_being_moved_over_is_a_problem(
     sqlite_storage_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("perdure.core.doctor", "perdure.storage.sqlite.storage"):
+    for module in ("perdure.core.explain.health", "perdure.storage.sqlite.storage"):
         monkeypatch.setattr(f"{module}.LONG_LOG", 2**16)
     app = App(sqlite_storage_url)
     async with app:
@@ -236,7 +236,7 @@ async def test_a_log_that_a_reader_keeps_from_being_moved_over_is_a_problem(
 async def test_a_full_disk_is_a_problem(
     sqlite_storage_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.core.doctor.LITTLE_SPACE", 2**60)
+    monkeypatch.setattr("perdure.core.explain.health.LITTLE_SPACE", 2**60)
 
     assert await problems(App(sqlite_storage_url)) == {Code.LITTLE_SPACE}
 

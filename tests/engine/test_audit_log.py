@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from perdure import App
-from perdure.core.audit_trail import AuditEntry
-from perdure.core.run import Actor, ActorType
+from perdure.core.audit_chain import AuditEntry
+from perdure.core.run.run import Actor, ActorType
 from perdure.engine import audit_log
 from perdure.engine.audit_log import AuditLog, Verification
 from perdure.errors import InvalidInput, StorageUnavailable

@@ -14,8 +14,8 @@ import pytest
 
 from fix_app import QUICK
 from perdure import App, Retry
-from perdure.core.doctor import Code
-from perdure.core.failure import FailureKind
+from perdure.core.explain.health import Code
+from perdure.core.run.failure import FailureKind
 from perdure.engine.doctor import Examination
 from perdure.errors import RunFailed
 

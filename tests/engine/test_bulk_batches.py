@@ -5,8 +5,8 @@ from __future__ import annotations
 from bulk_stress import ADA, STEPS, make_app, measure_bulk
 from perdure import App
 from perdure.core.decide import decide_cancel
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.engine.bulk_actions import BulkAction
 from perdure.engine.bulk_order import Action, Order, Report
 from perdure.engine.ids import make_run_id

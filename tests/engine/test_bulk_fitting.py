@@ -15,9 +15,9 @@ from perdure.core.decide import (
     decide_resume,
     decide_retry,
 )
-from perdure.core.decide.fact import Events
-from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, ActorType, Run
+from perdure.core.decide.event import Events
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Actor, ActorType, Run
 from perdure.engine import bulk
 from perdure.engine.bulk import carrier, count_fitting, place_order
 from perdure.engine.bulk_order import ABOUT, Action, Order

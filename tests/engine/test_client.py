@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from perdure import App, Context, Retry, RunHandle
-from perdure.core.commit import Commit
-from perdure.core.lifecycle import Status
-from perdure.core.run import SourceType
+from perdure.core.run.commit import Commit
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import SourceType
 from perdure.errors import (
     AppNotOpen,
     IdempotencyConflict,

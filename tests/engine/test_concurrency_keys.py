@@ -16,7 +16,7 @@ import pytest
 from command import Shell
 from fix_app import QUICK
 from perdure import App, every
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine.catalogue import trigger_known
 from perdure.engine.options import TriggerOptions
 from perdure.engine.scheduler import Scheduler

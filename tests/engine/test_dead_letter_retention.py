@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fix_app import QUICK
 from perdure import App, Defaults, Retry
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.engine.configuration import configured
 from perdure.errors import InvalidInput, RunFailed
 from waiting import MAX_WAIT_S

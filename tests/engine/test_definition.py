@@ -13,8 +13,8 @@ import pytest
 
 from builders import as_id
 from perdure import App, Retry
-from perdure.core.retry import Backoff, BackoffKind
-from perdure.core.run import OnExhausted
+from perdure.core.run.backoff import Backoff, BackoffKind
+from perdure.core.run.run import OnExhausted
 from perdure.engine.clock import SystemClock
 from perdure.engine.defaults import Defaults
 from perdure.engine.definition import task_settings

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fix_app import QUICK
 from perdure import App
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.engine.bulk import QUEUE, define_bulk
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.worker_host import WorkerHost

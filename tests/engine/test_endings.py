@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from perdure import App, Context, Fail, Retry, RetryAfter, current
-from perdure.core.failure import FailureKind
-from perdure.core.lifecycle import Status
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.lifecycle import Status
 from perdure.engine.outcome import Raised, ending_of
 from perdure.errors import InvalidInput, OutsideRun, RunFailed
 from waiting import MAX_WAIT_S

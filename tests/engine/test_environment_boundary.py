@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from perdure import App, Context, Retry
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine.operators import DeadLetters, Runs
 from perdure.errors import InvalidInput, RunNotFound
 from raw import dump

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import App, Context
-from perdure.core.bounds import MAX_OUTPUT_BYTES
+from perdure.core.run.bounds import MAX_OUTPUT_BYTES
 
 TIMEOUT_S = 20
 

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from perdure import App, Context, Fail, Retry, RunHandle, current
-from perdure.core.failure import MAX_MESSAGE, Failure, FailureKind
+from perdure.core.run.failure import MAX_MESSAGE, Failure, FailureKind
 from perdure.engine.context import Released
 from perdure.engine.defaults import Defaults
 from perdure.errors import RunFailed

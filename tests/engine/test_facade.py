@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perdure import App
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.errors import PerdureError, WouldBlockLoop
 from waiting import MAX_WAIT_S
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import App, Context
-from perdure.core.commit import Commit
+from perdure.core.run.commit import Commit
 from perdure.engine.outcome import Settled
 from perdure.engine.transaction import HandlerTransaction
 from perdure.storage.protocol import Claimed, ClaimRequest, Renewal, Renewed

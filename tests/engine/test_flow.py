@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from fix_app import QUICK
 from perdure import App, Rate
-from perdure.core.lifecycle import Status
-from perdure.core.limits import LimitScope
-from perdure.core.run import Actor, ActorType
-from perdure.core.settings import Limit, Source, pause
+from perdure.core.limits.admission import LimitScope
+from perdure.core.limits.settings import Limit, Source, pause
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Actor, ActorType
 from perdure.errors import InvalidInput, QueueNotFound, TaskNotFound
 from storage_kit import claim, new_run, stored
 

@@ -23,9 +23,9 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from builders import a_run
 from endpoints import Endless, Endpoint, Silence, answering, echo, saying
 from perdure import App, Retry, RunHandle, Task
-from perdure.core.attempts import Attempt
-from perdure.core.failure import Failure, FailureKind
-from perdure.core.lifecycle import Status
+from perdure.core.run.attempts import Attempt
+from perdure.core.run.failure import Failure, FailureKind
+from perdure.core.run.lifecycle import Status
 from perdure.engine import catalogue
 from perdure.engine.clock import SystemClock
 from perdure.engine.context import Context

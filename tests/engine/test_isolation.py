@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from builders import a_run, run_id
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.engine.isolation import (
     DRAIN_TIMEOUT_S,
     FIRST_PAUSE_S,

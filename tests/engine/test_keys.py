@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import App
-from perdure.core.run import Actor, ActorType
+from perdure.core.run.run import Actor, ActorType
 from perdure.engine.credential import PATTERN, make_credential, read_credential
 from perdure.engine.keys import Keys, Scope, is_opened, make_scopes
 from perdure.errors import InvalidInput, KeyNotFound

@@ -17,8 +17,8 @@ import pytest_asyncio
 import raw
 from bell import Bell, ring, wait_at
 from perdure import App, Context, Retry, RunHandle, Task
-from perdure.core.failure import Failure, FailureKind
-from perdure.core.lifecycle import Status
+from perdure.core.run.failure import Failure, FailureKind
+from perdure.core.run.lifecycle import Status
 from perdure.engine.context import AttemptStopped
 from perdure.engine.defaults import Defaults
 from perdure.engine.io_thread import IoThread

@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from builders import a_policy
 from perdure import App, Context, Retry
-from perdure.core.retry import Backoff
-from perdure.core.run import Run
+from perdure.core.run.backoff import Backoff
+from perdure.core.run.run import Run
 from perdure.engine.leases import Leases
 from perdure.errors import LeaseLost, RunCancelled
 from perdure.storage.protocol import Renewal, Renewed

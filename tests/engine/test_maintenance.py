@@ -15,10 +15,10 @@ from builders import TASK, a_policy
 from fix_app import QUICK
 from perdure import App
 from perdure.core.decide import decide_attention
-from perdure.core.events import Event
-from perdure.core.lifecycle import Status
-from perdure.core.limits import LimitScope
-from perdure.core.run import Lease, Run
+from perdure.core.limits.admission import LimitScope
+from perdure.core.run.events import Event
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Lease, Run
 from perdure.engine.maintenance import PRUNE_BATCHES, Maintenance
 from perdure.errors import StorageUnavailable
 from raw import end_sessions, execute, set_read_only

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from bell import Bell, wait_at
 from fix_app import QUICK
 from perdure import App, Context, Retry, every
-from perdure.core.run import OnExhausted, Policy
+from perdure.core.run.run import OnExhausted, Policy
 from perdure.engine.leases import Leases
 from perdure.errors import RunFailed, StorageUnavailable
 from perdure.storage.protocol import Storage

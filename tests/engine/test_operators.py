@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from perdure import App, Context, Retry
-from perdure.core.attempts import AttemptStatus
-from perdure.core.effects import DeadLetterStatus
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.run import Actor, ActorType, SourceType
+from perdure.core.run.attempts import AttemptStatus
+from perdure.core.run.effects import DeadLetterStatus
+from perdure.core.run.lifecycle import EventType, Status
+from perdure.core.run.run import Actor, ActorType, SourceType
 from perdure.engine.worker_record import Registration
 from perdure.errors import (
     InvalidInput,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from perdure import App, Retry
-from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, ActorType
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Actor, ActorType
 from perdure.engine.defaults import Defaults
 from perdure.errors import (
     InvalidInput,

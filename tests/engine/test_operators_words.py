@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from perdure import App, Manifest, Retry, every, secret
-from perdure.core.run import Actor, ActorType
-from perdure.core.settings import Source
+from perdure.core.limits.settings import Source
+from perdure.core.run.run import Actor, ActorType
 from perdure.engine.audit_log import AuditLog
 from perdure.engine.handle import RunHandle
 from perdure.engine.keys import Keys

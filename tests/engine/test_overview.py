@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from perdure import App, Retry, every
-from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, ActorType
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Actor, ActorType
 from perdure.engine.maintenance import Maintenance
 from perdure.engine.tick_record import SERVICE
 from perdure.errors import RunFailed

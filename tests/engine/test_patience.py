@@ -10,8 +10,8 @@ import pytest
 
 from builders import a_policy, a_run
 from perdure import App
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.engine.clock import SystemClock
 from perdure.engine.defaults import Defaults
 from perdure.engine.maintenance import Maintenance

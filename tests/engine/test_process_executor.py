@@ -16,8 +16,8 @@ import pytest_asyncio
 import process_tasks
 from bell import Bell
 from perdure import App, Retry, Task
-from perdure.core.failure import Failure, FailureKind
-from perdure.core.lifecycle import Status
+from perdure.core.run.failure import Failure, FailureKind
+from perdure.core.run.lifecycle import Status
 from perdure.engine.defaults import Defaults
 from perdure.errors import InvalidTask, RunCancelled, RunFailed
 from waiting import MAX_WAIT_S

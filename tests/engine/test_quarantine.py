@@ -17,9 +17,9 @@ from builders import TASK
 from fix_app import QUICK
 from perdure import App
 from perdure.core.decide import decide_attention, decide_claim
-from perdure.core.events import Event, RunCreated
-from perdure.core.lifecycle import Status
-from perdure.core.run import Policy, Run
+from perdure.core.run.events import Event, RunCreated
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Policy, Run
 from perdure.engine.audit import Audit, StoredRuns
 from perdure.engine.catalogue import TASK as TASK_RECORD
 from perdure.engine.catalogue import TaskEntry, known_tasks

@@ -19,7 +19,7 @@ from endpoints import Asked, Endpoint
 from fix_app import QUICK
 from hook_kit import SECRET, telling
 from perdure import App, Context, Redaction, Retry, secret
-from perdure.core.failure import MAX_MESSAGE
+from perdure.core.run.failure import MAX_MESSAGE
 from perdure.engine.audit_log import AuditLog
 from perdure.engine.redaction import OVERLAP_CHARS
 from perdure.engine.run_logs import LONGEST_MESSAGE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure import App
-from perdure.core.doctor import Code, unusable
+from perdure.core.explain.health import Code, unusable
 from perdure.errors import InvalidInput, SchemaMismatch
 from perdure.storage import check_url, shown_url
 

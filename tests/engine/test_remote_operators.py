@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from perdure import App, Manifest, Rate, every, secret
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.engine.audit_log import AuditLog
 from perdure.engine.keys import Keys, keys_of
 from perdure.engine.options import TriggerOptions

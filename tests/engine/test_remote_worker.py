@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from fix_app import QUICK
 from perdure import App, Context
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.defaults import Defaults
 from perdure.errors import AccessRefused, InvalidInput, RunCancelled, RunFailed, StorageRefused

@@ -14,8 +14,8 @@ import pytest
 
 import raw
 from perdure import App, Context
-from perdure.core.failure import FailureKind
-from perdure.core.lifecycle import Status
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.lifecycle import Status
 from perdure.errors import RunFailed
 from waiting import MAX_WAIT_S
 

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 import process_tasks
 from fix_app import QUICK
 from perdure import App
-from perdure.core.doctor import Code as Finding
-from perdure.core.why import Code, Why
+from perdure.core.explain.health import Code as Finding
+from perdure.core.explain.why import Code, Why
 from waiting import MAX_WAIT_S
 
 DEFAULTS = replace(QUICK, lease_ttl=timedelta(minutes=1), concurrency=1)

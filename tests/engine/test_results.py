@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from perdure import App
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.engine.results import Results
 from perdure.errors import AppNotOpen, ResultTimeout, RunNotFound
 from perdure.storage.protocol import Storage

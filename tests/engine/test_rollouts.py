@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from fix_app import QUICK
 from perdure import App, Retry
 from perdure.core.decide import lease
-from perdure.core.events import RunReleased
-from perdure.core.failure import FailureKind
-from perdure.core.lifecycle import Status
-from perdure.core.why import Code
+from perdure.core.explain.why import Code
+from perdure.core.run.events import RunReleased
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.lifecycle import Status
 from perdure.errors import RunFailed
 from waiting import MAX_WAIT_S
 

@@ -12,7 +12,7 @@ import pytest
 import raw
 from fix_app import QUICK
 from perdure import App, at, cron, every
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.core.schedule import SkipReason, Verdict
 from perdure.errors import InvalidInput, TaskNotFound
 from perdure.testing import Kit

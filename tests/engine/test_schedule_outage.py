@@ -13,7 +13,7 @@ import raw
 from fix_app import QUICK
 from perdure import App, every
 from perdure.core.invariants import check_occurrences
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.core.schedule import SkipReason, is_own_occurrence
 from schedule_kit import rewound
 

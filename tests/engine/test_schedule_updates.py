@@ -11,8 +11,8 @@ import pytest_asyncio
 
 from fix_app import QUICK
 from perdure import App, Retry, at, cron, every
-from perdure.core.retry import Backoff
-from perdure.core.run import Policy
+from perdure.core.run.backoff import Backoff
+from perdure.core.run.run import Policy
 from perdure.core.schedule import Cron, Interval, Schedule
 from remote_kit import Hall, served
 from scheduling import MINUTE

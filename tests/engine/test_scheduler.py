@@ -16,7 +16,7 @@ from deadlocks import deadlocks
 from fix_app import QUICK
 from perdure import App, Context, at, cron, every
 from perdure.core.invariants import check_occurrences
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.core.schedule import DefinedBy, SkipReason
 from perdure.errors import InvalidInput, InvalidTask, StorageRefused
 from schedule_kit import rewound, runs_of

@@ -10,8 +10,8 @@ import pytest
 
 from fix_app import QUICK
 from perdure import App, Retry, at, cron, every
-from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, ActorType
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Actor, ActorType
 from perdure.core.schedule import DefinedBy, SkipReason, Verdict, rfc3339
 from perdure.errors import (
     InvalidInput,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fix_app import QUICK
 from perdure import App
-from perdure.core.retry import LONGEST
+from perdure.core.run.backoff import LONGEST
 from perdure.engine.configuration import configured
 from perdure.engine.service import TO_PASS, AppService
 from perdure.errors import InvalidInput, StorageUnavailable

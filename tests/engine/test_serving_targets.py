@@ -9,7 +9,7 @@ import pytest
 
 from endpoints import Endpoint, answering
 from perdure import App, Retry
-from perdure.core.why.reason import Code
+from perdure.core.explain.reason import Code
 from perdure.engine.catalogue import known_workers, trigger_known
 from perdure.engine.defaults import Defaults
 from perdure.engine.executors.secret import secret

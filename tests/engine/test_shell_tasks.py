@@ -18,9 +18,9 @@ import pytest_asyncio
 from bell import Bell
 from commands import command
 from perdure import App, Retry, RunHandle, Task
-from perdure.core.attempts import Attempt
-from perdure.core.failure import Failure, FailureKind
-from perdure.core.lifecycle import Status
+from perdure.core.run.attempts import Attempt
+from perdure.core.run.failure import Failure, FailureKind
+from perdure.core.run.lifecycle import Status
 from perdure.engine import catalogue
 from perdure.engine.defaults import Defaults
 from perdure.engine.executors.capture import Capture, Lines

@@ -9,12 +9,12 @@ import pytest
 
 from builders import a_failure, a_policy, created, dead_lettered, history, lease_claimed, started
 from perdure import Redaction, secret
-from perdure.core.attempts import derive_attempts
-from perdure.core.events import Event
 from perdure.core.invariants import check_history
-from perdure.core.lifecycle import Status
-from perdure.core.reducer import replay
-from perdure.core.values import encode_value
+from perdure.core.json_text import encode_value
+from perdure.core.run.attempts import derive_attempts
+from perdure.core.run.events import Event
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.reducer import replay
 from perdure.engine.executors.target import HttpTarget, ShellTarget
 from perdure.engine.redaction import HIDDEN
 from perdure.engine.showing import Showing

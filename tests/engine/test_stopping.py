@@ -18,7 +18,7 @@ import pytest_asyncio
 import process_tasks
 from bell import Bell, ring, wait_at
 from perdure import App, Context, Fail, Retry, RunHandle, Task
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.engine.defaults import Defaults
 from perdure.engine.worker_host import WorkerHost
 from perdure.errors import RunFailed

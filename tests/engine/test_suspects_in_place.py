@@ -13,8 +13,8 @@ import pytest_asyncio
 from fix_app import QUICK
 from perdure import App, Retry
 from perdure.core.decide.recovery import DIED_ALONE
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from remote_kit import Hall, served
 from storage_kit import claim, wait_until
 from waiting import MAX_WAIT_S

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from perdure import App, Retry
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.errors import AppNotOpen, NotAllowed, RunFailed, RunNotFound
 from waiting import MAX_WAIT_S
 

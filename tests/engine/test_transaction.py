@@ -17,10 +17,10 @@ import process_tasks
 from borrowers import path_of
 from fix_app import QUICK
 from perdure import App, Context, Retry, RunHandle
-from perdure.core.commit import prepare_commit
 from perdure.core.decide import decide_shutdown
-from perdure.core.events import RunSucceeded
-from perdure.core.run import Run
+from perdure.core.run.commit import prepare_commit
+from perdure.core.run.events import RunSucceeded
+from perdure.core.run.run import Run
 from perdure.errors import RunFailed, RunNotFound, RunUnsuccessful, StorageRefused
 from waiting import MAX_WAIT_S
 

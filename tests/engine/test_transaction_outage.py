@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from fix_app import QUICK
 from perdure import App, Context, Fail, Retry
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.errors import RunFailed
 from perdure.storage.postgres.storage import PostgresStorage
 from perdure.testing.postgres import PrivatePostgres

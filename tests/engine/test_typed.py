@@ -9,7 +9,7 @@ from typing import Any, assert_type
 import pytest
 
 from perdure import App, Context, Retry, RunHandle
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.errors import InvalidInput, InvalidPayload
 
 

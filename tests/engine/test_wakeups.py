@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.engine.clock import SystemClock
 from perdure.engine.defaults import Defaults
 from perdure.errors import RunCancelled

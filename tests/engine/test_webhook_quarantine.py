@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from hook_kit import SECRET, SIGNED, Receiver, settle, telling
 from perdure import App
-from perdure.core.doctor import Code
+from perdure.core.explain.health import Code
 from perdure.core.webhook import WebhookState
 from perdure.engine.keys import Scope
 from perdure.engine.webhooks.sender import WebhookSender

@@ -22,10 +22,10 @@ from builders import OPERATOR
 from endpoints import Asked, Silence, answering
 from hook_kit import EAGER, OTHER, SECRET, SIGNED, Receiver, settle, telling
 from perdure import App, Context, Redaction, secret
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import decide_cancel
-from perdure.core.doctor import Code
-from perdure.core.lifecycle import Status
+from perdure.core.explain.health import Code
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.lifecycle import Status
 from perdure.core.webhook import WebhookState
 from perdure.engine.executors.secret import Secret
 from perdure.engine.redaction import Redact

@@ -13,7 +13,7 @@ from standardwebhooks import Webhook as Verifier
 from endpoints import answering
 from hook_kit import EAGER, OTHER, SECRET, SIGNED, Receiver, settle, telling
 from perdure import App, secret
-from perdure.core.run import Actor, ActorType
+from perdure.core.run.run import Actor, ActorType
 from perdure.core.webhook import WebhookState
 from perdure.errors import InvalidInput, WebhookNotFound
 

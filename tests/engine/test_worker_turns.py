@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from perdure import App, Context, Retry
-from perdure.core.commit import Commit
-from perdure.core.failure import FailureKind
-from perdure.core.lifecycle import EventType, Status
+from perdure.core.run.commit import Commit
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.lifecycle import EventType, Status
 from perdure.engine import hints, threads
 from perdure.engine.defaults import Defaults
 from perdure.engine.doubt import LONGEST_CLAIM

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec.inspect as mi
 
 from fuzzing.known import Held, Known
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.engine.ids import make_run_id
 
 TASKS = ("double", "fragile", "anything", "large")

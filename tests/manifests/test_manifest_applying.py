@@ -9,7 +9,7 @@ import pytest
 
 from fix_app import QUICK
 from perdure import App, Manifest, Retry, cron, every
-from perdure.core.run import Actor, ActorType, Policy
+from perdure.core.run.run import Actor, ActorType, Policy
 from perdure.core.schedule import DefinedBy, SkipReason, Verdict
 from perdure.engine.catalogue import find_task, publish_tasks
 from perdure.engine.manifests.applying import Action, Application, made_entry

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from perdure import App, Manifest
 from perdure.core.decide.create import check_policy
-from perdure.core.retry import Backoff, BackoffKind
-from perdure.core.run import OnExhausted, OnLeaseExpired, Policy
+from perdure.core.json_text import decode_value, encode_value
+from perdure.core.run.backoff import Backoff, BackoffKind
+from perdure.core.run.run import OnExhausted, OnLeaseExpired, Policy
 from perdure.core.schedule import (
     Cadence,
     Cron,
@@ -29,7 +30,6 @@ from perdure.core.schedule import (
     check_definition,
     next_time,
 )
-from perdure.core.values import decode_value, encode_value
 from perdure.engine.manifests.saying import differing, say_schedule, to_yaml
 from perdure.engine.schedule_options import Target, make_definition
 

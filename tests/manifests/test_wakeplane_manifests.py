@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure import Manifest, at, cron, every
-from perdure.core.run import OnExhausted, Policy
+from perdure.core.run.run import OnExhausted, Policy
 from perdure.core.schedule import Misfire, Overlap
 from perdure.engine.executors.target import HttpTarget, ShellTarget
 from perdure.engine.manifests.reading import StatedSchedule

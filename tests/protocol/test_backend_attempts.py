@@ -10,12 +10,12 @@ from msgspec.structs import replace
 from builders import TASK, a_policy, run_id
 from perdure.core.decide import decide_cancel
 from perdure.core.decide.lease import Evidence
-from perdure.core.events import RunRetryScheduled, RunSucceeded
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.retry import Backoff
-from perdure.core.run import WORKER, Actor, ActorType, Awaiting, AwaitingKind
-from perdure.core.values import encode_value
+from perdure.core.json_text import encode_value
+from perdure.core.run.backoff import Backoff
+from perdure.core.run.events import RunRetryScheduled, RunSucceeded
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.lifecycle import EventType, Status
+from perdure.core.run.run import WORKER, Actor, ActorType, Awaiting, AwaitingKind
 from perdure.engine.ids import make_token
 from perdure.engine.outcome import Ending, GaveBack, HandedOver, Raised, Returned, Stopped
 from perdure.engine.worker_backend import Conflict, Finished, Lost, Recorded, ReportOutcome

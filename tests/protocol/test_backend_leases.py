@@ -7,9 +7,9 @@ from datetime import timedelta
 from builders import a_policy, run_id
 from perdure.core.decide import decide_cancel
 from perdure.core.decide.lease import MAX_LEASE_TTL
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.run import Actor, ActorType, Run
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.lifecycle import EventType, Status
+from perdure.core.run.run import Actor, ActorType, Run
 from perdure.engine.catalogue import publish_tasks
 from perdure.engine.ids import make_token
 from perdure.engine.worker_backend import SaidLog

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from builders import TASK
-from perdure.core.retry import LONGEST
+from perdure.core.run.backoff import LONGEST
 from perdure.engine.catalogue import publish_tasks
 from perdure.engine.protocol.attempts import ReportAnswer, ReportRequest
 from perdure.engine.protocol.checks import check_message

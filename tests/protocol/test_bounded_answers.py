@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.core.limits import LimitScope
-from perdure.core.run import Run
+from perdure.core.limits.admission import LimitScope
+from perdure.core.run.run import Run
 from perdure.engine.protocol.triggers import ResultsAnswer, ResultsRequest
 from protocol_side import Side
 from remote_kit import World

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from builders import TASK
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.engine.audit import Audit, StoredRuns
 from perdure.engine.catalogue import known_tasks, publish_tasks
 from perdure.engine.executors.target import ShellTarget

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from builders import TASK, a_policy
 from http_cut import CuttingProxy, Moment
 from perdure import App
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.retry import Backoff
-from perdure.core.run import Run
+from perdure.core.run.backoff import Backoff
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.lifecycle import EventType, Status
+from perdure.core.run.run import Run
 from perdure.engine.catalogue import publish_tasks
 from perdure.engine.ids import make_run_id, make_token
 from perdure.engine.outcome import Raised, Stopped

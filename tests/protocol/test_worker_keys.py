@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.core.decide.lease import MAX_LEASE_TTL
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.engine.catalogue import Drain
 from perdure.engine.ids import make_token
 from perdure.engine.protocol.attempts import (

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from builders import TASK
-from perdure.core.run import ActorType, SourceType
+from perdure.core.run.run import ActorType, SourceType
 from perdure.engine.catalogue import publish_tasks
 from perdure.engine.ids import make_run_id, make_token
 from perdure.engine.protocol.attempts import (

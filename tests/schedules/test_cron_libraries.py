@@ -15,7 +15,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from perdure.core.schedule import cron, newest_times, next_times
-from perdure.core.schedule.zone import EPOCH
+from perdure.core.schedule.clock_changes import EPOCH
 from perdure.errors import InvalidInput
 
 Library = Callable[[str, datetime], Iterator[datetime]]

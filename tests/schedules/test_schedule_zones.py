@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, _zoneinfo, available_timezones  # type: ignore[at
 import pytest
 
 from perdure.core.schedule import count_times, cron, times_between
-from perdure.core.schedule.zone import EPOCH, PROBE, Fold, stretches
+from perdure.core.schedule.clock_changes import EPOCH, PROBE, Fold, stretches
 
 FIRST, LAST = 1970, 2037
 DAY = 86_400

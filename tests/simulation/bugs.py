@@ -13,16 +13,17 @@ from typing import Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core import commit as core_commit
-from perdure.core import effects, limits, reducer
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import decide_shutdown, decide_start, lease, recovery
-from perdure.core.failure import CRASH
-from perdure.core.fairness import take_turns
-from perdure.core.limits import Admission
-from perdure.core.reducer import project
-from perdure.core.run import SYSTEM, Run
-from perdure.core.settings import NO_WISHES, declare
+from perdure.core.limits import admission as limits
+from perdure.core.limits.admission import Admission
+from perdure.core.limits.fairness import take_turns
+from perdure.core.limits.settings import NO_WISHES, declare
+from perdure.core.run import commit as core_commit
+from perdure.core.run import effects, reducer
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.failure import CRASH
+from perdure.core.run.reducer import project
+from perdure.core.run.run import SYSTEM, Run
 from perdure.engine import calls, doubt, handler, loop_calls, outcome
 from perdure.engine import limits as engine_limits
 from perdure.engine.client import CommitBatcher

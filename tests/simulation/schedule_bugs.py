@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from perdure.core import effects
-from perdure.core.run import Run
+from perdure.core.run import effects
+from perdure.core.run.run import Run
 from perdure.core.schedule import Schedule, decide_resume, plan
 from perdure.engine import schedules
 from perdure.engine.scheduler import Scheduler

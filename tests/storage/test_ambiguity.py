@@ -8,11 +8,11 @@ import pytest
 import pytest_asyncio
 
 from builders import OPERATOR
-from perdure.core.commit import prepare_commit
 from perdure.core.decide import decide_cancel, decide_reschedule, decide_retry, decide_return
-from perdure.core.effects import DeadLetterStatus, close_dead_letter
-from perdure.core.lifecycle import Status
-from perdure.core.run import OnExhausted, Policy
+from perdure.core.run.commit import prepare_commit
+from perdure.core.run.effects import DeadLetterStatus, close_dead_letter
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import OnExhausted, Policy
 from perdure.engine.ids import make_run_id, make_token
 from perdure.errors import StorageUnavailable
 from perdure.storage import open_storage

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 import raw
 from builders import CLIENT, OPERATOR, TASK, cancellation_requested, cancelled
-from perdure.core.commit import prepare_commit
 from perdure.core.decide import NewRun, decide_create, decide_retry
-from perdure.core.effects import DeadLetterStatus, close_dead_letter
-from perdure.core.events import Event
-from perdure.core.lifecycle import Status
-from perdure.core.limits import LimitScope
-from perdure.core.run import Policy
+from perdure.core.limits.admission import LimitScope
+from perdure.core.run.commit import prepare_commit
+from perdure.core.run.effects import DeadLetterStatus, close_dead_letter
+from perdure.core.run.events import Event
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Policy
 from perdure.engine.clock import SystemClock
 from perdure.engine.ids import make_run_id, make_token
 from perdure.errors import InvalidInput, InvariantViolation, SequenceConflict

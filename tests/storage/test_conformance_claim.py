@@ -6,9 +6,9 @@ from datetime import timedelta
 
 from builders import OPERATOR, TASK
 from perdure.core.decide import decide_pause, decide_release, decide_return
-from perdure.core.lifecycle import Status
-from perdure.core.retry import Backoff
-from perdure.core.run import Awaiting, AwaitingKind, Policy
+from perdure.core.run.backoff import Backoff
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Awaiting, AwaitingKind, Policy
 from perdure.errors import SequenceConflict
 from perdure.storage.protocol import Committed, Storage
 from storage_kit import (

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from builders import OPERATOR
-from perdure.core.commit import Commit
 from perdure.core.decide import decide_cancel, decide_pause, decide_reschedule, decide_resume
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.lifecycle import Status
-from perdure.core.run import Policy
+from perdure.core.run.commit import Commit
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Policy
 from perdure.engine.ids import make_token
 from perdure.errors import InvariantViolation, SequenceConflict
 from perdure.storage.protocol import Committed, Storage

@@ -7,7 +7,6 @@ from datetime import timedelta
 import pytest
 
 from builders import OPERATOR, SCHEDULE
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import (
     NewRun,
     decide_cancel,
@@ -18,10 +17,11 @@ from perdure.core.decide import (
     decide_retry,
     decide_skip,
 )
-from perdure.core.effects import DeadLetterStatus, KeyKind, close_dead_letter
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.lifecycle import Status
-from perdure.core.run import Policy, Run
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.effects import DeadLetterStatus, KeyKind, close_dead_letter
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Policy, Run
 from perdure.engine.ids import make_run_id, make_token
 from perdure.errors import SequenceConflict
 from perdure.storage.protocol import Committed, Existing, Outcome, Storage

@@ -14,9 +14,9 @@ import pytest
 
 from builders import TASK
 from bulk import TEMPLATE_KEY, Copies
-from perdure.core.limits import LimitScope
-from perdure.core.run import SYSTEM, Run
-from perdure.core.settings import pause, resume
+from perdure.core.limits.admission import LimitScope
+from perdure.core.limits.settings import pause, resume
+from perdure.core.run.run import SYSTEM, Run
 from perdure.storage import turns
 from perdure.storage.protocol import Storage
 from storage_kit import (

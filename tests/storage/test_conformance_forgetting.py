@@ -6,10 +6,10 @@ import asyncio
 
 import raw
 from builders import OPERATOR
-from perdure.core.commit import prepare_commit
 from perdure.core.decide import NewRun, decide_create
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.commit import prepare_commit
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.core.schedule import Schedule, backfilled
 from perdure.engine.ids import make_run_id, make_token
 from perdure.storage.protocol import Storage

@@ -16,10 +16,10 @@ from perdure.core.decide import (
     decide_renewal,
 )
 from perdure.core.decide.recovery import DIED_ALONE
-from perdure.core.lifecycle import Status
-from perdure.core.limits import LimitScope
-from perdure.core.run import Lease, Policy, Run
-from perdure.core.settings import pause
+from perdure.core.limits.admission import LimitScope
+from perdure.core.limits.settings import pause
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Lease, Policy, Run
 from perdure.errors import SequenceConflict
 from perdure.storage.protocol import Renewal, Storage
 from perdure.storage.questions import SuspectScope

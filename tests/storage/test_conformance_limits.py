@@ -9,9 +9,9 @@ import pytest
 
 from builders import OPERATOR, TASK
 from perdure.core.decide import decide_cancel, decide_reschedule
-from perdure.core.lifecycle import Status
-from perdure.core.limits import LimitScope
-from perdure.core.run import Source, SourceType
+from perdure.core.limits.admission import LimitScope
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Source, SourceType
 from perdure.storage import open_storage
 from perdure.storage.protocol import Storage
 from storage_kit import (

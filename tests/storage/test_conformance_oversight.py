@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from builders import OPERATOR
-from perdure.core.audit_trail import AuditEntry, SealedEntry, flaws, seal
-from perdure.core.effects import DeadLetterStatus
-from perdure.core.lifecycle import Status
-from perdure.core.run import OnExhausted, Policy
+from perdure.core.audit_chain import AuditEntry, SealedEntry, flaws, seal
+from perdure.core.run.effects import DeadLetterStatus
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import OnExhausted, Policy
 from perdure.errors import InvalidInput
 from perdure.storage.oversight import LetterFilter, feed_order
 from perdure.storage.protocol import RunFilter, Storage

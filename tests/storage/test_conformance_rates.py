@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from builders import OPERATOR, TASK
 from perdure.core.decide import decide_cancel, decide_return
-from perdure.core.lifecycle import Status
-from perdure.core.limits import Gate, LimitScope
-from perdure.core.rates import Rate
-from perdure.core.settings import pause, resume
+from perdure.core.limits.admission import Gate, LimitScope
+from perdure.core.limits.rates import Rate
+from perdure.core.limits.settings import pause, resume
+from perdure.core.run.lifecycle import Status
 from perdure.storage.protocol import Storage
 from storage_kit import (
     check_all,

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from builders import OPERATOR
-from perdure.core.alias import parse_statuses, resolve_status
 from perdure.core.decide import decide_cancel, decide_failure, decide_pause
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.run import Policy, Source, SourceType
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.lifecycle import EventType, Status
+from perdure.core.run.run import Policy, Source, SourceType
+from perdure.core.seed_terms import parse_statuses, resolve_status
 from perdure.errors import InvalidInput
 from perdure.storage.protocol import RunFilter, Storage
 from storage_kit import claim, claim_one, create, failure, new_run, now, step, stored, success

@@ -10,10 +10,10 @@ import pytest
 
 from builders import OPERATOR, TASK
 from perdure.core.decide import decide_attention, decide_cancel, decide_reschedule
-from perdure.core.lifecycle import Status
-from perdure.core.limits import LimitScope
-from perdure.core.rates import Rate
-from perdure.core.run import Run, Source, SourceType
+from perdure.core.limits.admission import LimitScope
+from perdure.core.limits.rates import Rate
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run, Source, SourceType
 from perdure.engine.ids import make_token
 from perdure.errors import InvalidInput
 from perdure.storage.protocol import Claimed, Storage

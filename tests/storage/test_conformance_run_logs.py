@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from builders import TASK
-from perdure.core.lifecycle import Status
-from perdure.core.limits import LimitScope
-from perdure.core.run import Run
+from perdure.core.limits.admission import LimitScope
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.errors import InvalidInput
 from perdure.storage.protocol import Backlog, Storage
 from perdure.storage.run_log import LogBatch, LogLine, Progress

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 import raw
 from builders import OPERATOR, TASK
-from perdure.core.commit import prepare_commit
 from perdure.core.decide import NewRun, decide_cancel, decide_create
-from perdure.core.lifecycle import Status
-from perdure.core.limits import LimitScope
+from perdure.core.limits.admission import LimitScope
+from perdure.core.run.commit import prepare_commit
+from perdure.core.run.lifecycle import Status
 from perdure.core.schedule import (
     Change,
     DefinedBy,

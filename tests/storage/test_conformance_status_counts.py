@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from builders import OPERATOR
-from perdure.core.effects import DeadLetterStatus, close_dead_letter
-from perdure.core.run import OnExhausted, Policy
+from perdure.core.run.effects import DeadLetterStatus, close_dead_letter
+from perdure.core.run.run import OnExhausted, Policy
 from perdure.storage.oversight import NextSchedule, StatusCounts
 from perdure.storage.protocol import Storage
 from schedule_kit import scheduled

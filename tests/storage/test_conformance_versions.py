@@ -10,9 +10,9 @@ import pytest
 
 from builders import TASK
 from perdure.core.decide import decide_release, decide_unserved
-from perdure.core.events import RunStarted
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.limits import LimitScope
+from perdure.core.limits.admission import LimitScope
+from perdure.core.run.events import RunStarted
+from perdure.core.run.failure import FailureKind, make_failure
 from perdure.engine.ids import make_token
 from perdure.errors import InvalidInput
 from perdure.storage.protocol import Storage

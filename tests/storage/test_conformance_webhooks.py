@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from perdure.core.lifecycle import Status
-from perdure.core.run import Policy
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Policy
 from perdure.errors import InvalidInput
 from perdure.storage.oversight import feed_order
 from perdure.storage.protocol import Storage

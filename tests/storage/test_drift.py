@@ -7,11 +7,11 @@ from datetime import datetime, timedelta
 import pytest
 
 from builders import TASK
-from perdure.core.commit import Commit
 from perdure.core.decide import Claim, decide_claim, decide_release
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.limits import LimitScope
-from perdure.core.run import OnExhausted, Policy, Run, Source
+from perdure.core.limits.admission import LimitScope
+from perdure.core.run.commit import Commit
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.run import OnExhausted, Policy, Run, Source
 from perdure.engine.ids import make_token
 from perdure.storage.drifting import NO_BEGINNING, NO_RUN
 from perdure.storage.protocol import Storage

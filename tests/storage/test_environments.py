@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from builders import OPERATOR
-from perdure.core.commit import Commit
 from perdure.core.decide import decide_pause
-from perdure.core.effects import DeadLetterClosed, DeadLetterStatus, Effects
-from perdure.core.run import OnExhausted, Policy
+from perdure.core.run.commit import Commit
+from perdure.core.run.effects import DeadLetterClosed, DeadLetterStatus, Effects
+from perdure.core.run.run import OnExhausted, Policy
 from perdure.engine.ids import make_run_id
 from perdure.errors import SequenceConflict
 from perdure.storage.protocol import Outcome, Storage

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 import raw
 from builders import OPERATOR, TASK
-from perdure.core.commit import Commit
 from perdure.core.decide import decide_cancel
-from perdure.core.limits import LimitScope
-from perdure.core.run import SYSTEM, Policy
+from perdure.core.limits.admission import LimitScope
+from perdure.core.run.commit import Commit
+from perdure.core.run.run import SYSTEM, Policy
 from perdure.core.schedule import Change, ScheduleStep, changing, creating, decide_pause
 from perdure.engine.clock import SystemClock
 from perdure.errors import StorageRefused

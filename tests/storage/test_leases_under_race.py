@@ -12,7 +12,6 @@ import pytest_asyncio
 
 from blocker import Blocker
 from builders import OPERATOR
-from perdure.core.commit import Commit
 from perdure.core.decide import (
     decide_cancel,
     decide_failure,
@@ -21,10 +20,11 @@ from perdure.core.decide import (
     decide_start,
     decide_success,
 )
-from perdure.core.failure import FailureKind, make_failure
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.limits import LimitScope
-from perdure.core.run import Lease, Run
+from perdure.core.limits.admission import LimitScope
+from perdure.core.run.commit import Commit
+from perdure.core.run.failure import FailureKind, make_failure
+from perdure.core.run.lifecycle import EventType, Status
+from perdure.core.run.run import Lease, Run
 from perdure.errors import LeaseLost, SequenceConflict
 from perdure.storage import open_storage
 from perdure.storage.protocol import Committed, Renewal, Storage

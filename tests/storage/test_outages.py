@@ -17,10 +17,10 @@ import pytest_asyncio
 
 from blocker import Blocker
 from builders import OPERATOR
-from perdure.core.commit import Commit
 from perdure.core.decide import decide_reschedule
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.commit import Commit
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.storage import open_storage
 from perdure.storage.protocol import Committed, Storage
 from perdure.testing.postgres import PrivatePostgres

@@ -22,7 +22,7 @@ from fix_app import QUICK
 from hook_kit import SECRET, Receiver
 from perdure import App, Context, Retry
 from perdure.cli.main import main
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.engine.clock import SystemClock
 from perdure.engine.keys import Keys
 from perdure.errors import RunFailed, StorageRefused

@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from builders import OPERATOR
 from deadlocks import deadlocks
-from perdure.core.commit import Commit
 from perdure.core.decide import decide_cancel, decide_reschedule
-from perdure.core.events import RecordedEvent, RunRescheduled
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.commit import Commit
+from perdure.core.run.events import RecordedEvent, RunRescheduled
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.errors import InvariantViolation, SequenceConflict, StorageRefused
 from perdure.storage.protocol import Committed, Storage
 from processes import Crew

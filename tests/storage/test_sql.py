@@ -5,7 +5,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.storage.postgres.dialect import columns
 from perdure.storage.rows import COLUMNS
 from perdure.storage.sql import Query, load_queries, positional, repeated, row_parameters

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perdure import App
-from perdure.core.doctor import Code
+from perdure.core.explain.health import Code
 from perdure.storage.sqlite.hints import SocketHints
 from web_kit import shop
 

@@ -25,8 +25,6 @@ from hypothesis.stateful import (
 
 import raw
 from builders import OPERATOR, TASK
-from perdure.core import settings as settings_of_limits
-from perdure.core.commit import Commit
 from perdure.core.decide import (
     decide_attention,
     decide_cancel,
@@ -37,12 +35,14 @@ from perdure.core.decide import (
     decide_return,
     decide_wake,
 )
-from perdure.core.events import Event
 from perdure.core.invariants import check_history, check_run
-from perdure.core.limits import LimitScope
-from perdure.core.rates import Rate
-from perdure.core.run import Awaiting, AwaitingKind, Policy, Run
-from perdure.core.settings import Limit
+from perdure.core.limits import settings as settings_of_limits
+from perdure.core.limits.admission import LimitScope
+from perdure.core.limits.rates import Rate
+from perdure.core.limits.settings import Limit
+from perdure.core.run.commit import Commit
+from perdure.core.run.events import Event
+from perdure.core.run.run import Awaiting, AwaitingKind, Policy, Run
 from perdure.engine.clock import SystemClock
 from perdure.errors import NotAllowed
 from perdure.storage import open_storage

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from perdure import App, every
-from perdure.core.doctor import Code
-from perdure.core.lifecycle import Status
+from perdure.core.explain.health import Code
+from perdure.core.run.lifecycle import Status
 from perdure.engine.maintenance import Maintenance
 from perdure.storage import open_storage
 from perdure.storage.sqlite.steady_clock import SteadyClock

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from perdure import App, Context
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.engine.clock import SystemClock
 from perdure.engine.defaults import Defaults
 from perdure.errors import PerdureError

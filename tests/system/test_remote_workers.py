@@ -11,8 +11,8 @@ import pytest
 import pytest_asyncio
 
 from fleet import Fleet, WorkerProcess
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.engine.audit import Audit, StoredRuns
 from server_process import ServerProcess
 from torture import load_app

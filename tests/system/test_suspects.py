@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from fleet import Fleet, WorkerProcess
 from perdure.core.decide.recovery import DIED_ALONE
-from perdure.core.lifecycle import Status
-from perdure.core.why import Code
+from perdure.core.explain.why import Code
+from perdure.core.run.lifecycle import Status
 from perdure.errors import RunUnsuccessful
 from server_process import ServerProcess
 from storage_kit import claim, wait_until

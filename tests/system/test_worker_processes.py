@@ -14,9 +14,9 @@ import pytest_asyncio
 
 from fleet import Fleet, WorkerProcess
 from ledger import recoveries_in
-from perdure.core.events import RecordedEvent
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.run import Run
+from perdure.core.run.events import RecordedEvent
+from perdure.core.run.lifecycle import EventType, Status
+from perdure.core.run.run import Run
 from perdure.testing.postgres import PrivatePostgres
 from torture import load_app
 from waiting import MAX_WAIT_S

@@ -12,7 +12,7 @@ from waiting import MAX_WAIT_S
 PROGRAM = """
 import asyncio
 from perdure import App, Context, Retry
-from perdure.core.codec import encode_events
+from perdure.core.run.codec import encode_events
 from perdure.testing import Kit, point
 
 app = App()

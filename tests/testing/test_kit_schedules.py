@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from perdure import App, Context, Retry, cron, every
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.core.schedule import SkipReason
 from perdure.testing import Kit
 

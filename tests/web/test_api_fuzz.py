@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from perdure import every, secret
-from perdure.core.run import is_run_id
+from perdure.core.run.run import is_run_id
 from perdure.engine.keys import Keys
 from perdure.web.openapi import describe
 from perdure.web.table import ROUTES

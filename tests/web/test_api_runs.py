@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from perdure import App
-from perdure.core.alias import ALIASES
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
+from perdure.core.seed_terms import ALIASES
 from storage_kit import request
 from waiting import MAX_WAIT_S
 from web_kit import dead_letter

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from perdure import App, secret
-from perdure.core.run import Actor, ActorType
+from perdure.core.run.run import Actor, ActorType
 from perdure.engine.catalogue import publish_tasks
 from perdure.engine.keys import HOME, KEY, MAX_KEYS, ApiKey, Keys, Scope
 from perdure.engine.task_catalogue import MAX_LISTED_WORKERS, add_workers

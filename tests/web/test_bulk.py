@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from perdure import App, Retry
-from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, ActorType, Run
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Actor, ActorType, Run
 from perdure.engine import bulk, bulk_order
 from perdure.engine.bulk import define_bulk
 from perdure.engine.bulk_actions import BulkAction

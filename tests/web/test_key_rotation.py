@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from perdure import App
-from perdure.core.run import Actor, ActorType
+from perdure.core.run.run import Actor, ActorType
 from perdure.engine.credential import make_credential, read_credential
 from perdure.engine.keys import MAX_ENDED_SECRETS, MAX_VALID_SECRETS, Keys, Scope, find_secret
 from perdure.errors import InvalidInput

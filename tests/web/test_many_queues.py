@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import ItemsView
 
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.storage.protocol import Backlog
 from perdure.web.overview import _queues
 

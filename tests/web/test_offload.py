@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from perdure import App
-from perdure.core.events import RecordedEvent
+from perdure.core.run.events import RecordedEvent
 from perdure.engine.protocol.checks import MAX_ITEMS, check_message
 from perdure.engine.redaction import Redaction
 from perdure.errors import InvalidInput

@@ -12,7 +12,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from perdure import App
-from perdure.core.audit_trail import SealedEntry
+from perdure.core.audit_chain import SealedEntry
 from perdure.engine.audit_log import AuditLog
 from perdure.web import api as api_module
 from perdure.web import ears

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 
 from perdure import App
-from perdure.core.settings import Values
+from perdure.core.limits.settings import Values
 from perdure.engine.catalogue import TaskEntry, publish_tasks
 from perdure.engine.executors.target import HttpTarget
 from perdure.engine.options import Executor

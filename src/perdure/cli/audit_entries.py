@@ -10,7 +10,7 @@ import click
 import msgspec
 
 if TYPE_CHECKING:
-    from perdure.core.audit_trail import SealedEntry
+    from perdure.core.audit_chain import SealedEntry
     from perdure.engine.audit_log import AuditEntries
     from perdure.engine.audit_pages import AuditFilter
 

@@ -97,7 +97,7 @@ async def _runs(app: App) -> Names:
 def statuses(ctx: click.Context, param: click.Parameter, given: str) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
-    from perdure.core.lifecycle import Status
+    from perdure.core.run.lifecycle import Status
 
     return [CompletionItem(it.value) for it in Status if it.startswith(given)]
 

@@ -21,7 +21,7 @@ from perdure.cli.loading import (
 from perdure.cli.output import CommandFailed, Misused, answer, explained, json_option, run
 
 if TYPE_CHECKING:
-    from perdure.core.run import Run
+    from perdure.core.run.run import Run
     from perdure.engine.app import App
     from perdure.engine.handle import RunHandle
     from perdure.engine.options import Retry
@@ -173,7 +173,7 @@ async def audited(
     that itself."""
     if is_server(app.url):
         return
-    from perdure.core.audit_trail import AuditEntry
+    from perdure.core.audit_chain import AuditEntry
     from perdure.engine.audit_log import AuditLog
     from perdure.engine.door import actor_of
 

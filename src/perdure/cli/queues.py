@@ -12,7 +12,7 @@ from perdure.cli.output import CommandFailed, answer
 from perdure.cli.table import pairs, table
 
 if TYPE_CHECKING:
-    from perdure.core.run import Actor
+    from perdure.core.run.run import Actor
     from perdure.engine.app import App
     from perdure.engine.limits import QueueState, Setting
 

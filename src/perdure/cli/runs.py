@@ -36,9 +36,9 @@ from perdure.cli.table import shown as plainly
 from perdure.cli.watching import looks
 
 if TYPE_CHECKING:
-    from perdure.core.events import RecordedEvent
-    from perdure.core.failure import Failure
-    from perdure.core.run import Run
+    from perdure.core.run.events import RecordedEvent
+    from perdure.core.run.failure import Failure
+    from perdure.core.run.run import Run
     from perdure.engine.app import App
     from perdure.storage.run_log import LogLine
 
@@ -102,7 +102,7 @@ def _columns(run: Run) -> tuple[Any, ...]:
 
 def _story(run: Run, retried_as: str | None) -> str:
     """What there is to say, and the traceback last."""
-    from perdure.core.why.origin import origin_of
+    from perdure.core.explain.origin import origin_of
 
     fields = (
         "id environment task status queue priority tags meta reason "
@@ -149,7 +149,7 @@ def _event(recorded: RecordedEvent) -> tuple[Any, ...]:
 
 def _origin(recorded: RecordedEvent) -> str | None:
     """Of the first event: why the run is there at all."""
-    from perdure.core.why.origin import told_origin
+    from perdure.core.explain.origin import told_origin
 
     source = getattr(recorded.event, "source", None)
     return None if source is None else told_origin(source, recorded.actor)

@@ -12,7 +12,7 @@ from perdure.cli.table import pairs, shown, table
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from perdure.core.run import Run
+    from perdure.core.run.run import Run
     from perdure.core.schedule import Cadence, Schedule, Touch
     from perdure.engine.schedule_history import Occurrences
 
@@ -83,7 +83,7 @@ def _time(run: Run) -> Any:
 
 def _why(run: Run) -> str:
     """Why it is there, if not by the cadence; and why it is as it is."""
-    from perdure.core.why.origin import given_by
+    from perdure.core.explain.origin import given_by
 
     return "; ".join(part for part in (given_by(run), why(run)) if part)
 

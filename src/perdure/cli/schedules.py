@@ -230,7 +230,7 @@ async def backfill(
 
 
 def _warn_of_what_is_left(schedule: Schedule, first: datetime, last: datetime) -> None:
-    from perdure.core.wording import clock_in
+    from perdure.core.text import clock_in
 
     clock, forgotten = partial(clock_in, zone_of(schedule.cadence)), schedule.forgotten_until
     if forgotten is not None and first <= forgotten and last > schedule.created_at:

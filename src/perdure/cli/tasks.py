@@ -46,7 +46,7 @@ async def show(app: App, as_json: bool, name: str) -> None:
 
 
 def _format_task(task: TaskDetails) -> str:
-    from perdure.core.wording import in_words
+    from perdure.core.text import in_words
 
     policy = task.policy
     facts: dict[str, Any] = {

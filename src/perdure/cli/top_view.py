@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from perdure.core.lifecycle import FAILURES, Status
+from perdure.core.run.lifecycle import FAILURES, Status
 from perdure.engine.overview import FailureView, Overview, QueueView, WorkerView
 
 BARS = "▁▂▃▄▅▆▇█"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from perdure.core.values import in_utc
+from perdure.core.json_text import in_utc
 from perdure.errors import InvalidInput
 
 _DURATION = re.compile(r"([0-9]{1,6})(s|m|h|d)")

@@ -13,13 +13,13 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from perdure.core import events as e
-from perdure.core.attempts import AttemptStatus, derive_attempts
-from perdure.core.commit import rests_on_expiry
-from perdure.core.lifecycle import Status
-from perdure.core.reducer import replay
-from perdure.core.run import Lease, Run
-from perdure.core.schedule.record import check_occurrences
+from perdure.core.run import events as e
+from perdure.core.run.attempts import AttemptStatus, derive_attempts
+from perdure.core.run.commit import rests_on_expiry
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.reducer import replay
+from perdure.core.run.run import Lease, Run
+from perdure.core.schedule.completeness import check_occurrences
 from perdure.errors import InvariantViolation
 
 __all__ = [

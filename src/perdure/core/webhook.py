@@ -16,11 +16,11 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.alias import resolve_status
-from perdure.core.lifecycle import EventType
-from perdure.core.retry import Backoff, retry_delay
-from perdure.core.run import Run
-from perdure.core.values import Instant, check_label, in_utc
+from perdure.core.json_text import Instant, check_label, in_utc
+from perdure.core.run.backoff import Backoff, retry_delay
+from perdure.core.run.lifecycle import EventType
+from perdure.core.run.run import Run
+from perdure.core.seed_terms import resolve_status
 from perdure.errors import InvalidInput
 
 EVERYTHING = "run.*"

@@ -9,8 +9,8 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
-from perdure.core.run import Actor
-from perdure.core.values import check_label
+from perdure.core.json_text import check_label
+from perdure.core.run.run import Actor
 from perdure.engine import forks
 from perdure.engine.clock import SystemClock
 from perdure.engine.configuration import configured

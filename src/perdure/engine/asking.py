@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import NewRun, continuing, decide_create
-from perdure.core.run import Actor, Run
-from perdure.core.values import encode_value
+from perdure.core.json_text import encode_value
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.run import Actor, Run
 from perdure.engine.catalogue import (
     KnownTask,
     TaskEntry,

@@ -15,10 +15,10 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.events import RecordedEvent
 from perdure.core.invariants import check_history, check_run
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.events import RecordedEvent
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.errors import UnreadableHistory
 from perdure.storage.protocol import RunFilter, Storage
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from perdure.core.audit_trail import AuditEntry, SealedEntry, flaws, seal
+from perdure.core.audit_chain import AuditEntry, SealedEntry, flaws, seal
 from perdure.engine.door import By, actor_of
 from perdure.engine.redaction import HIDDEN, Redactor
 from perdure.engine.write import MOST_CONFLICTS

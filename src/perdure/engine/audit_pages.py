@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from perdure.core.audit_trail import SealedEntry
-from perdure.core.run import Actor
+from perdure.core.audit_chain import SealedEntry
+from perdure.core.run.run import Actor
 from perdure.engine.audit_log import AuditLog
 from perdure.engine.door import text
 from perdure.engine.filters import page_limit

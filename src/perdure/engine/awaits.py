@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from perdure.core.run import is_run_id
+from perdure.core.run.run import is_run_id
 
 MAX_AWAITS = 500
 """Awaiting runs that a worker names in its record."""

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide.create import NewRun, decide_create
-from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, Run
+from perdure.core.json_text import in_utc
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Actor, Run
 from perdure.core.schedule import (
     Schedule,
     SkippedSpan,
@@ -24,8 +25,7 @@ from perdure.core.schedule import (
     was_recorded,
 )
 from perdure.core.schedule.times import TICK
-from perdure.core.values import in_utc
-from perdure.core.wording import rfc3339
+from perdure.core.text import rfc3339
 from perdure.engine import hints
 from perdure.engine.handle import RunHandle
 from perdure.engine.scheduling import stored_schedule

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
-from perdure.core.alias import StatusFilter
-from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, ActorType, Run
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Actor, ActorType, Run
+from perdure.core.seed_terms import StatusFilter
 from perdure.engine.bulk_actions import BulkAction
 from perdure.engine.bulk_order import ABOUT, OF_LETTERS, Action, Order, Report
 from perdure.engine.context import Context

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from perdure.core.commit import Commit
 from perdure.core.decide import (
     decide_cancel,
     decide_pause,
@@ -16,8 +15,9 @@ from perdure.core.decide import (
     decide_resume,
     decide_retry,
 )
-from perdure.core.effects import DeadLetterStatus, close_dead_letter
-from perdure.core.run import Run
+from perdure.core.run.commit import Commit
+from perdure.core.run.effects import DeadLetterStatus, close_dead_letter
+from perdure.core.run.run import Run
 from perdure.engine import hints
 from perdure.engine.bulk_order import Action, Order
 from perdure.engine.ids import make_run_id

@@ -7,9 +7,9 @@ from typing import TypedDict
 
 import msgspec
 
-from perdure.core.lifecycle import ACTIVE, FAILURES, LEASED, TERMINAL, Status
-from perdure.core.run import Actor
-from perdure.core.values import Instant
+from perdure.core.json_text import Instant
+from perdure.core.run.lifecycle import ACTIVE, FAILURES, LEASED, TERMINAL, Status
+from perdure.core.run.run import Actor
 
 
 class Words(TypedDict, total=False):

@@ -17,7 +17,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine.context import AttemptStopped, Context, enter
 from perdure.engine.handler import Handler
 from perdure.engine.importable import locate

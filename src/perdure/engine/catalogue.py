@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from perdure.core.rates import Rate
-from perdure.core.run import Actor, Policy
-from perdure.core.values import Instant, encode_value
+from perdure.core.json_text import Instant, encode_value
+from perdure.core.limits.rates import Rate
+from perdure.core.run.run import Actor, Policy
 from perdure.engine.door import did_you_mean, find_similar
 from perdure.engine.executors.target import HttpTarget, Target
 from perdure.engine.handle import RunHandle

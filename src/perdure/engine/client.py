@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import NewRun, continuing, decide_alike, decide_create, timeless
-from perdure.core.effects import KeyKind
-from perdure.core.events import Event
-from perdure.core.run import Policy, Run, Source, SourceType
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.effects import KeyKind
+from perdure.core.run.events import Event
+from perdure.core.run.run import Policy, Run, Source, SourceType
 from perdure.engine import hints, write
 from perdure.engine.batching import MOST_IN_A_BATCH, Batcher
 from perdure.engine.concurrency_keys import derived_key, derives_key

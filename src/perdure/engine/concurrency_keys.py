@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from perdure.core.rates import Rate
-from perdure.core.values import check_label
+from perdure.core.json_text import check_label
+from perdure.core.limits.rates import Rate
 from perdure.engine.door import did_you_mean
 from perdure.errors import InvalidInput
 

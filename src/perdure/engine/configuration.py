@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.retry import LONGEST
+from perdure.core.run.backoff import LONGEST
 from perdure.engine.defaults import BOUNDS, DEFAULTS, Defaults, kind_of
 from perdure.engine.door import did_you_mean
 from perdure.errors import InvalidInput

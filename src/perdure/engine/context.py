@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never, Protocol, TypeVar
 
-from perdure.core.run import Awaiting, AwaitingKind, Run
-from perdure.core.values import check_label, in_utc
+from perdure.core.json_text import check_label, in_utc
+from perdure.core.run.run import Awaiting, AwaitingKind, Run
 from perdure.engine.door import Duration, duration, flag
 from perdure.engine.keywords import explain_methods, explain_offers
 from perdure.engine.run_log import NOWHERE, RunLog, Sink

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import decide_renewal, decide_shutdown
-from perdure.core.events import RunDeadLettered
-from perdure.core.run import Run
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.events import RunDeadLettered
+from perdure.core.run.run import Run
 from perdure.engine.catalogue import WORKER, Drain, TaskEntry, WorkerEntry, known_tasks
 from perdure.engine.outcome import decide_ending
 from perdure.engine.versions import judge_misfits, load_live_workers

@@ -7,9 +7,9 @@ from collections import ChainMap
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
-from perdure.core.rates import Rate, make_rate
-from perdure.core.settings import Values
-from perdure.core.values import check_label
+from perdure.core.json_text import check_label
+from perdure.core.limits.rates import Rate, make_rate
+from perdure.core.limits.settings import Values
 from perdure.engine.concurrency_keys import check_key_arguments
 from perdure.engine.context import Context
 from perdure.engine.defaults import Defaults

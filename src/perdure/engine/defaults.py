@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import force_setattr
 
-from perdure.core.values import check_label
+from perdure.core.json_text import check_label
 from perdure.engine.door import count, duration, lease_length, number, some_time, text
 from perdure.engine.keywords import ExplainedStruct
 

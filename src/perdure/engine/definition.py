@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from perdure.core.decide.create import check_priority
-from perdure.core.rates import Rate, make_rate
-from perdure.core.run import OnLeaseExpired
-from perdure.core.settings import check_concurrency
-from perdure.core.values import check_label
+from perdure.core.json_text import check_label
+from perdure.core.limits.rates import Rate, make_rate
+from perdure.core.limits.settings import check_concurrency
+from perdure.core.run.run import OnLeaseExpired
 from perdure.engine.concurrency_keys import KeyFunction, check_key_rule
 from perdure.engine.defaults import Defaults
 from perdure.engine.door import Duration, choice, count, some_time

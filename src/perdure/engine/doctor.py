@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.core.doctor import (
+from perdure.core.explain.health import (
     Code,
     Facts,
     Finding,
@@ -17,9 +17,9 @@ from perdure.core.doctor import (
     examine,
     unusable,
 )
-from perdure.core.limits import Gate
+from perdure.core.explain.wait_cycles import describe_cycle
+from perdure.core.limits.admission import Gate
 from perdure.core.webhook import WebhookState
-from perdure.core.why.wait_cycles import describe_cycle
 from perdure.engine.catalogue import WorkerEntry, known_workers
 from perdure.engine.showing import Showing
 from perdure.engine.waits import WaitReader

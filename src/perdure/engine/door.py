@@ -10,11 +10,11 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from perdure.core.decide.lease import MAX_LEASE_TTL
-from perdure.core.failure import MAX_MESSAGE
-from perdure.core.retry import LONGEST
-from perdure.core.run import Actor, ActorType
-from perdure.core.values import check_label
-from perdure.core.wording import in_words
+from perdure.core.json_text import check_label
+from perdure.core.run.backoff import LONGEST
+from perdure.core.run.failure import MAX_MESSAGE
+from perdure.core.run.run import Actor, ActorType
+from perdure.core.text import in_words
 from perdure.errors import InvalidInput
 
 Duration = float | int | timedelta

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from perdure.core.commit import Commit
-from perdure.core.run import Run
+from perdure.core.run.commit import Commit
+from perdure.core.run.run import Run
 from perdure.engine.client import Bulk, creation, handle_of, work_of
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import TriggerOptions

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypedDict
 
-from perdure.core.alias import StatusFilter, parse_statuses
-from perdure.core.effects import DeadLetterStatus
-from perdure.core.failure import FailureKind
 from perdure.core.filter_terms import parse_instant, parse_tag
+from perdure.core.run.effects import DeadLetterStatus
+from perdure.core.run.failure import FailureKind
+from perdure.core.seed_terms import StatusFilter, parse_statuses
 from perdure.engine.door import choice, count, only_known, text
 from perdure.errors import InvalidInput
 from perdure.storage.oversight import LetterFilter

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.engine.context import note_wait_here, transaction_here
 from perdure.engine.door import Duration, duration
 from perdure.errors import (

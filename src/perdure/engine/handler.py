@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.values import NULL
+from perdure.core.json_text import NULL
 from perdure.engine.context import AttemptStopped, Context, enter
 from perdure.engine.options import Executor
 from perdure.engine.outcome import (

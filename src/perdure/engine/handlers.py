@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.bounds import MAX_OUTPUT_BYTES
 from perdure.core.decide.lease import Evidence
-from perdure.core.failure import FailureKind
-from perdure.core.run import Run
+from perdure.core.run.bounds import MAX_OUTPUT_BYTES
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.run import Run
 from perdure.engine.calls import Call, ProcessCall, Surroundings, ThreadCall
 from perdure.engine.context import Context
 from perdure.engine.handler import Handler

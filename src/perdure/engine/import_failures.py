@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from perdure.core.decide.lease import MAX_HANDOVER_DELAY
-from perdure.core.failure import FailureKind
+from perdure.core.run.failure import FailureKind
 from perdure.engine.outcome import MAX_LOGGED, Unserved
 from perdure.engine.redaction import Redactor
 from perdure.telemetry import table

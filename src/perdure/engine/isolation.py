@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 
 DRAIN_TIMEOUT_S = 10.0
 """Seconds that a worker without a starter waits for its other runs to end. A suspect is then

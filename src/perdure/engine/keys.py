@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.run import Actor, ActorType
-from perdure.core.values import Instant, check_label
+from perdure.core.json_text import Instant, check_label
+from perdure.core.run.run import Actor, ActorType
 from perdure.engine.catalogue import MOST_CONFLICTS
 from perdure.engine.credential import Credential, hash_secret, make_credential, same
 from perdure.engine.door import OPERATOR, By, Duration, actor_of, choice, duration, some_time

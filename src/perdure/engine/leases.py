@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from perdure.core.decide.lease import MAX_LEASE_TTL
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine.service import Service
 from perdure.engine.trouble import TROUBLE
 from perdure.engine.worker_backend import WorkerBackend

@@ -16,10 +16,10 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from perdure.core.limits import LimitScope
-from perdure.core.rates import Rate, make_rate
-from perdure.core.run import Actor
-from perdure.core.settings import (
+from perdure.core.json_text import as_it_will_be_read, check_label
+from perdure.core.limits.admission import LimitScope
+from perdure.core.limits.rates import Rate, make_rate
+from perdure.core.limits.settings import (
     Limit,
     Pause,
     Source,
@@ -31,7 +31,7 @@ from perdure.core.settings import (
     pause,
     resume,
 )
-from perdure.core.values import as_it_will_be_read, check_label
+from perdure.core.run.run import Actor
 from perdure.engine import hints
 from perdure.engine.audit_log import recorded
 from perdure.engine.catalogue import MOST_CONFLICTS, known_tasks

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import decide_attention
-from perdure.core.run import Run
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.run import Run
 from perdure.engine import hints
 from perdure.engine.patience import Patience
 from perdure.engine.pruning import old_runs

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.commit import prepare_commit
 from perdure.core.decide import decide_cancel
-from perdure.core.run import Actor, ActorType
+from perdure.core.run.commit import prepare_commit
+from perdure.core.run.run import Actor, ActorType
 from perdure.engine.app import App
 from perdure.engine.catalogue import TASK, WORKER
 from perdure.engine.handle import RunHandle

@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
-from perdure.core.commit import Commit
-from perdure.core.events import (
+from perdure.core.run.commit import Commit
+from perdure.core.run.events import (
     Completion,
     Event,
     RunCancelled,
@@ -24,15 +24,15 @@ from perdure.core.events import (
     RunStarted,
     RunSucceeded,
 )
-from perdure.core.failure import FailureKind
-from perdure.core.run import Run
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.run import Run
 from perdure.storage.protocol import Claimed, Committed, Existing, Outcome, Renewed, Storage
 from perdure.storage.schedule_protocol import StepOutcome, Stepped
 from perdure.telemetry import metrics
 from perdure.telemetry.registry import Labels, Registry
 
 if TYPE_CHECKING:
-    from perdure.core.schedule.step import ScheduleStep
+    from perdure.core.schedule.transition import ScheduleStep
 
 Call = Callable[..., Awaitable[Any]]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence, Set
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from perdure.core.commit import Commit
+from perdure.core.run.commit import Commit
 from perdure.engine.metered import Facts
 from perdure.errors import AppNotOpen, InvalidInput, StorageError
 from perdure.storage.oversight import StatusCounts

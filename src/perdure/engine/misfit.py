@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import inspect
 
-from perdure.core.values import MAX_DEPTH
+from perdure.core.json_text import MAX_DEPTH
 from perdure.errors import InvalidPayload
 
 _WHERE = re.compile(

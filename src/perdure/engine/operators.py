@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
-from perdure.core.attempts import Attempt, derive_attempts
-from perdure.core.audit_trail import AuditEntry
+from perdure.core.audit_chain import AuditEntry
 from perdure.core.decide import (
     decide_cancel,
     decide_pause,
@@ -17,14 +16,15 @@ from perdure.core.decide import (
     decide_retry,
     decide_wake,
 )
-from perdure.core.effects import (
+from perdure.core.run.attempts import Attempt, derive_attempts
+from perdure.core.run.effects import (
     DeadLetter,
     DeadLetterStatus,
     close_dead_letter,
     freed_idempotency_key,
 )
-from perdure.core.events import Event, RecordedEvent
-from perdure.core.run import Run
+from perdure.core.run.events import Event, RecordedEvent
+from perdure.core.run.run import Run
 from perdure.engine import hints, write
 from perdure.engine.audit_log import AuditLog
 from perdure.engine.door import OPERATOR, By, actor_of, count, flag, reason_of, run_id_of, text
@@ -51,7 +51,7 @@ from perdure.storage.protocol import Page
 from perdure.storage.run_log import LogLine, Progress
 
 if TYPE_CHECKING:
-    from perdure.core.why import Why
+    from perdure.core.explain.why import Why
     from perdure.engine.app import App
 
 AnyRun = str | RunHandle[Any] | Run

@@ -11,11 +11,11 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from perdure.core.decide.create import MAX_META, MAX_TAGS, check_priority
-from perdure.core.rates import Rate
-from perdure.core.retry import Backoff, BackoffKind, check_backoff
-from perdure.core.run import OnExhausted, OnLeaseExpired, Policy, is_run_id
-from perdure.core.values import check_label, encode_value, in_utc
-from perdure.core.wording import in_words
+from perdure.core.json_text import check_label, encode_value, in_utc
+from perdure.core.limits.rates import Rate
+from perdure.core.run.backoff import Backoff, BackoffKind, check_backoff
+from perdure.core.run.run import OnExhausted, OnLeaseExpired, Policy, is_run_id
+from perdure.core.text import in_words
 from perdure.engine.concurrency_keys import KeyFunction
 from perdure.engine.defaults import Defaults
 from perdure.engine.door import (

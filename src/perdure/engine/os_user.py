@@ -6,7 +6,7 @@ import getpass
 import socket
 from functools import lru_cache
 
-from perdure.core.values import check_label
+from perdure.core.json_text import check_label
 from perdure.errors import InvalidInput
 
 

@@ -22,11 +22,11 @@ from perdure.core.decide import (
     decide_unserved,
 )
 from perdure.core.decide.lease import Evidence
-from perdure.core.events import Event
-from perdure.core.failure import MAX_MESSAGE, Failure, FailureKind, clean_text, make_failure
-from perdure.core.lifecycle import Status
-from perdure.core.run import Awaiting, Run
-from perdure.core.values import encode_value
+from perdure.core.json_text import encode_value
+from perdure.core.run.events import Event
+from perdure.core.run.failure import MAX_MESSAGE, Failure, FailureKind, clean_text, make_failure
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Awaiting, Run
 from perdure.engine.context import Fail, Released, RetryAfter
 from perdure.engine.door import duration, flag
 from perdure.engine.executors.failure import TargetFailed

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.core.lifecycle import FAILURES, Status
-from perdure.core.rates import Rate
-from perdure.core.run import Run
+from perdure.core.limits.rates import Rate
+from perdure.core.run.lifecycle import FAILURES, Status
+from perdure.core.run.run import Run
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.limits import QueueState
 from perdure.engine.tick_record import ServiceEntry, list_services

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine.defaults import Defaults
 from perdure.storage.protocol import Clock
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.lifecycle import FAILURES, TERMINAL, Status
+from perdure.core.run.lifecycle import FAILURES, TERMINAL, Status
 from perdure.engine.defaults import Defaults
 from perdure.engine.door import Duration, choice, duration
 from perdure.errors import InvalidInput

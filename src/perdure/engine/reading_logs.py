@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from perdure.core.attempts import Attempt, derive_attempts
-from perdure.core.events import RecordedEvent
-from perdure.core.run import Run
+from perdure.core.run.attempts import Attempt, derive_attempts
+from perdure.core.run.events import RecordedEvent
+from perdure.core.run.run import Run
 from perdure.engine import hints
 from perdure.engine.redaction import Redactor
 from perdure.storage.run_log import LogLine, Progress, parse_cursor

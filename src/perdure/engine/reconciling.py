@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from perdure.core.run import Actor
+from perdure.core.run.run import Actor
 from perdure.core.schedule import (
     Change,
     DefinedBy,

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from perdure.core.decide.lease import NO_EVIDENCE
-from perdure.core.lifecycle import EventType
+from perdure.core.run.lifecycle import EventType
 from perdure.engine import hints
 from perdure.engine.leases import Leases
 from perdure.engine.outcome import (

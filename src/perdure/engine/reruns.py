@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import decide_retry
-from perdure.core.effects import DeadLetterStatus, KeyKind, close_dead_letter
-from perdure.core.events import Event
-from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, Run
-from perdure.core.values import encode_value
+from perdure.core.json_text import encode_value
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.effects import DeadLetterStatus, KeyKind, close_dead_letter
+from perdure.core.run.events import Event
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Actor, Run
 from perdure.engine.write import accept
 from perdure.errors import (
     AlreadyRetried,

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine.hints import Hub, Topics
 from perdure.engine.trouble import TROUBLE, OutageLog
 from perdure.engine.worker_backend import ResultSource, RunResult

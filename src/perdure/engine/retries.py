@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from perdure.core.effects import DeadLetterStatus
-from perdure.core.run import Run
+from perdure.core.run.effects import DeadLetterStatus
+from perdure.core.run.run import Run
 from perdure.engine import hints
 from perdure.engine.handle import RunHandle
 from perdure.engine.reruns import RerunRequest, accept_rerun, prepare_rerun

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.storage.run_log import LogBatch
 from perdure.telemetry.record import STANDARD
 

@@ -16,8 +16,8 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
-from perdure.core.failure import storable_text
-from perdure.core.run import Run
+from perdure.core.run.failure import storable_text
+from perdure.core.run.run import Run
 from perdure.engine import hints
 from perdure.engine.awaits import Awaits
 from perdure.engine.outcome import plain

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core import events as e
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.json_text import in_utc
+from perdure.core.run import events as e
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.core.schedule import (
     Explanation,
     Schedule,
@@ -22,9 +23,8 @@ from perdure.core.schedule import (
     meant,
     with_why,
 )
+from perdure.core.schedule.clock_changes import EPOCH
 from perdure.core.schedule.times import END_OF_TIME, TICK
-from perdure.core.schedule.zone import EPOCH
-from perdure.core.values import in_utc
 from perdure.engine.catalogue import find_task
 from perdure.engine.filters import MOST_ON_A_PAGE, page_limit
 from perdure.engine.scheduling import stored_schedule

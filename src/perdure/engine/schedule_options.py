@@ -11,7 +11,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from perdure.core.decide.create import NewRun
-from perdure.core.run import OnLeaseExpired, Policy
+from perdure.core.json_text import NULL, encode_value
+from perdure.core.run.run import OnLeaseExpired, Policy
 from perdure.core.schedule import (
     Cadence,
     Cron,
@@ -24,7 +25,6 @@ from perdure.core.schedule import (
     cron,
     merge_cadence,
 )
-from perdure.core.values import NULL, encode_value
 from perdure.engine.catalogue import TaskEntry, check_payload
 from perdure.engine.concurrency_keys import KeyRules, derived_key
 from perdure.engine.door import Duration, choice, duration, flag, only_known, some_time

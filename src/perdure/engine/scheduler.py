@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.core.schedule import (
     Schedule,
     ScheduleStep,

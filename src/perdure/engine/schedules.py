@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 from msgspec.structs import replace
 
 from perdure.core.decide.create import NewRun, decide_create
-from perdure.core.run import Actor
+from perdure.core.json_text import in_utc
+from perdure.core.run.run import Actor
 from perdure.core.schedule import (
     Cadence,
     Change,
@@ -30,7 +31,6 @@ from perdure.core.schedule import (
     next_times,
     triggered,
 )
-from perdure.core.values import in_utc
 from perdure.engine import hints
 from perdure.engine.backfilling import Backfilled, backfill_range, check_range, count_range
 from perdure.engine.catalogue import find_task

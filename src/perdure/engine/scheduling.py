@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from perdure.core.commit import Commit
 from perdure.core.decide.create import NewRun
-from perdure.core.lifecycle import Status
-from perdure.core.run import Actor, Run
+from perdure.core.run.commit import Commit
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Actor, Run
 from perdure.core.schedule import Change, Making, Overlap, Schedule, ScheduleStep, changing
 from perdure.engine import hints
 from perdure.engine.catalogue import MOST_CONFLICTS, TaskEntry, list_tasks

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.values import decode_value, encode_value
+from perdure.core.json_text import decode_value, encode_value
 from perdure.engine.executors.secret import Secret
 from perdure.engine.executors.url import read_url
 from perdure.engine.redaction import HIDDEN, Redact, Redactor

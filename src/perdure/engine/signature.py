@@ -21,7 +21,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.inspect import Type
 
-from perdure.core.values import DEFAULT_LIMIT, encode_value
+from perdure.core.json_text import DEFAULT_LIMIT, encode_value
 from perdure.engine import annotation
 from perdure.engine.door import did_you_mean
 from perdure.engine.misfit import misfit, unkeepable

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.core.values import Instant
+from perdure.core.json_text import Instant
 from perdure.engine.catalogue import decode_records
 from perdure.storage.protocol import Record, Storage
 

@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.core.failure import MAX_MESSAGE
-from perdure.core.run import Run
+from perdure.core.run.failure import MAX_MESSAGE
+from perdure.core.run.run import Run
 from perdure.engine.outcome import (
     Ending,
     GaveBack,

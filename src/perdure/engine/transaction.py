@@ -24,10 +24,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import decide_success
 from perdure.core.decide.lease import Evidence
-from perdure.core.run import Run
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.run import Run
 from perdure.engine import hints
 from perdure.engine.ids import Ids
 from perdure.engine.outcome import (

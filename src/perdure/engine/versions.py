@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine.catalogue import WorkerEntry, known_workers
 from perdure.engine.outcome import Unserved
 from perdure.storage.protocol import Storage

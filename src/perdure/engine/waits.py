@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from perdure.core.limits import gates_of, needed_gates
-from perdure.core.run import Run
-from perdure.core.why import SeenWorker
-from perdure.core.why.wait_cycles import Holders, WaitCycle, Waits, find_cycle, find_stuck
+from perdure.core.explain.wait_cycles import Holders, WaitCycle, Waits, find_cycle, find_stuck
+from perdure.core.explain.why import SeenWorker
+from perdure.core.limits.admission import gates_of, needed_gates
+from perdure.core.run.run import Run
 from perdure.storage.protocol import Storage
 
 MAX_AWAITS = 1000

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from perdure.core.limits import Gate, gates_of, needed_gates
-from perdure.core.run import Run
-from perdure.core.why import Facts, SeenWorker, Why, explain, explain_unreadable
-from perdure.core.why.facts import MOST_COUNTED, MOST_NAMED
+from perdure.core.explain.inputs import MOST_COUNTED, MOST_NAMED
+from perdure.core.explain.why import Facts, SeenWorker, Why, explain, explain_unreadable
+from perdure.core.limits.admission import Gate, gates_of, needed_gates
+from perdure.core.run.run import Run
 from perdure.engine import write
 from perdure.engine.catalogue import WorkerEntry, known_tasks, known_workers
 from perdure.engine.waits import WaitReader

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine.importable import Location
 from perdure.engine.outcome import Ending
 

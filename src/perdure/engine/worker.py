@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine import hints
 from perdure.engine.catalogue import Drain
 from perdure.engine.doubt import Doubt

@@ -12,12 +12,12 @@ from typing import Protocol
 
 import msgspec
 
-from perdure.core.commit import Commit
 from perdure.core.decide.lease import NO_EVIDENCE, Evidence
-from perdure.core.failure import Failure
-from perdure.core.lifecycle import TERMINAL, EventType, Status
-from perdure.core.run import Run
-from perdure.core.values import decode_value
+from perdure.core.json_text import decode_value
+from perdure.core.run.commit import Commit
+from perdure.core.run.failure import Failure
+from perdure.core.run.lifecycle import TERMINAL, EventType, Status
+from perdure.core.run.run import Run
 from perdure.engine.catalogue import Drain, TaskEntry, WorkerEntry
 from perdure.engine.outcome import Ending
 from perdure.storage.protocol import ClaimRequest, Clock, Renewal, Renewed

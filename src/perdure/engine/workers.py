@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine import hints
 from perdure.engine.catalogue import (
     MOST_CONFLICTS,

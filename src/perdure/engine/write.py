@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
-from perdure.core.commit import Commit, prepare_commit
-from perdure.core.events import Event
-from perdure.core.run import Run
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.events import Event
+from perdure.core.run.run import Run
 from perdure.engine.ids import Ids
 from perdure.engine.slices import map_in_slices
 from perdure.errors import PerdureError, RunNotFound, SequenceConflict, UnreadableHistory

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.core.codec import encode_state
-from perdure.core.commit import Commit
-from perdure.core.events import (
+from perdure.core.run.codec import encode_state
+from perdure.core.run.commit import Commit
+from perdure.core.run.events import (
     RunCancelled,
     RunDeadLettered,
     RunExpired,

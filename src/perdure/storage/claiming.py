@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide import Claim, decide_claim, decide_dispatch
-from perdure.core.limits import Admission, Standing, admit, gates_of
-from perdure.core.run import Run
+from perdure.core.limits.admission import Admission, Standing, admit, gates_of
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.run import Run
 from perdure.errors import StorageError, StorageUnavailable, UnreadableHistory
 from perdure.storage import rows
 from perdure.storage.committing import advance_unseen, gates_opened, judge_batch, writes_of

@@ -12,8 +12,8 @@ from datetime import datetime
 
 import msgspec
 
-from perdure.core.commit import Commit
-from perdure.core.effects import NO_EFFECTS, Key, payload_hash
+from perdure.core.run.commit import Commit
+from perdure.core.run.effects import NO_EFFECTS, Key, payload_hash
 from perdure.errors import InvariantViolation, SequenceConflict
 from perdure.storage import rows
 from perdure.storage.advancing import advances, updates

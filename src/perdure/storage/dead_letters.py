@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import asdict, replace
 
-from perdure.core.commit import Commit
-from perdure.core.effects import DeadLetter, DeadLetterClosed
-from perdure.core.run import is_run_id
+from perdure.core.run.commit import Commit
+from perdure.core.run.effects import DeadLetter, DeadLetterClosed
+from perdure.core.run.run import is_run_id
 from perdure.errors import InvalidInput, SequenceConflict
 from perdure.storage import rows
 from perdure.storage.oversight import LetterFilter, LetterPage

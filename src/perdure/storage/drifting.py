@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.codec import decode_events
-from perdure.core.effects import Key, standing_keys
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.codec import decode_events
+from perdure.core.run.effects import Key, standing_keys
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.errors import UnreadableHistory
 from perdure.storage import rows
 from perdure.storage.rows import COLUMNS, RESERVED, Dialect

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from perdure.core.doctor import Neglect
-from perdure.core.effects import successor_key
-from perdure.core.lifecycle import Status
-from perdure.core.limits import Gate, LimitScope
-from perdure.core.run import Run
+from perdure.core.explain.health import Neglect
+from perdure.core.limits.admission import Gate, LimitScope
+from perdure.core.run.effects import successor_key
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.storage import rows
 from perdure.storage.gating import NO_LIMITS
 from perdure.storage.questions import MAX_SUSPECTS, SuspectScope

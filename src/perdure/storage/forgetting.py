@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from perdure.core.effects import Key, KeyKind
+from perdure.core.run.effects import Key, KeyKind
 from perdure.core.schedule.definition import Schedule
-from perdure.core.schedule.making import forgettable_keys
+from perdure.core.schedule.occurrence import forgettable_keys
 from perdure.storage import rows
 from perdure.storage.rows import Dialect
 from perdure.storage.scheduling import Name, read_schedules

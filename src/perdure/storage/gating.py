@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from perdure.core.limits import Gate, LimitScope, Rule, Standing
-from perdure.core.rates import Pace, full_at
+from perdure.core.limits.admission import Gate, LimitScope, Rule, Standing
+from perdure.core.limits.rates import Pace, full_at
 from perdure.storage import rows
 from perdure.storage.reading import keys_of, moment_of
 from perdure.storage.rows import RESERVED, SUSPECT, Dialect

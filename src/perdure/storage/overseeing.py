@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from msgspec.structs import asdict
 
-from perdure.core.audit_trail import SealedEntry
-from perdure.core.effects import DeadLetter, DeadLetterClosed
-from perdure.core.lifecycle import TERMINAL, Status
+from perdure.core.audit_chain import SealedEntry
+from perdure.core.run.effects import DeadLetter, DeadLetterClosed
+from perdure.core.run.lifecycle import TERMINAL, Status
 from perdure.storage import rows
 from perdure.storage.dead_letters import (
     close_dead_letters,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from perdure.core.audit_trail import SealedEntry
-from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus
-from perdure.core.lifecycle import Status
-from perdure.core.run import DEFAULT_ENVIRONMENT
+from perdure.core.audit_chain import SealedEntry
+from perdure.core.run.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import DEFAULT_ENVIRONMENT
 
 if TYPE_CHECKING:
     from perdure.storage.protocol import RunFilter

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from perdure.core.alias import StatusFilter
-from perdure.core.commit import Commit
-from perdure.core.effects import Key, KeyFreed
-from perdure.core.events import Delivery, RecordedEvent
-from perdure.core.lifecycle import Status
-from perdure.core.limits import Gate, Standing
-from perdure.core.run import DEFAULT_ENVIRONMENT, Run
-from perdure.core.settings import Limit
-from perdure.core.values import Instant, check_label
+from perdure.core.json_text import Instant, check_label
+from perdure.core.limits.admission import Gate, Standing
+from perdure.core.limits.settings import Limit
+from perdure.core.run.commit import Commit
+from perdure.core.run.effects import Key, KeyFreed
+from perdure.core.run.events import Delivery, RecordedEvent
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import DEFAULT_ENVIRONMENT, Run
+from perdure.core.seed_terms import StatusFilter
 from perdure.errors import InvalidInput, PerdureError
 from perdure.storage.oversight import Oversight
 from perdure.storage.questions import Questions

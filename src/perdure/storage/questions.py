@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from perdure.core.limits import Gate
-from perdure.core.run import Run
+from perdure.core.limits.admission import Gate
+from perdure.core.run.run import Run
 
 if TYPE_CHECKING:
-    from perdure.core.doctor import Neglect, Vitals
+    from perdure.core.explain.health import Neglect, Vitals
 
 
 MAX_SUSPECTS = 10

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.codec import decode_events
-from perdure.core.events import Delivery, RecordedEvent
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run, is_run_id
-from perdure.core.values import in_utc
+from perdure.core.json_text import in_utc
+from perdure.core.run.codec import decode_events
+from perdure.core.run.events import Delivery, RecordedEvent
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run, is_run_id
 from perdure.errors import InvalidInput, UnreadableHistory
 from perdure.storage import rows
 from perdure.storage.protocol import (

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import msgspec
 
-from perdure.core.run import DEFAULT_ENVIRONMENT
-from perdure.core.values import check_label
+from perdure.core.json_text import check_label
+from perdure.core.run.run import DEFAULT_ENVIRONMENT
 from perdure.errors import InvalidInput
 
 

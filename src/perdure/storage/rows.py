@@ -8,12 +8,18 @@ from typing import Any, Protocol
 
 import msgspec
 
-from perdure.core.codec import decode_events, encode_events, encode_state, restore
-from perdure.core.commit import Commit
-from perdure.core.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus, Key, payload_hash
-from perdure.core.events import RecordedEvent
-from perdure.core.failure import FailureKind
-from perdure.core.run import Actor, Run
+from perdure.core.run.codec import decode_events, encode_events, encode_state, restore
+from perdure.core.run.commit import Commit
+from perdure.core.run.effects import (
+    DeadLetter,
+    DeadLetterClosed,
+    DeadLetterStatus,
+    Key,
+    payload_hash,
+)
+from perdure.core.run.events import RecordedEvent
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.run import Actor, Run
 from perdure.storage.steps import Row
 
 Fields = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.values import Instant
+from perdure.core.json_text import Instant
 from perdure.errors import InvalidInput
 
 MAX_LINES = 1000

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from perdure.core.run import Run
-from perdure.core.values import Instant
+from perdure.core.json_text import Instant
+from perdure.core.run.run import Run
 from perdure.errors import PerdureError
 
 if TYPE_CHECKING:
     # Only named here: whoever defines tasks must not wait for schedules.
     from perdure.core.schedule.definition import DefinedBy, Schedule, SkippedSpan
-    from perdure.core.schedule.step import ScheduleStep
+    from perdure.core.schedule.transition import ScheduleStep
     from perdure.storage.protocol import Outcome
 
 

@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-from perdure.core.commit import Commit
-from perdure.core.effects import KeyKind
-from perdure.core.run import Run
+from perdure.core.run.commit import Commit
+from perdure.core.run.effects import KeyKind
+from perdure.core.run.run import Run
+from perdure.core.run.skip import SkipReason, decode_evidence, encode_evidence
 from perdure.core.schedule.definition import DefinedBy, Schedule, SkippedSpan
-from perdure.core.schedule.step import Place, ScheduleStep, decode_schedule, encode_schedule
-from perdure.core.skipping import SkipReason, decode_evidence, encode_evidence
+from perdure.core.schedule.transition import Place, ScheduleStep, decode_schedule, encode_schedule
 from perdure.errors import InvariantViolation, ScheduleConflict, UnreadableHistory
 from perdure.storage import rows
 from perdure.storage.committing import judge_items, writes_of

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.effects import KeyFreed
-from perdure.core.limits import LimitScope
-from perdure.core.settings import NO_WISHES, Limit, Pause, Wishes, salvage
+from perdure.core.limits.admission import LimitScope
+from perdure.core.limits.settings import NO_WISHES, Limit, Pause, Wishes, salvage
+from perdure.core.run.effects import KeyFreed
 from perdure.errors import InvalidInput
 from perdure.storage import rows
 from perdure.storage.gating import make_rule

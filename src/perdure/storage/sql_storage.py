@@ -13,16 +13,16 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from perdure.core.commit import Commit
-from perdure.core.doctor import Neglect, Vitals
-from perdure.core.effects import KeyFreed
-from perdure.core.events import RecordedEvent
-from perdure.core.lifecycle import Status
-from perdure.core.limits import Gate, Standing
-from perdure.core.run import Run
+from perdure.core.explain.health import Neglect, Vitals
+from perdure.core.limits.admission import Gate, Standing
+from perdure.core.limits.settings import Limit
+from perdure.core.run.commit import Commit
+from perdure.core.run.effects import KeyFreed
+from perdure.core.run.events import RecordedEvent
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.core.schedule.definition import DefinedBy, Schedule, SkippedSpan
-from perdure.core.schedule.step import ScheduleStep
-from perdure.core.settings import Limit
+from perdure.core.schedule.transition import ScheduleStep
 from perdure.errors import StorageError, StorageRefused
 from perdure.storage import explaining, gating, reading, scheduling, settings, telling, upkeep
 from perdure.storage.claiming import Claiming, Look, Overtaken, Reserving, Round, Wish, hand_over

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.run import is_run_id
+from perdure.core.run.run import is_run_id
 from perdure.errors import InvalidInput
 from perdure.storage.protocol import Backlog
 from perdure.storage.reading import keys_of, moment_of

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
-from perdure.core.commit import Commit
-from perdure.core.run import Run
+from perdure.core.run.commit import Commit
+from perdure.core.run.run import Run
 from perdure.errors import LeaseLost, StorageUnavailable
 from perdure.storage import rows
 from perdure.storage.committing import judge_batch

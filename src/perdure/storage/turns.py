@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.fairness import Lane, Turns, Walk, take_turns
-from perdure.core.limits import LimitScope
-from perdure.core.run import Run
+from perdure.core.limits.admission import LimitScope
+from perdure.core.limits.fairness import Lane, Turns, Walk, take_turns
+from perdure.core.run.run import Run
 from perdure.storage import rows
 from perdure.storage.rows import Dialect
 from perdure.storage.steps import Many, Operation, Rows, Step, trip

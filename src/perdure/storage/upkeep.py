@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run, is_run_id
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run, is_run_id
 from perdure.storage import rows
 from perdure.storage.forgetting import forget_times
 from perdure.storage.protocol import Renewal, Renewed

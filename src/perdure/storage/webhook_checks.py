@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from perdure.core.values import Instant, check_label
+from perdure.core.json_text import Instant, check_label
 from perdure.core.webhook import (
     Interest,
     Progress,

@@ -22,7 +22,7 @@ from starlette.routing import Match, Router
 from starlette.routing import Route as StarletteRoute
 from starlette.types import Message, Receive, Scope, Send
 
-from perdure.core.rates import Rate, make_rate
+from perdure.core.limits.rates import Rate, make_rate
 from perdure.engine.app import App
 from perdure.engine.write import load
 from perdure.errors import SequenceConflict

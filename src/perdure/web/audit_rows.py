@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from perdure.core.audit_trail import AuditEntry
+from perdure.core.audit_chain import AuditEntry
 from perdure.errors import StorageError
 from perdure.storage.protocol import Clock
 from perdure.web.offload import json_size

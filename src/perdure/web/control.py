@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from msgspec import UNSET
 
-from perdure.core.audit_trail import SealedEntry
-from perdure.core.effects import DeadLetter, DeadLetterStatus
+from perdure.core.audit_chain import SealedEntry
+from perdure.core.run.effects import DeadLetter, DeadLetterStatus
 from perdure.engine.audit_pages import AuditView, read_page
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.limits import QueueState, TaskLimits

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.run import Actor, Run
+from perdure.core.run.lifecycle import EventType, Status
+from perdure.core.run.run import Actor, Run
 from perdure.engine.app import App
 from perdure.engine.service import Service
 from perdure.storage.oversight import feed_order

@@ -11,7 +11,7 @@ from importlib.metadata import version
 import msgspec
 from starlette.responses import Response
 
-from perdure.core.lifecycle import Status
+from perdure.core.run.lifecycle import Status
 from perdure.engine.catalogue import WorkerEntry, known_tasks
 from perdure.engine.task_catalogue import TaskDetails, add_workers
 from perdure.errors import InvalidInput, PerdureError

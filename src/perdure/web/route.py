@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 import msgspec
 from starlette.responses import Response
 
-from perdure.core.run import Actor, Run
+from perdure.core.run.run import Actor, Run
 from perdure.engine.keys import Scope, Secret
 from perdure.errors import PerdureError
 

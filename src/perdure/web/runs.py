@@ -10,9 +10,9 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from perdure.core.effects import freed_idempotency_key
-from perdure.core.lifecycle import TERMINAL
-from perdure.core.run import Actor, ActorType, Run
+from perdure.core.run.effects import freed_idempotency_key
+from perdure.core.run.lifecycle import TERMINAL
+from perdure.core.run.run import Actor, ActorType, Run
 from perdure.engine.asking import Wish
 from perdure.engine.handle import RunHandle
 from perdure.engine.reading_logs import Bundle, load_bundle_parts, make_bundle

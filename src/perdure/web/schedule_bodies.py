@@ -9,10 +9,10 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from perdure.core.retry import BackoffKind
-from perdure.core.run import OnExhausted, Policy
+from perdure.core.run.backoff import BackoffKind
+from perdure.core.run.run import OnExhausted, Policy
 from perdure.core.schedule import Cadence, Fold, Gap, Misfire, Overlap, at, cron, every
-from perdure.core.schedule.zone import check_zone
+from perdure.core.schedule.clock_changes import check_zone
 from perdure.engine.options import Retry
 from perdure.engine.schedules import MOST_PREVIEWED
 from perdure.errors import InvalidInput

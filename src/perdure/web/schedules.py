@@ -11,12 +11,12 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from perdure.core.retry import BackoffKind
-from perdure.core.run import OnExhausted, Policy
+from perdure.core.run.backoff import BackoffKind
+from perdure.core.run.run import OnExhausted, Policy
+from perdure.core.run.skip import Evidence, Pause, Touch
 from perdure.core.schedule import Cadence, Misfire, Overlap, check_definition
 from perdure.core.schedule.definition import DefinedBy, Definition, Schedule, SkippedSpan
-from perdure.core.schedule.explain import Verdict
-from perdure.core.skipping import Evidence, Pause, Touch
+from perdure.core.schedule.explanation import Verdict
 from perdure.engine.reserved import refuse_reserved
 from perdure.engine.schedule_history import Occurrences
 from perdure.errors import ScheduleExists, ScheduleNotFound

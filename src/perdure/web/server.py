@@ -13,7 +13,7 @@ from typing import Self
 import msgspec
 import uvicorn
 
-from perdure.core.rates import Rate
+from perdure.core.limits.rates import Rate
 from perdure.engine.app import App
 from perdure.engine.door import count
 from perdure.engine.starting import open_unless_stopped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from perdure.core.rates import Rate, take, tokens
+from perdure.core.limits.rates import Rate, take, tokens
 from perdure.storage.protocol import Clock
 from perdure.web.problems import Refusal, RequestRefused
 

@@ -13,11 +13,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict, replace
 
-from perdure.core.attempts import Attempt, AttemptStatus
-from perdure.core.events import RecordedEvent
-from perdure.core.failure import FailureKind
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.run import (
+from perdure.core.explain.reason import Reason
+from perdure.core.explain.why import Why
+from perdure.core.json_text import NULL
+from perdure.core.run.attempts import Attempt, AttemptStatus
+from perdure.core.run.events import RecordedEvent
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.lifecycle import EventType, Status
+from perdure.core.run.run import (
     Actor,
     Awaiting,
     Cancellation,
@@ -26,9 +29,6 @@ from perdure.core.run import (
     SourceType,
     Streak,
 )
-from perdure.core.values import NULL
-from perdure.core.why import Why
-from perdure.core.why.reason import Reason
 from perdure.engine.keys import ApiKey, Scope
 from perdure.engine.showing import Showing
 from perdure.storage.run_log import LogLine

@@ -10,9 +10,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from perdure.core.decide.create import MAX_TAGS, PRIORITIES
-from perdure.core.rates import Rate
-from perdure.core.run import is_run_id
-from perdure.core.values import MAX_LABEL, check_text, decode_value
+from perdure.core.json_text import MAX_LABEL, check_text, decode_value
+from perdure.core.limits.rates import Rate
+from perdure.core.run.run import is_run_id
 from perdure.engine.audit_pages import AuditFilter
 from perdure.engine.filters import MOST_ON_A_PAGE
 from perdure.engine.keys import Scope

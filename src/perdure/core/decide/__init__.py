@@ -6,7 +6,7 @@ append. An empty answer means that there is nothing to do. Who may call which:
 - `create`: triggers, schedules, reruns, retries; anyone with the right
 - `lease`: the worker that holds the lease, proven by its token
 - `recovery`: maintenance, once nobody holds a live lease
-- `operation`: operators, at any time
+- `operator`: operators, at any time
 """
 
 from perdure.core.decide.create import (
@@ -32,7 +32,7 @@ from perdure.core.decide.lease import (
     decide_success,
     decide_unserved,
 )
-from perdure.core.decide.operation import (
+from perdure.core.decide.operator import (
     decide_cancel,
     decide_delivery,
     decide_dispatch,

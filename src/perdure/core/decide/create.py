@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.decide.fact import Events
-from perdure.core.events import Delivery, Event, RunCreated, RunDeliveryRequested
-from perdure.core.failure import clean_reason
-from perdure.core.lifecycle import FAILURES
-from perdure.core.retry import LONGEST, check_backoff
-from perdure.core.run import (
+from perdure.core.decide.event import Events
+from perdure.core.json_text import NULL, as_it_will_be_read, check_label, encode_value, in_utc
+from perdure.core.run.backoff import LONGEST, check_backoff
+from perdure.core.run.events import Delivery, Event, RunCreated, RunDeliveryRequested
+from perdure.core.run.failure import clean_reason
+from perdure.core.run.lifecycle import FAILURES
+from perdure.core.run.run import (
     DEFAULT_ENVIRONMENT,
     Actor,
     Policy,
@@ -23,7 +24,6 @@ from perdure.core.run import (
     SourceType,
     is_run_id,
 )
-from perdure.core.values import NULL, as_it_will_be_read, check_label, encode_value, in_utc
 from perdure.errors import InvalidInput, NotAllowed, RunNotFound
 
 PRIORITIES = range(11)

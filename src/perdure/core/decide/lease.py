@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from perdure.core import events as e
-from perdure.core.decide.fact import Events, fact
-from perdure.core.failure import Failure, FailureKind, make_failure
-from perdure.core.lifecycle import Status
-from perdure.core.retry import LONGEST, retry_delay
-from perdure.core.run import SYSTEM, WORKER, Actor, Awaiting, Lease, OnExhausted, Run
-from perdure.core.values import check_label, in_utc
+from perdure.core.decide.event import Events, fact
+from perdure.core.json_text import check_label, in_utc
+from perdure.core.run import events as e
+from perdure.core.run.backoff import LONGEST, retry_delay
+from perdure.core.run.failure import Failure, FailureKind, make_failure
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import SYSTEM, WORKER, Actor, Awaiting, Lease, OnExhausted, Run
 from perdure.errors import LeaseLost, NotAllowed
 
 RETURNED_TOO_OFTEN = "returned_too_often"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import assert_never
 
-from perdure.core import events as e
-from perdure.core.decide.fact import Events, delivery, fact
+from perdure.core.decide.event import Events, delivery, fact
 from perdure.core.decide.lease import NO_EVIDENCE, POISON, failed
-from perdure.core.failure import CRASH, FailureKind, make_failure
-from perdure.core.lifecycle import Status
-from perdure.core.run import SYSTEM, OnLeaseExpired, Run
+from perdure.core.run import events as e
+from perdure.core.run.failure import CRASH, FailureKind, make_failure
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import SYSTEM, OnLeaseExpired, Run
 
 ABANDONED = "Abandoned"
 """The failure of a run whose workers were lost too often."""

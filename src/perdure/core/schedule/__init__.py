@@ -6,6 +6,7 @@ schedules, `step` readies for storing what was decided, `reconcile` compares sch
 `explain` answers why.
 """
 
+from perdure.core.run.skip import Evidence, Pause, SkipReason, Touch
 from perdure.core.schedule.cadence import (
     Cadence,
     Cron,
@@ -19,6 +20,15 @@ from perdure.core.schedule.cadence import (
     merge_cadence,
     named_options,
 )
+from perdure.core.schedule.change import (
+    Change,
+    decide_delete,
+    decide_pause,
+    decide_resume,
+    decide_update,
+    new_schedule,
+)
+from perdure.core.schedule.clock_changes import Fold
 from perdure.core.schedule.definition import (
     DefinedBy,
     Definition,
@@ -31,14 +41,14 @@ from perdure.core.schedule.definition import (
     check_definition,
     definition_hash,
 )
-from perdure.core.schedule.explain import (
+from perdure.core.schedule.explanation import (
     Explanation,
     Verdict,
     explain,
     explain_missing,
     with_why,
 )
-from perdure.core.schedule.making import (
+from perdure.core.schedule.occurrence import (
     Backfill,
     backfillable,
     backfilled,
@@ -50,17 +60,18 @@ from perdure.core.schedule.making import (
     triggered,
     was_recorded,
 )
-from perdure.core.schedule.operation import (
-    Change,
-    decide_delete,
-    decide_pause,
-    decide_resume,
-    decide_update,
-    new_schedule,
-)
 from perdure.core.schedule.plan import Occurrence, Plan, decide_occurrences, is_own_occurrence
 from perdure.core.schedule.reconcile import Kept, Reconciliation, Stated, reconcile
-from perdure.core.schedule.step import (
+from perdure.core.schedule.times import (
+    count_times,
+    jittered,
+    newest_times,
+    next_time,
+    next_times,
+    previous_time,
+    times_between,
+)
+from perdure.core.schedule.transition import (
     Making,
     Place,
     ScheduleStep,
@@ -72,19 +83,8 @@ from perdure.core.schedule.step import (
     place_of,
     slots_of,
 )
-from perdure.core.schedule.times import (
-    count_times,
-    jittered,
-    newest_times,
-    next_time,
-    next_times,
-    previous_time,
-    times_between,
-)
-from perdure.core.schedule.turning import Meant, meant, zone_of
-from perdure.core.schedule.zone import Fold
-from perdure.core.skipping import Evidence, Pause, SkipReason, Touch
-from perdure.core.wording import rfc3339
+from perdure.core.schedule.wall_time import Meant, meant, zone_of
+from perdure.core.text import rfc3339
 
 __all__ = [
     "Backfill",

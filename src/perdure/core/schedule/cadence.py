@@ -12,11 +12,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from perdure.core.retry import LONGEST
+from perdure.core.json_text import Instant, in_utc
+from perdure.core.run.backoff import LONGEST
+from perdure.core.schedule.clock_changes import EPOCH, Fold, check_zone
 from perdure.core.schedule.cron import parse_cron
-from perdure.core.schedule.zone import EPOCH, Fold, check_zone
-from perdure.core.values import Instant, in_utc
-from perdure.core.wording import in_words
+from perdure.core.text import in_words
 from perdure.errors import InvalidInput
 
 SHORTEST_INTERVAL = timedelta(seconds=1)

@@ -11,15 +11,15 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.decide.create import NewRun, decide_create
-from perdure.core.retry import LONGEST
-from perdure.core.run import DEFAULT_ENVIRONMENT, SYSTEM, Policy
+from perdure.core.json_text import NULL, Instant, check_label
+from perdure.core.limits.settings import Values
+from perdure.core.run.backoff import LONGEST
+from perdure.core.run.run import DEFAULT_ENVIRONMENT, SYSTEM, Policy
+from perdure.core.run.skip import Evidence, Pause, SkipReason, Touch
 from perdure.core.schedule.cadence import Cadence, Once, check_cadence
+from perdure.core.schedule.clock_changes import EPOCH
 from perdure.core.schedule.times import next_time
-from perdure.core.schedule.zone import EPOCH
-from perdure.core.settings import Values
-from perdure.core.skipping import Evidence, Pause, SkipReason, Touch
-from perdure.core.values import NULL, Instant, check_label
-from perdure.core.wording import in_words, rfc3339
+from perdure.core.text import in_words, rfc3339
 from perdure.errors import InvalidInput
 
 MAX_ID = 200

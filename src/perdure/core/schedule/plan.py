@@ -15,8 +15,9 @@ from typing import assert_never
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run, SourceType
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run, SourceType
+from perdure.core.run.skip import Evidence, SkipReason
 from perdure.core.schedule.definition import Misfire, Overlap, Schedule, SkippedSpan
 from perdure.core.schedule.skips import Late, crowding, superseding, too_old
 from perdure.core.schedule.times import (
@@ -26,7 +27,6 @@ from perdure.core.schedule.times import (
     next_time,
     times_between,
 )
-from perdure.core.skipping import Evidence, SkipReason
 
 MOST_PER_STEP = 1000
 SKIPS_KEPT_SINGLY = 100

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from perdure.core.run.skip import Evidence, Pause, SkipReason, Touch
 from perdure.core.schedule.definition import Definition, Misfire, Schedule, SkippedSpan
 from perdure.core.schedule.times import TICK, count_times, next_time, previous_time
-from perdure.core.skipping import Evidence, Pause, SkipReason, Touch
 
 MOST_HOLDERS = 5
 """So many of the runs that hold a schedule's slots are named."""

@@ -21,9 +21,7 @@ from itertools import islice
 from typing import assert_never
 
 from perdure.core.schedule.cadence import Cadence, Cron, Gap, Interval, Once
-from perdure.core.schedule.cron import CronFields, parse_cron
-from perdure.core.schedule.wall import DAY, count_matches, first_match, last_match
-from perdure.core.schedule.zone import (
+from perdure.core.schedule.clock_changes import (
     EPOCH,
     LAST_YEAR,
     Fold,
@@ -31,6 +29,8 @@ from perdure.core.schedule.zone import (
     stretches_backwards,
     stretches_between,
 )
+from perdure.core.schedule.cron import CronFields, parse_cron
+from perdure.core.schedule.cron_matches import DAY, count_matches, first_match, last_match
 
 TICK = timedelta(microseconds=1)
 """The smallest step between two instants."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from perdure.core.failure import MAX_MESSAGE, FailureKind
+from perdure.core.run.failure import MAX_MESSAGE, FailureKind
 from perdure.engine.context import Fail
 from perdure.engine.redaction import Redactor
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine.context import Context
 from perdure.engine.executors.connection import Resolve, checked_addresses, connect, resolve
 from perdure.engine.executors.exchange import Request, exchange

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from perdure.core.values import check_text, decode_value, encode_value
+from perdure.core.json_text import check_text, decode_value, encode_value
 from perdure.engine.executors.exchange import Response
 from perdure.engine.executors.failure import TargetFailed
 from perdure.engine.executors.url import Endpoint

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from perdure.core.values import check_label
+from perdure.core.json_text import check_label
 from perdure.engine.door import text
 from perdure.engine.redaction import DEFAULT_NAMES, Mask, Redact, Redactor
 from perdure.errors import InvalidInput

@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from perdure.core.failure import FailureKind
-from perdure.core.values import check_text, decode_value
+from perdure.core.json_text import check_text, decode_value
+from perdure.core.run.failure import FailureKind
 from perdure.engine.context import Context
 from perdure.engine.executors.capture import Capture, Lines, drain
 from perdure.engine.executors.failure import TargetFailed

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.failure import FailureKind
-from perdure.core.values import DEFAULT_LIMIT, encode_value
+from perdure.core.json_text import DEFAULT_LIMIT, encode_value
+from perdure.core.run.failure import FailureKind
 from perdure.engine.context import Context
 from perdure.engine.definition import task_settings
 from perdure.engine.executors.addresses import allowed_networks

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.run import Actor, Policy
+from perdure.core.json_text import decode_value
+from perdure.core.run.run import Actor, Policy
 from perdure.core.schedule import (
     DefinedBy,
     Definition,
@@ -26,7 +27,6 @@ from perdure.core.schedule import (
     check_ahead,
     rfc3339,
 )
-from perdure.core.values import decode_value
 from perdure.engine.catalogue import TaskEntry, entry_of, publish_tasks
 from perdure.engine.door import OPERATOR, By, actor_of, did_you_mean
 from perdure.engine.executors.target_task import target_task

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from perdure.core.decide.create import check_policy
-from perdure.core.retry import BackoffKind
-from perdure.core.run import OnExhausted, OnLeaseExpired, Policy
+from perdure.core.run.backoff import BackoffKind
+from perdure.core.run.run import OnExhausted, OnLeaseExpired, Policy
 from perdure.core.schedule import Fold, Gap, Misfire, Overlap
 from perdure.engine.door import only_known
 from perdure.engine.executors.target import Target, read_target

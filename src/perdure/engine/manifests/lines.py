@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from perdure.core.values import MAX_DEPTH
+from perdure.core.json_text import MAX_DEPTH
 
 MOST_CHARACTERS = 1024 * 1024
 MOST_VALUES = 100_000

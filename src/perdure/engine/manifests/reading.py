@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from perdure.core.run import Policy
+from perdure.core.json_text import encode_value
+from perdure.core.run.run import Policy
 from perdure.core.schedule import Cadence, at, cron, every
-from perdure.core.schedule.zone import EPOCH
-from perdure.core.values import encode_value
+from perdure.core.schedule.clock_changes import EPOCH
 from perdure.engine.door import text
 from perdure.engine.executors.target import Target
 from perdure.engine.manifests.faults import Noted, check_each

@@ -15,9 +15,9 @@ from typing import Any, assert_never
 import msgspec
 import yaml
 
-from perdure.core.run import OnLeaseExpired, Policy
+from perdure.core.json_text import decode_value
+from perdure.core.run.run import OnLeaseExpired, Policy
 from perdure.core.schedule import Cadence, Cron, Definition, Interval, Once, rfc3339
-from perdure.core.values import decode_value
 from perdure.engine.catalogue import TaskEntry
 from perdure.engine.manifests.fields import say_length
 from perdure.engine.manifests.lines import plain

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.core.run import OnExhausted
+from perdure.core.run.run import OnExhausted
 from perdure.core.schedule import Cadence, Gap, Misfire, Once, Overlap, at, cron, every
 from perdure.core.schedule.definition import MOST_CAUGHT_UP
 from perdure.engine.door import choice, count, did_you_mean, flag, only_known, text

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from perdure.core.failure import FailureKind
-from perdure.core.run import AwaitingKind, Run
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.run import AwaitingKind, Run
 from perdure.engine.protocol.fields import (
     MAX_CLAIM,
     MAX_LEASES,

@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.retry import LONGEST
-from perdure.core.values import check_text, encode_value
+from perdure.core.json_text import check_text, encode_value
+from perdure.core.run.backoff import LONGEST
 from perdure.errors import InvalidInput
 
 YEARS = range(1970, 3000)

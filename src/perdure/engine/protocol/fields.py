@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from perdure.core.decide.lease import MAX_LEASE_TTL
-from perdure.core.retry import LONGEST
-from perdure.core.values import MAX_LABEL
+from perdure.core.json_text import MAX_LABEL
+from perdure.core.run.backoff import LONGEST
 
 MAX_CLAIM = 500
 MAX_REPORTS = 500

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from perdure.core.failure import Failure, make_failure
-from perdure.core.run import Awaiting
+from perdure.core.run.failure import Failure, make_failure
+from perdure.core.run.run import Awaiting
 from perdure.core.schedule import Definition, Stated
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.door import duration

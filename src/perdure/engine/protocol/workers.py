@@ -8,9 +8,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from perdure.core.run import Policy
+from perdure.core.limits.settings import Values
+from perdure.core.run.run import Policy
 from perdure.core.schedule import Cadence, Misfire, Overlap
-from perdure.core.settings import Values
 from perdure.engine.catalogue import Drain, TaskEntry
 from perdure.engine.protocol.fields import (
     MAX_HINT_WAIT_S,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from perdure.core.commit import Commit
 from perdure.core.decide.lease import MAX_LEASE_TTL
-from perdure.core.run import Run
+from perdure.core.run.commit import Commit
+from perdure.core.run.run import Run
 from perdure.engine.catalogue import Drain, TaskEntry, WorkerEntry
 from perdure.engine.protocol import attempts, triggers, workers
 from perdure.engine.protocol.checks import check_message

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from perdure.core.lifecycle import EventType, Status
-from perdure.core.run import Run
+from perdure.core.run.lifecycle import EventType, Status
+from perdure.core.run.run import Run
 from perdure.engine.metered import Facts
 from perdure.engine.outcome import Raised
 from perdure.engine.worker_backend import Finished, Recorded, ReportOutcome

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from perdure.core.audit_trail import SealedEntry
-from perdure.core.doctor import Code, find_clock_offset, unusable
+from perdure.core.audit_chain import SealedEntry
+from perdure.core.explain.health import Code, find_clock_offset, unusable
 from perdure.engine.audit import Counts, ExaminedPage, Finding, RunCount, TallyPage
 from perdure.engine.doctor import Examination
 from perdure.engine.filters import MOST_ON_A_PAGE

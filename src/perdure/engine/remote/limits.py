@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, UnsetType
 
-from perdure.core.rates import Rate, make_rate
-from perdure.core.settings import check_concurrency
+from perdure.core.limits.rates import Rate, make_rate
+from perdure.core.limits.settings import check_concurrency
 from perdure.engine.door import OPERATOR, By, flag, reason_of, text
 from perdure.engine.limits import (
     AnyTask,

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.events import Event, RecordedEvent
-from perdure.core.rates import Rate
-from perdure.core.run import Run
+from perdure.core.explain.why import Why
+from perdure.core.limits.rates import Rate
+from perdure.core.run.events import Event, RecordedEvent
+from perdure.core.run.run import Run
+from perdure.core.run.skip import Evidence
 from perdure.core.schedule import Definition, Explanation, Schedule, SkippedSpan, Verdict
-from perdure.core.skipping import Evidence
-from perdure.core.why import Why
 from perdure.engine.limits import QueueState, Setting, TaskLimits
 from perdure.storage.run_log import LogLine
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import msgspec
 
-from perdure.core.attempts import Attempt
-from perdure.core.effects import DeadLetter
-from perdure.core.events import RecordedEvent
-from perdure.core.run import Run, is_run_id
-from perdure.core.why import Why
+from perdure.core.explain.why import Why
+from perdure.core.run.attempts import Attempt
+from perdure.core.run.effects import DeadLetter
+from perdure.core.run.events import RecordedEvent
+from perdure.core.run.run import Run, is_run_id
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.door import OPERATOR, By, count, flag, reason_of, run_id_of, text
 from perdure.engine.filters import (

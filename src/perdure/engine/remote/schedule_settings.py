@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
 
+from perdure.core.json_text import encode_value
 from perdure.core.schedule import Cadence, Cron, Definition, Interval, Once, named_options
-from perdure.core.values import encode_value
 from perdure.engine.door import duration, only_known
 from perdure.engine.options import Retry, check_retry
 from perdure.engine.remote.client import EXPLICIT_NULL

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from perdure.core.json_text import in_utc
 from perdure.core.schedule import (
     Cadence,
     Definition,
@@ -19,7 +20,6 @@ from perdure.core.schedule import (
     SkippedSpan,
     Stated,
 )
-from perdure.core.values import in_utc
 from perdure.engine.backfilling import Backfilled, check_range
 from perdure.engine.catalogue import TaskEntry
 from perdure.engine.door import OPERATOR, By, reason_of, text

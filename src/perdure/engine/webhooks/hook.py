@@ -9,8 +9,8 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.run import Actor
-from perdure.core.values import Instant
+from perdure.core.json_text import Instant
+from perdure.core.run.run import Actor
 from perdure.core.webhook import (
     Disabled,
     Gap,

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from perdure.core.filter_terms import parse_instant
-from perdure.core.values import check_label
+from perdure.core.json_text import check_label
 from perdure.core.webhook import EVERYTHING, Interest, Progress, check_interest, moved, well
 from perdure.engine import hints
 from perdure.engine.audit_log import recorded

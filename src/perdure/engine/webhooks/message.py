@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from perdure.core.events import RecordedEvent
-from perdure.core.failure import Failure
-from perdure.core.reducer import project
-from perdure.core.run import Run
+from perdure.core.run.events import RecordedEvent
+from perdure.core.run.failure import Failure
+from perdure.core.run.reducer import project
+from perdure.core.run.run import Run
 from perdure.engine.redaction import HIDDEN, Redact, Redactor
 from perdure.engine.webhooks.hook import Hook
 from perdure.storage.protocol import Change, Storage

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.retry import Backoff
+from perdure.core.run.backoff import Backoff
 from perdure.core.webhook import (
     Endurance,
     Progress,

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.commit import Commit
-from perdure.core.run import Run
+from perdure.core.run.commit import Commit
+from perdure.core.run.run import Run
 from perdure.errors import InvalidInput, RunNotFound
 from perdure.storage.borrowed import borrow
 from perdure.storage.borrowed.connection import Home

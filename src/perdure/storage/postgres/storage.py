@@ -12,7 +12,7 @@ import msgspec
 import psycopg
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from perdure.core.doctor import Vitals
+from perdure.core.explain.health import Vitals
 from perdure.errors import StorageUnavailable
 from perdure.storage.migrate import check_version, load_migrations, pending
 from perdure.storage.postgres.dialect import PostgresDialect, columns

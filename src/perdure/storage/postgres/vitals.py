@@ -6,7 +6,7 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from perdure.core.doctor import Session, Table, Vitals
+from perdure.core.explain.health import Session, Table, Vitals
 
 MOST_SESSIONS = 20
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from perdure.core.doctor import LONG_LOG, Vitals
+from perdure.core.explain.health import LONG_LOG, Vitals
 from perdure.errors import InvalidInput
 from perdure.storage import reading
 from perdure.storage.migrate import check_version, load_migrations, pending

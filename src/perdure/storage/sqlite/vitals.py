@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 
-from perdure.core.doctor import Vitals
+from perdure.core.explain.health import Vitals
 from perdure.storage.sqlite.checkpoint import has_wal_reset_fault
 from perdure.storage.sqlite.files import is_readable_by_others
 

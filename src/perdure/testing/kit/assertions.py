@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from perdure.core.events import RecordedEvent
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.events import RecordedEvent
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.engine.door import did_you_mean, only_known
 from perdure.engine.handle import RunHandle
 from perdure.engine.keywords import explain_methods

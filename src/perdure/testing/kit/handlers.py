@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from perdure.core.values import decode_value
+from perdure.core.json_text import decode_value
 from perdure.engine.context import Context, current
 from perdure.engine.executors.failure import TargetFailed
 from perdure.engine.handlers import Handlers

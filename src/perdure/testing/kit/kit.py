@@ -8,7 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
-from perdure.core.values import in_utc
+from perdure.core.json_text import in_utc
 from perdure.engine.app import App
 from perdure.engine.door import Duration, duration
 from perdure.engine.keywords import explain_methods

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine.door import Duration, duration
 from perdure.engine.task import Task
 from perdure.errors import InvalidInput

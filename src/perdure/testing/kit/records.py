@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, Self, TypeVar
 
-from perdure.core.failure import Failure
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.failure import Failure
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 
 R = TypeVar("R")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec.structs import replace
 
-from perdure.core.commit import Commit
+from perdure.core.run.commit import Commit
 from perdure.engine.app import App
 from perdure.engine.client import CommitBatcher, Made
 from perdure.engine.facade import SyncFacade

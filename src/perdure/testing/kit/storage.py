@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 
 from msgspec.structs import replace
 
-from perdure.core.commit import Commit
+from perdure.core.run.commit import Commit
 from perdure.storage.protocol import Claimed, ClaimRequest, Outcome, Renewal, Renewed
 from perdure.storage.questions import SuspectScope
 from perdure.storage.sql_storage import Make, SqlStorage

@@ -15,9 +15,9 @@ from datetime import datetime, timedelta
 from random import Random  # noqa: TID251  # seeded
 from typing import Any, TypeVar
 
-from perdure.core.run import Run
+from perdure.core.explain.why import Code
+from perdure.core.run.run import Run
 from perdure.core.schedule import next_time
-from perdure.core.why import Code
 from perdure.engine.app import App
 from perdure.engine.context import current
 from perdure.engine.ids import Ids

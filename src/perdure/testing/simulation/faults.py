@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.commit import Commit
-from perdure.core.run import Run
+from perdure.core.run.commit import Commit
+from perdure.core.run.run import Run
 from perdure.core.schedule import ScheduleStep
 from perdure.errors import (
     PerdureError,

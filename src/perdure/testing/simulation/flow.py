@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
-from perdure.core.limits import LimitScope
+from perdure.core.limits.admission import LimitScope
 from perdure.testing.simulation.database import LimitRow, RunRow
 from perdure.testing.simulation.notes import Notes
 

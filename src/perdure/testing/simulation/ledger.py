@@ -8,12 +8,12 @@ from datetime import timedelta
 
 import msgspec
 
-from perdure.core import events as e
 from perdure.core.decide.lease import MAX_INTERRUPTIONS
-from perdure.core.failure import CRASH, FailureKind
 from perdure.core.invariants import CommittedStep
-from perdure.core.lifecycle import Status
-from perdure.core.run import ActorType, Lease, Run
+from perdure.core.run import events as e
+from perdure.core.run.failure import CRASH, FailureKind
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import ActorType, Lease, Run
 from perdure.testing.simulation.loop import Process
 from perdure.testing.simulation.notes import Notes
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 from random import Random  # noqa: TID251  # seeded
 from typing import Any
 
-from perdure.core.codec import decode_events
-from perdure.core.reducer import replay
+from perdure.core.run.codec import decode_events
+from perdure.core.run.reducer import replay
 from perdure.core.schedule import cron, every
 from perdure.testing.simulation.database import Database
 from perdure.testing.simulation.faults import FaultPlan

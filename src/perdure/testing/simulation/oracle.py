@@ -8,16 +8,6 @@ from datetime import datetime, timedelta
 
 from msgspec.structs import replace
 
-from perdure.core.codec import decode_events
-from perdure.core.commit import Commit
-from perdure.core.effects import _FREES_IDEMPOTENCY
-from perdure.core.events import (
-    Event,
-    RunCancellationRequested,
-    RunCreated,
-    RunLeaseClaimed,
-    RunStarted,
-)
 from perdure.core.invariants import (
     CommittedStep,
     check_history,
@@ -25,8 +15,18 @@ from perdure.core.invariants import (
     check_step,
     differences,
 )
-from perdure.core.reducer import project
-from perdure.core.run import ActorType, Run
+from perdure.core.run.codec import decode_events
+from perdure.core.run.commit import Commit
+from perdure.core.run.effects import _FREES_IDEMPOTENCY
+from perdure.core.run.events import (
+    Event,
+    RunCancellationRequested,
+    RunCreated,
+    RunLeaseClaimed,
+    RunStarted,
+)
+from perdure.core.run.reducer import project
+from perdure.core.run.run import ActorType, Run
 from perdure.errors import PerdureError, SequenceConflict
 from perdure.testing.simulation.database import Database, HistoryRow, RunRow, finish
 from perdure.testing.simulation.flow import FlowWatch

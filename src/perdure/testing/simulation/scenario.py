@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.rates import Rate
+from perdure.core.limits.rates import Rate
 from perdure.testing.simulation.faults import FaultPlan
 from perdure.testing.simulation.schedules import Planned, plan_schedules
 from perdure.testing.simulation.workload import FEATURES, Item, make_items, with_transactions

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from perdure.core import events as e
-from perdure.core.failure import FailureKind
 from perdure.core.invariants import CommittedStep
-from perdure.core.lifecycle import Status
-from perdure.core.run import ActorType
+from perdure.core.run import events as e
+from perdure.core.run.failure import FailureKind
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import ActorType
 
 
 def sighted(step: CommittedStep) -> Iterator[str]:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
-from perdure.core.limits import LimitScope
-from perdure.core.rates import Rate
+from perdure.core.limits.admission import LimitScope
+from perdure.core.limits.rates import Rate
 from perdure.errors import PerdureError
 from perdure.storage.reservation import ReserveRequest
 from perdure.testing.simulation.faults import LATEST

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from perdure.core.rates import Rate
-from perdure.core.run import OnLeaseExpired
+from perdure.core.limits.rates import Rate
+from perdure.core.run.run import OnLeaseExpired
 from perdure.engine.context import Context, Fail, Released, RetryAfter
 from perdure.engine.defaults import Defaults
 from perdure.engine.definition import task_settings

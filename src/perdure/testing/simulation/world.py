@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from perdure.core.lifecycle import Status
-from perdure.core.run import Run
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Run
 from perdure.engine.app import App
 from perdure.engine.defaults import Defaults
 from perdure.engine.handle import RunHandle

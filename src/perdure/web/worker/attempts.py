@@ -7,11 +7,11 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from perdure.core.commit import prepare_commit
 from perdure.core.decide import decide_renewal
 from perdure.core.decide.lease import MAX_LEASE_TTL
-from perdure.core.run import Run
-from perdure.core.values import encode_value
+from perdure.core.json_text import encode_value
+from perdure.core.run.commit import prepare_commit
+from perdure.core.run.run import Run
 from perdure.engine import hints
 from perdure.engine.database_backend import DatabaseBackend
 from perdure.engine.protocol.attempts import (

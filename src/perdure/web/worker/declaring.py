@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import msgspec
 
-from perdure.core.audit_trail import AuditEntry
+from perdure.core.audit_chain import AuditEntry
 from perdure.core.decide.create import check_policy, check_priority
+from perdure.core.json_text import check_label
+from perdure.core.limits.settings import Values, check_concurrency
 from perdure.core.schedule import DefinedBy, Stated, check_definition
-from perdure.core.settings import Values, check_concurrency
-from perdure.core.values import check_label
 from perdure.engine.app import App
 from perdure.engine.catalogue import (
     KnownTask,

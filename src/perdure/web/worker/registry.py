@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine.app import App
 from perdure.engine.catalogue import Drain, WorkerEntry, known_workers
 from perdure.engine.database_backend import DatabaseBackend

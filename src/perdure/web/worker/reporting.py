@@ -8,18 +8,18 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from perdure.core.commit import Commit, prepare_commit
 from perdure.core.decide.lease import Evidence
-from perdure.core.events import (
+from perdure.core.json_text import check_text
+from perdure.core.run.commit import Commit, prepare_commit
+from perdure.core.run.events import (
     Event,
     RunDeadLettered,
     RunLeaseClaimed,
     RunReleased,
     RunRetryScheduled,
 )
-from perdure.core.lifecycle import EventType
-from perdure.core.run import Run
-from perdure.core.values import check_text
+from perdure.core.run.lifecycle import EventType
+from perdure.core.run.run import Run
 from perdure.engine import hints
 from perdure.engine.app import App
 from perdure.engine.database_backend import outcome_of

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from perdure import errors as e
 from perdure.core.decide.lease import MAX_LEASE_TTL
-from perdure.core.run import Run
+from perdure.core.run.run import Run
 from perdure.engine.catalogue import known_tasks
 from perdure.engine.hints import Topics
 from perdure.engine.keys import Scope

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from perdure.core.run import Run
-from perdure.core.values import check_text, decode_value
+from perdure.core.json_text import check_text, decode_value
+from perdure.core.run.run import Run
 from perdure.engine.asking import Origin, Wish
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import TriggerOptions

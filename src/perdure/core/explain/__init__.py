@@ -1,0 +1,1 @@
+"""Why a run or a time did not run, and what is unhealthy."""
