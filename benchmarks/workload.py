@@ -15,7 +15,7 @@ from perdure.core.run.run import Actor, ActorType, Run
 from perdure.engine.clock import SystemClock
 from perdure.engine.ids import make_run_id, make_token
 from perdure.storage import Storage, open_storage
-from perdure.storage.protocol import Claimed, ClaimRequest, Committed
+from perdure.storage.contract.runs import Claimed, ClaimRequest, Committed
 
 BATCH = 100
 TASK = "send_email"

@@ -31,7 +31,7 @@ from perdure.core.run.run import Actor, ActorType, Run
 from perdure.engine.ids import make_run_id, make_token
 from perdure.errors import LeaseLost
 from perdure.storage import Storage, open_storage
-from perdure.storage.protocol import ClaimRequest, Committed, Existing, Outcome
+from perdure.storage.contract.runs import ClaimRequest, Committed, Existing, Outcome
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SHOP = Actor(ActorType.CLIENT, "web-shop")

@@ -22,7 +22,7 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
 from perdure.engine.ids import make_token
 from perdure.engine.task import Task
-from perdure.storage.protocol import ClaimRequest
+from perdure.storage.contract.runs import ClaimRequest
 from waiting import MAX_WAIT_S
 
 PADDING = "x" * 100

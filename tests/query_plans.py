@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 
-from perdure.storage.sql import load_queries
+from perdure.storage.sql.queries import load_queries
 
 SQLITE = load_queries("perdure.storage.sqlite")
 POSTGRES = load_queries("perdure.storage.postgres")

@@ -21,7 +21,7 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, ActorType, Awaiting, AwaitingKind, Run, Source, SourceType
 from perdure.engine.ids import make_token
 from perdure.engine.worker_record import Registration
-from perdure.storage.reservation import ReserveRequest
+from perdure.storage.contract.reservation import ReserveRequest
 from storage_kit import (
     a_limit,
     claim,

@@ -22,8 +22,8 @@ from perdure.core.run.failure import Failure, FailureKind, make_failure
 from perdure.core.run.run import SYSTEM, Run
 from perdure.engine.clock import SystemClock
 from perdure.engine.ids import make_run_id, make_token
-from perdure.storage.oversight import LetterFilter
-from perdure.storage.protocol import Claimed, ClaimRequest, Committed, Storage
+from perdure.storage.contract.inspection import LetterFilter
+from perdure.storage.contract.runs import Claimed, ClaimRequest, Committed, Storage
 
 CLOCK = SystemClock()
 

@@ -19,7 +19,14 @@ from perdure.core.run.events import Event
 from perdure.core.run.reducer import project
 from perdure.core.run.run import Run
 from perdure.errors import SequenceConflict
-from perdure.storage.protocol import Claimed, ClaimRequest, Committed, Existing, Outcome, Renewed
+from perdure.storage.contract.runs import (
+    Claimed,
+    ClaimRequest,
+    Committed,
+    Existing,
+    Outcome,
+    Renewed,
+)
 
 
 class Model:

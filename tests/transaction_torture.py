@@ -30,8 +30,8 @@ from perdure import App, Context, Retry
 from perdure.engine.clock import SystemClock
 from perdure.engine.defaults import Defaults
 from perdure.storage import Storage, open_storage
-from perdure.storage.steps import Operation
-from perdure.storage.transacting import Transaction, Transactions
+from perdure.storage.contract.transactions import Transaction, Transactions
+from perdure.storage.sql.statements import Operation
 from waiting import MAX_WAIT_S
 
 T = TypeVar("T")

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from perdure.storage.protocol import Storage
-from perdure.storage.webhook_protocol import StoredWebhook
+from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.webhooks import StoredWebhook
 from raw import execute
 
 CREATED_AT = datetime(2026, 1, 1, tzinfo=UTC).isoformat()

@@ -24,7 +24,7 @@ from perdure.engine.protocol.values import heartbeat_of, report_of
 from perdure.engine.protocol.workers import HeartbeatAnswer
 from perdure.engine.remote.server import Server
 from perdure.engine.worker_backend import Finished
-from perdure.storage.server_client import ServerCall
+from perdure.storage.contract.server import ServerCall
 from remote_kit import World
 from storage_kit import CLOCK, now, token_of
 

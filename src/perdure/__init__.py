@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from perdure.engine.options import Retry
     from perdure.engine.redaction import Redaction
     from perdure.engine.task import Task
-    from perdure.storage.run_log import LogLine, Progress
+    from perdure.storage.contract.logs import LogLine, Progress
 
 __all__ = [
     "App",
@@ -45,9 +45,9 @@ _HOMES = {
     "Context": "perdure.engine.context",
     "Defaults": "perdure.engine.defaults",
     "Fail": "perdure.engine.context",
-    "LogLine": "perdure.storage.run_log",
+    "LogLine": "perdure.storage.contract.logs",
     "Manifest": "perdure.engine.manifests.manifest",
-    "Progress": "perdure.storage.run_log",
+    "Progress": "perdure.storage.contract.logs",
     "Rate": "perdure.core.limits.rates",
     "Redaction": "perdure.engine.redaction",
     "Retry": "perdure.engine.options",

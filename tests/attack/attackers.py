@@ -16,7 +16,7 @@ from attack.building import STREAM, AttackRequest, Builder
 from attack.knowledge import Knowledge, Victim
 from perdure.engine.keys import Scope
 from perdure.engine.protocol.operations import OPERATIONS
-from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
+from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.route import Route
 from perdure.web.table import ROUTES
 from remote_kit import World

@@ -12,7 +12,7 @@ import msgspec
 from attack.generating import Generator
 from attack.hostile import WRONG_BODIES, hostile_values, mutate
 from attack.knowledge import ENDPOINT, RESERVED, TASKS, Knowledge
-from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
+from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.route import Route
 from worker_kit import REQUESTS, a_task
 

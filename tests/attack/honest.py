@@ -27,8 +27,8 @@ from perdure.engine.protocol.triggers import TriggeredRun
 from perdure.engine.remote.backend import RemoteBackend
 from perdure.engine.webhooks.sender import WebhookSender
 from perdure.engine.worker_backend import Finished, Recorded, SaidLog, WorkerBackend
-from perdure.storage.protocol import Renewal
-from perdure.storage.run_log import LogBatch, LogLine, Progress
+from perdure.storage.contract.logs import LogBatch, LogLine, Progress
+from perdure.storage.contract.runs import Renewal
 from remote_kit import World
 from schedule_kit import rewound
 from storage_kit import now, request, token_of, wait_until

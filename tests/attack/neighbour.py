@@ -19,7 +19,7 @@ from attack.honest import Honest, honest_at
 from attack.snapshot import State, differences, read_state
 from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run.run import ActorType, Run, SourceType
-from perdure.storage.protocol import RunFilter
+from perdure.storage.contract.runs import RunFilter
 from remote_kit import World
 
 ENVIRONMENT = "shared"

@@ -14,8 +14,8 @@ from perdure.core.run.run import Actor, Run
 from perdure.engine.audit_log import AuditLog, Verification
 from perdure.engine.catalogue import known_tasks
 from perdure.engine.keys import Keys
-from perdure.storage.oversight import LetterFilter
-from perdure.storage.protocol import RunFilter
+from perdure.storage.contract.inspection import LetterFilter
+from perdure.storage.contract.runs import RunFilter
 
 BULK_TASK = "perdure.bulk"
 """The server's own worker serves it."""

@@ -12,7 +12,7 @@ import pytest
 from command import Answer, Shell
 from perdure import App
 from perdure.engine.catalogue import WORKER, WorkerEntry
-from perdure.storage.protocol import Record
+from perdure.storage.contract.runs import Record
 
 
 async def call(shell: Shell, app: App, *arguments: str) -> Answer:

@@ -20,7 +20,7 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, ActorType
 from perdure.engine.overview import FailureView, Overview, QueueView, WorkerView
 from perdure.errors import RunFailed
-from perdure.storage.oversight import Ended
+from perdure.storage.contract.inspection import Ended
 from terminal import Terminal
 from waiting import MAX_WAIT_S
 

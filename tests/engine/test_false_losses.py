@@ -14,7 +14,7 @@ from perdure import App, Context
 from perdure.core.run.commit import Commit
 from perdure.engine.outcome import Settled
 from perdure.engine.transaction import HandlerTransaction
-from perdure.storage.protocol import Claimed, ClaimRequest, Renewal, Renewed
+from perdure.storage.contract.runs import Claimed, ClaimRequest, Renewal, Renewed
 from perdure.telemetry import metrics
 
 TIMEOUT_S = 20

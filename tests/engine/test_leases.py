@@ -18,7 +18,7 @@ from perdure.core.run.backoff import Backoff
 from perdure.core.run.run import Run
 from perdure.engine.leases import Leases
 from perdure.errors import LeaseLost, RunCancelled
-from perdure.storage.protocol import Renewal, Renewed
+from perdure.storage.contract.runs import Renewal, Renewed
 from storage_kit import claim_one, failure, new_run, stored, token_of
 from virtual_time import play
 from waiting import MAX_WAIT_S

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import perdure.engine.maintenance as maintenance_module
-import perdure.storage.claiming as claiming_module
+import perdure.storage.sql.write.claim as claiming_module
 import raw
 from builders import TASK
 from fix_app import QUICK
@@ -25,7 +25,7 @@ from perdure.engine.catalogue import TASK as TASK_RECORD
 from perdure.engine.catalogue import TaskEntry, known_tasks
 from perdure.engine.maintenance import Maintenance
 from perdure.engine.options import Executor
-from perdure.storage.protocol import Record
+from perdure.storage.contract.runs import Record
 from perdure.telemetry.record import LogLimit
 from storage_kit import claim, claim_one, create, new_run, stored, wait_until
 from web_kit import calling

@@ -348,7 +348,7 @@ async def test_an_app_that_may_only_trigger_does_so_with_its_own_code(world: Wor
 async def test_a_request_that_no_server_took_raises_storage_unavailable() -> None:
     from perdure.engine.clock import SystemClock
     from perdure.storage import open_server
-    from perdure.storage.rest import RestRequest
+    from perdure.storage.contract.rest import RestRequest
 
     transport = open_server("http://127.0.0.1:9", SystemClock(), retries=1)
     for method in ("GET", "POST"):

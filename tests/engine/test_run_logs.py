@@ -18,8 +18,8 @@ from fix_app import QUICK
 from perdure import App, Context, LogLine, Redaction, Retry, RunHandle, RunLogHandler, current
 from perdure.engine import run_logs
 from perdure.errors import InvalidInput, RunCancelled, RunFailed, RunNotFound, StorageUnavailable
-from perdure.storage.protocol import Storage
-from perdure.storage.run_log import LogBatch
+from perdure.storage.contract.logs import LogBatch
+from perdure.storage.contract.runs import Storage
 from perdure.telemetry import metrics
 from waiting import MAX_WAIT_S
 

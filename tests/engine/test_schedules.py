@@ -21,7 +21,7 @@ from perdure.errors import (
     ScheduleNotFound,
     TaskNotFound,
 )
-from perdure.storage.schedule_protocol import Stepped
+from perdure.storage.contract.schedules import Stepped
 from schedule_kit import rewound
 from scheduling import MINUTE, SECOND
 from storage_kit import request

@@ -20,7 +20,7 @@ from perdure.core.run.lifecycle import Status
 from perdure.engine.clock import SystemClock
 from perdure.engine.defaults import Defaults
 from perdure.errors import RunCancelled
-from perdure.storage.protocol import Claimed, ClaimRequest, Storage
+from perdure.storage.contract.runs import Claimed, ClaimRequest, Storage
 from storage_kit import CLOCK
 from wakeup_app import PATIENT, Tasks, worker_process
 

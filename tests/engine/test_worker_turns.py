@@ -20,7 +20,7 @@ from perdure.engine.defaults import Defaults
 from perdure.engine.doubt import LONGEST_CLAIM
 from perdure.engine.worker_host import WorkerHost
 from perdure.errors import RunFailed, StorageRefused, StorageUnavailable
-from perdure.storage.protocol import Claimed, ClaimRequest, Outcome
+from perdure.storage.contract.runs import Claimed, ClaimRequest, Outcome
 from virtual_time import play
 from waiting import MAX_WAIT_S
 

@@ -13,7 +13,7 @@ import msgspec
 from fuzzing.hostile import encode, huge_body, large_value, mutate, raw_body, strange_text
 from fuzzing.known import Known
 from fuzzing.values import Values
-from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
+from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.route import Route
 from perdure.web.table import ROUTES
 

@@ -13,8 +13,8 @@ from perdure.core.run.run import Actor, ActorType, Run
 from perdure.engine.catalogue import publish_tasks
 from perdure.engine.ids import make_token
 from perdure.engine.worker_backend import SaidLog
-from perdure.storage.protocol import Renewal
-from perdure.storage.run_log import LogBatch, LogLine, Progress
+from perdure.storage.contract.logs import LogBatch, LogLine, Progress
+from perdure.storage.contract.runs import Renewal
 from protocol_side import Side, wanted
 from storage_kit import failure, history, now, reload, step, stored, success, token_of
 from worker_kit import WORKER_ID, a_task, an_entry

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from perdure import App
 from perdure.engine.catalogue import WORKER, list_tasks, publish_tasks
 from perdure.errors import AccessRefused, InvalidInput
-from perdure.storage.protocol import Record
+from perdure.storage.contract.runs import Record
 from perdure.web.offload import MAX_PAGE_BYTES
 from perdure.web.worker.declaring import MAX_CATALOGUE_BYTES
 from perdure.web.worker.registry import MAX_BYTES

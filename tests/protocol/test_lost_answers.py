@@ -31,7 +31,7 @@ from perdure.engine.remote.backend import RemoteBackend
 from perdure.engine.remote.server import Server
 from perdure.engine.worker_backend import Lost, Recorded
 from perdure.errors import StorageUnavailable
-from perdure.storage.protocol import Renewal, RunFilter
+from perdure.storage.contract.runs import Renewal, RunFilter
 from protocol_side import Side, wanted
 from remote_kit import World
 from storage_kit import create, history, now, reload, token_of

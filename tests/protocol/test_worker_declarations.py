@@ -17,7 +17,7 @@ from perdure.engine.protocol.workers import (
     DeclareRequest,
 )
 from perdure.errors import InvalidInput
-from perdure.storage.protocol import Record, RunFilter
+from perdure.storage.contract.runs import Record, RunFilter
 from remote_kit import World
 from worker_kit import (
     a_task,

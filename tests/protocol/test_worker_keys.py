@@ -37,7 +37,7 @@ from perdure.engine.protocol.workers import (
 )
 from perdure.engine.worker_backend import LOST
 from perdure.errors import AccessRefused, InvalidInput, WorkerNotFound
-from perdure.storage.run_log import MAX_LINES
+from perdure.storage.contract.logs import MAX_LINES
 from remote_kit import World
 from storage_kit import create, now, reload, token_of
 from worker_kit import (

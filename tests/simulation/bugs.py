@@ -39,13 +39,17 @@ from perdure.engine.transaction import HandlerTransaction
 from perdure.engine.work_scope import WorkScope
 from perdure.engine.worker import Worker
 from perdure.errors import LeaseLost, StorageUnavailable
-from perdure.storage import claiming, committing, gating, turns, upkeep
-from perdure.storage.protocol import Committed
-from perdure.storage.reading import runs_of
-from perdure.storage.rows import Dialect
-from perdure.storage.sql_storage import SqlStorage
+from perdure.storage.contract.runs import Committed
+from perdure.storage.sql.read.runs import runs_of
+from perdure.storage.sql.rows import Dialect
+from perdure.storage.sql.statements import Many, Operation, Step, last_trip
+from perdure.storage.sql.storage import SqlStorage
+from perdure.storage.sql.write import claim as claiming
+from perdure.storage.sql.write import commit as committing
+from perdure.storage.sql.write import leases as upkeep
+from perdure.storage.sql.write import limits as gating
+from perdure.storage.sql.write import turns
 from perdure.storage.sqlite import connection
-from perdure.storage.steps import Many, Operation, Step, last_trip
 
 Patch = Callable[[Any, str, Any], None]
 """`monkeypatch.setattr`: object, name, new value."""

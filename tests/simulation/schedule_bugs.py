@@ -13,9 +13,9 @@ from perdure.core.run.run import Run
 from perdure.core.schedule import Schedule, decide_resume, plan
 from perdure.engine import schedules
 from perdure.engine.scheduler import Scheduler
-from perdure.storage import scheduling
-from perdure.storage.schedule_protocol import Stepped
-from perdure.storage.sql_storage import SqlStorage
+from perdure.storage.contract.schedules import Stepped
+from perdure.storage.sql.storage import SqlStorage
+from perdure.storage.sql.write import schedules as scheduling
 from simulation.bugs import BANK, Bug, Patch, bug
 
 __all__ = ["BANK", "Bug"]

@@ -22,7 +22,7 @@ from perdure.engine.clock import SystemClock
 from perdure.engine.ids import make_run_id, make_token
 from perdure.errors import InvalidInput, InvariantViolation, SequenceConflict
 from perdure.storage import open_storage
-from perdure.storage.protocol import Committed, Existing, Renewal, RunFilter, Storage
+from perdure.storage.contract.runs import Committed, Existing, Renewal, RunFilter, Storage
 from storage_kit import (
     check_all,
     claim,

@@ -16,7 +16,7 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Policy
 from perdure.engine.ids import make_token
 from perdure.errors import InvariantViolation, SequenceConflict
-from perdure.storage.protocol import Committed, Storage
+from perdure.storage.contract.runs import Committed, Storage
 from storage_kit import (
     check_all,
     claim,

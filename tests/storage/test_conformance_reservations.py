@@ -16,8 +16,8 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run, Source, SourceType
 from perdure.engine.ids import make_token
 from perdure.errors import InvalidInput
-from perdure.storage.protocol import Claimed, Storage
-from perdure.storage.reservation import ReserveRequest
+from perdure.storage.contract.reservation import ReserveRequest
+from perdure.storage.contract.runs import Claimed, Storage
 from storage_kit import (
     check_all,
     claim,

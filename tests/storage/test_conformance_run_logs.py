@@ -12,8 +12,8 @@ from perdure.core.limits.admission import LimitScope
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
 from perdure.errors import InvalidInput
-from perdure.storage.protocol import Backlog, Storage
-from perdure.storage.run_log import LogBatch, LogLine, Progress
+from perdure.storage.contract.logs import LogBatch, LogLine, Progress
+from perdure.storage.contract.runs import Backlog, Storage
 from storage_kit import claim, claim_one, create, new_run, now, set_limit, stored, success
 
 OTHER_RUN = "run_" + "0" * 31 + "7"

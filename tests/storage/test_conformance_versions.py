@@ -15,8 +15,8 @@ from perdure.core.run.events import RunStarted
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.engine.ids import make_token
 from perdure.errors import InvalidInput
-from perdure.storage.protocol import Storage
-from perdure.storage.reservation import ReserveRequest
+from perdure.storage.contract.reservation import ReserveRequest
+from perdure.storage.contract.runs import Storage
 from storage_kit import (
     check_all,
     claim,

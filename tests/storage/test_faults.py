@@ -19,8 +19,8 @@ from perdure.core.schedule import Change, ScheduleStep, changing, creating, deci
 from perdure.engine.clock import SystemClock
 from perdure.errors import StorageRefused
 from perdure.storage import open_storage
-from perdure.storage.protocol import ClaimRequest, Committed, Existing, Renewal, Storage
-from perdure.storage.schedule_protocol import Stepped
+from perdure.storage.contract.runs import ClaimRequest, Committed, Existing, Renewal, Storage
+from perdure.storage.contract.schedules import Stepped
 from schedule_kit import due_step, making, plan_of, put, reread, scheduled
 from scheduling import HOUR, NINE, a_schedule
 from storage_kit import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure.errors import TransactionError
-from perdure.storage.postgres.statements import refuse_ending
+from perdure.storage.postgres.statement_guard import refuse_ending
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,10 @@ import pytest
 from perdure.engine.clock import SystemClock
 from perdure.errors import StorageError, StorageUnavailable
 from perdure.storage import open_storage
-from perdure.storage.postgres import hints as postgres_hints
-from perdure.storage.protocol import Renewal, Storage
-from perdure.storage.sqlite import hints
-from perdure.storage.topics import HintTransport, pack, unpack
+from perdure.storage.contract.runs import Renewal, Storage
+from perdure.storage.contract.wakeups import HintTransport, pack, unpack
+from perdure.storage.postgres import wakeups as postgres_hints
+from perdure.storage.sqlite import wakeups as hints
 from storage_kit import claim_one, create, new_run, token_of
 
 SOON = 10.0

@@ -15,13 +15,13 @@ import psycopg
 import pytest
 
 from perdure.errors import StorageUnavailable
-from perdure.storage.postgres import hints as postgres_hints
+from perdure.storage.contract.runs import Committed
+from perdure.storage.postgres import wakeups as postgres_hints
 from perdure.storage.postgres.handler_connection import HandlerConnection
 from perdure.storage.postgres.liveness import LimitedConnection, connection_info, is_usable_sync
 from perdure.storage.postgres.storage import PostgresStorage
 from perdure.storage.postgres.transactions import PostgresTransactions
-from perdure.storage.protocol import Committed
-from perdure.storage.steps import at_once
+from perdure.storage.sql.statements import at_once
 from proxy import Proxy
 from raw import set_read_only
 from storage_kit import CLOCK, create, new_run, request

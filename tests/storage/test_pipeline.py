@@ -10,7 +10,7 @@ import pytest
 
 from perdure.storage.postgres import pipeline
 from perdure.storage.postgres.pipeline import Asked, Pipeline
-from perdure.storage.postgres.pooling import PooledConnection
+from perdure.storage.postgres.pool import PooledConnection
 from waiting import MAX_WAIT_S
 
 MUCH = "x" * 3_000_000

@@ -7,7 +7,7 @@ import logging
 import psycopg
 import pytest
 
-from perdure.storage.postgres.pooling import NAME, remembering
+from perdure.storage.postgres.pool import NAME, remembering
 
 LOGGER = logging.getLogger("psycopg.pool")
 

@@ -11,9 +11,9 @@ import pytest_asyncio
 
 from perdure.engine.clock import SystemClock
 from perdure.errors import StorageRefused
-from perdure.storage.sqlite.precedence import LATE, SOON, Precedence
+from perdure.storage.sql.statements import Operation, Step, trip
 from perdure.storage.sqlite.storage import SqliteStorage
-from perdure.storage.steps import Operation, Step, trip
+from perdure.storage.sqlite.switch_interval import LATE, SOON, Precedence
 from storage_kit import create
 
 USUAL = 0.003

@@ -7,8 +7,8 @@ import pytest
 
 from perdure.core.run.lifecycle import Status
 from perdure.storage.postgres.dialect import columns
-from perdure.storage.rows import COLUMNS
-from perdure.storage.sql import Query, load_queries, positional, repeated, row_parameters
+from perdure.storage.sql.queries import Query, load_queries, positional, repeated, row_parameters
+from perdure.storage.sql.rows import COLUMNS
 
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "perdure"
 CODE = "\n".join(path.read_text() for path in SOURCES.rglob("*.py"))

@@ -13,7 +13,7 @@ import pytest
 
 from perdure import App
 from perdure.core.explain.health import Code
-from perdure.storage.sqlite.hints import SocketHints
+from perdure.storage.sqlite.wakeups import SocketHints
 from web_kit import shop
 
 

@@ -13,8 +13,8 @@ import pytest_asyncio
 import raw
 from perdure.engine.clock import SystemClock
 from perdure.errors import StorageUnavailable
+from perdure.storage.sql.statements import Operation, Step, trip
 from perdure.storage.sqlite.storage import SqliteStorage
-from perdure.storage.steps import Operation, Step, trip
 from waiting import MAX_WAIT_S
 
 

@@ -46,7 +46,7 @@ from perdure.core.run.run import Awaiting, AwaitingKind, Policy, Run
 from perdure.engine.clock import SystemClock
 from perdure.errors import NotAllowed
 from perdure.storage import open_storage
-from perdure.storage.protocol import Committed, Outcome, Renewal, RunFilter
+from perdure.storage.contract.runs import Committed, Outcome, Renewal, RunFilter
 from storage_kit import (
     failure,
     known_limit,

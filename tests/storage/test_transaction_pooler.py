@@ -16,8 +16,8 @@ from perdure.engine.clock import SystemClock
 from perdure.engine.defaults import Defaults
 from perdure.errors import PerdureError
 from perdure.storage import open_storage
+from perdure.storage.contract.runs import Renewal
 from perdure.storage.postgres.storage import PostgresStorage
-from perdure.storage.protocol import Renewal
 from raw import execute
 from storage_kit import check_all, claim, claim_one, create, new_run, reload, success, token_of
 from transaction_pooler import TransactionPooler

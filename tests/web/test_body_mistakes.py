@@ -12,7 +12,7 @@ import pytest
 from perdure import App
 from perdure.errors import InvalidInput
 from perdure.errors.input import MAX_MISTAKES
-from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
+from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.reading import _decode
 from perdure.web.table import ROUTES
 from perdure.web.trigger_bodies import TriggerBody

@@ -15,7 +15,7 @@ from perdure.engine.catalogue import publish_tasks
 from perdure.engine.keys import HOME, KEY, MAX_KEYS, ApiKey, Keys, Scope
 from perdure.engine.task_catalogue import MAX_LISTED_WORKERS, add_workers
 from perdure.engine.webhooks.keeping import MAX_HEADER_CHARS
-from perdure.storage.protocol import Record
+from perdure.storage.contract.runs import Record
 from perdure.web.api import LOCAL, Api
 from perdure.web.manifests import MAX_PROBLEM_CHARS, MAX_PROBLEMS
 from situations import a_worker

@@ -6,7 +6,7 @@ import pytest
 
 from perdure import App
 from perdure.engine.keys import HOME, KEY, Keys
-from perdure.storage.protocol import Record
+from perdure.storage.contract.runs import Record
 from perdure.web.keyring import Keyring
 from perdure.web.problems import RequestRefused
 

@@ -19,7 +19,7 @@ import pytest_asyncio
 
 from perdure import App, every, secret
 from perdure.engine.keys import Keys
-from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
+from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.api import LOCAL
 from perdure.web.route import Route
 from perdure.web.table import ROUTES

@@ -13,7 +13,7 @@ import pytest
 from perdure import App
 from perdure.engine.keys import Keys, Scope
 from perdure.engine.protocol.fields import MAX_HINT_WAIT_S
-from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
+from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web import ears
 from perdure.web.api import Api
 from perdure.web.problems import Refusal, RequestRefused

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import ItemsView
 
 from perdure.core.run.lifecycle import Status
-from perdure.storage.protocol import Backlog
+from perdure.storage.contract.runs import Backlog
 from perdure.web.overview import _queues
 
 Counts = dict[tuple[str, Status], int]

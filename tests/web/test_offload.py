@@ -17,10 +17,11 @@ from perdure.core.run.events import RecordedEvent
 from perdure.engine.protocol.checks import MAX_ITEMS, check_message
 from perdure.engine.redaction import Redaction
 from perdure.errors import InvalidInput
-from perdure.storage import reading, rows
-from perdure.storage.protocol import RunFilter
-from perdure.storage.reading import MAX_PAGE_BYTES
-from perdure.storage.steps import Rows
+from perdure.storage.contract.runs import RunFilter
+from perdure.storage.sql import rows
+from perdure.storage.sql.read import runs as reading
+from perdure.storage.sql.read.runs import MAX_PAGE_BYTES
+from perdure.storage.sql.statements import Rows
 from perdure.web import manifests, offload
 from perdure.web.api import LOCAL, Api
 from perdure.web.offload import MAX_INLINE_BYTES, SLICE_BYTES, Offload, cut_page, json_size, slices
@@ -253,7 +254,7 @@ async def test_a_page_that_holds_exactly_the_last_large_run_may_be_followed_by_a
 async def test_one_run_is_a_page_however_large_it_is(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.storage.reading.MAX_PAGE_BYTES", 10)
+    monkeypatch.setattr("perdure.storage.sql.read.runs.MAX_PAGE_BYTES", 10)
     first, second = [await app.tasks["keep"].trigger("a") for _ in range(2)]
     wanted = RunFilter(environment="default")
 

@@ -11,7 +11,7 @@ import pytest
 from perdure import App
 from perdure.engine import keys
 from perdure.engine.credential import make_credential
-from perdure.storage.wire import PROTOCOL_HEADER
+from perdure.storage.contract.wire_errors import PROTOCOL_HEADER
 from perdure.web import keyring
 from perdure.web.api import Api
 from raw import execute

@@ -17,7 +17,7 @@ from perdure.engine.catalogue import TaskEntry, publish_tasks
 from perdure.engine.executors.target import HttpTarget
 from perdure.engine.options import Executor
 from perdure.engine.protocol.workers import DeclareRequest, QueueMessage
-from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
+from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.api import LOCAL, Api
 from web_kit import client_of
 from worker_kit import a_task

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from perdure.core.run.failure import Failure
     from perdure.core.run.run import Run
     from perdure.engine.app import App
-    from perdure.storage.run_log import LogLine
+    from perdure.storage.contract.logs import LogLine
 
 
 @click.group()

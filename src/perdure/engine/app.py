@@ -29,7 +29,7 @@ from perdure.engine.threshold import Door, to_the_end
 from perdure.engine.tracing import tracing_of
 from perdure.errors import AppNotOpen, InvalidInput
 from perdure.storage import Storage, check_url, is_remote, open_storage, options_of, refuse_server
-from perdure.storage.protocol import Clock
+from perdure.storage.contract.runs import Clock
 
 if TYPE_CHECKING:
     # Imported when first used: whoever only defines tasks must not wait for it.

@@ -20,7 +20,7 @@ from perdure.core.run.events import RecordedEvent
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
 from perdure.errors import UnreadableHistory
-from perdure.storage.protocol import RunFilter, Storage
+from perdure.storage.contract.runs import RunFilter, Storage
 
 PAGE = 200
 AT_ONCE = 8

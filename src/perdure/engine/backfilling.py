@@ -30,7 +30,7 @@ from perdure.engine import hints
 from perdure.engine.handle import RunHandle
 from perdure.engine.scheduling import stored_schedule
 from perdure.errors import InvalidInput, SequenceConflict
-from perdure.storage.protocol import Committed, Existing, Outcome
+from perdure.storage.contract.runs import Committed, Existing, Outcome
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

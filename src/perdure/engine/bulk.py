@@ -28,7 +28,7 @@ from perdure.engine.options import Retry
 from perdure.engine.slices import slice_items
 from perdure.engine.write import load_all
 from perdure.errors import PerdureError
-from perdure.storage.protocol import RunFilter
+from perdure.storage.contract.runs import RunFilter
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

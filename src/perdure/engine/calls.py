@@ -38,7 +38,7 @@ from perdure.engine.threads import Threads
 from perdure.engine.tracing import AttemptSpan, Carrier, current_carrier
 from perdure.engine.wire import Request
 from perdure.errors import InvalidInput
-from perdure.storage.steps import at_once
+from perdure.storage.sql.statements import at_once
 
 if TYPE_CHECKING:
     from perdure.engine.loop_calls import Performer

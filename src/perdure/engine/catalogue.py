@@ -23,7 +23,7 @@ from perdure.engine.options import Executor, TaskSettings, TriggerOptions
 from perdure.engine.task import Task
 from perdure.errors import InvalidInput, InvalidPayload, PerdureError, TaskNotFound
 from perdure.errors.input import refuse_mistakes
-from perdure.storage.protocol import Record, Storage
+from perdure.storage.contract.runs import Record, Storage
 from perdure.telemetry import table
 
 if TYPE_CHECKING:

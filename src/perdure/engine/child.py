@@ -44,7 +44,7 @@ from perdure.engine.wire import (
     Request,
 )
 from perdure.errors import InvalidInput
-from perdure.storage.run_log import LogBatch
+from perdure.storage.contract.logs import LogBatch
 from perdure.telemetry.record import fields_of
 
 _PR_SET_PDEATHSIG = 1

@@ -31,7 +31,7 @@ from perdure.errors import (
     PerdureError,
     StorageError,
 )
-from perdure.storage.protocol import Committed, Outcome
+from perdure.storage.contract.runs import Committed, Outcome
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

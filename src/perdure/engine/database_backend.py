@@ -25,7 +25,8 @@ from perdure.engine.worker_backend import (
 )
 from perdure.engine.worker_record import WorkerRecord
 from perdure.errors import SequenceConflict
-from perdure.storage.protocol import (
+from perdure.storage.contract.explanation import SuspectScope
+from perdure.storage.contract.runs import (
     Claimed,
     ClaimRequest,
     Clock,
@@ -35,9 +36,8 @@ from perdure.storage.protocol import (
     Renewed,
     Storage,
 )
-from perdure.storage.questions import SuspectScope
-from perdure.storage.topics import HintTransport
-from perdure.storage.transacting import Transactions
+from perdure.storage.contract.transactions import Transactions
+from perdure.storage.contract.wakeups import HintTransport
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

@@ -26,7 +26,7 @@ from perdure.engine.waits import WaitReader
 from perdure.engine.webhooks.hook import Hook, read_hooks
 from perdure.engine.why import seen
 from perdure.errors import InvalidInput, SchemaMismatch, StorageError
-from perdure.storage.protocol import Backlog, Storage
+from perdure.storage.contract.runs import Backlog, Storage
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

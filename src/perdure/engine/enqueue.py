@@ -17,8 +17,8 @@ from perdure.engine.client import Bulk, creation, handle_of, work_of
 from perdure.engine.handle import RunHandle
 from perdure.engine.options import TriggerOptions
 from perdure.engine.tracing import Carrier, Producer
-from perdure.storage.borrowed.enqueue import Order, Prepare, enqueue, enqueue_sync
-from perdure.storage.protocol import Outcome
+from perdure.storage.borrowed.create_runs import Order, Prepare, enqueue, enqueue_sync
+from perdure.storage.contract.runs import Outcome
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

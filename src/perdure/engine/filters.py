@@ -12,8 +12,8 @@ from perdure.core.run.failure import FailureKind
 from perdure.core.seed_terms import StatusFilter, parse_statuses
 from perdure.engine.door import choice, count, only_known, text
 from perdure.errors import InvalidInput
-from perdure.storage.oversight import LetterFilter
-from perdure.storage.protocol import RunFilter
+from perdure.storage.contract.inspection import LetterFilter
+from perdure.storage.contract.runs import RunFilter
 
 MOST_ON_A_PAGE = 1000
 _INSTANTS = ("created_after", "created_before", "finished_after", "finished_before")

@@ -17,8 +17,8 @@ from contextlib import suppress
 from datetime import timedelta
 
 from perdure.errors import PerdureError
-from perdure.storage.protocol import Clock
-from perdure.storage.topics import HintTransport
+from perdure.storage.contract.runs import Clock
+from perdure.storage.contract.wakeups import HintTransport
 from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Registry
 

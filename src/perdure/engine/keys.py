@@ -22,7 +22,7 @@ from perdure.engine.credential import Credential, hash_secret, make_credential, 
 from perdure.engine.door import OPERATOR, By, Duration, actor_of, choice, duration, some_time
 from perdure.engine.keywords import explain_methods
 from perdure.errors import AccessRefused, InvalidInput, KeyNotFound, StorageUnavailable
-from perdure.storage.protocol import Record, Storage
+from perdure.storage.contract.runs import Record, Storage
 from perdure.telemetry import table
 
 if TYPE_CHECKING:

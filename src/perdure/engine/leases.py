@@ -14,7 +14,7 @@ from perdure.engine.service import Service
 from perdure.engine.trouble import TROUBLE
 from perdure.engine.worker_backend import WorkerBackend
 from perdure.errors import LeaseLost
-from perdure.storage.protocol import Renewal, Renewed
+from perdure.storage.contract.runs import Renewal, Renewed
 from perdure.telemetry import metrics, table
 
 if TYPE_CHECKING:

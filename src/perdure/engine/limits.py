@@ -40,7 +40,7 @@ from perdure.engine.keywords import explain_methods
 from perdure.engine.options import TaskSettings
 from perdure.engine.task import Task
 from perdure.errors import InvalidInput, QueueNotFound, StorageUnavailable, TaskNotFound
-from perdure.storage.protocol import RunFilter
+from perdure.storage.contract.runs import RunFilter
 from perdure.telemetry import table
 
 if TYPE_CHECKING:

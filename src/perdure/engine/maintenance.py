@@ -19,7 +19,7 @@ from perdure.engine.pruning import old_runs
 from perdure.engine.service import AppService
 from perdure.engine.tick_record import TickRecord
 from perdure.errors import StorageUnavailable
-from perdure.storage.protocol import Committed
+from perdure.storage.contract.runs import Committed
 from perdure.telemetry import table
 
 if TYPE_CHECKING:

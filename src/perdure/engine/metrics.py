@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from perdure.core.run.commit import Commit
 from perdure.engine.metered import Facts
 from perdure.errors import AppNotOpen, InvalidInput, StorageError
-from perdure.storage.oversight import StatusCounts
-from perdure.storage.protocol import Backlog, Committed, Outcome, Storage
+from perdure.storage.contract.inspection import StatusCounts
+from perdure.storage.contract.runs import Backlog, Committed, Outcome, Storage
 from perdure.telemetry import metrics, prometheus
 from perdure.telemetry.metric import Metric
 from perdure.telemetry.registry import Gauges, Labels, Registry

@@ -46,9 +46,9 @@ from perdure.errors import (
     RunNotFound,
     SequenceConflict,
 )
-from perdure.storage.oversight import LetterPage
-from perdure.storage.protocol import Page
-from perdure.storage.run_log import LogLine, Progress
+from perdure.storage.contract.inspection import LetterPage
+from perdure.storage.contract.logs import LogLine, Progress
+from perdure.storage.contract.runs import Page
 
 if TYPE_CHECKING:
     from perdure.core.explain.why import Why

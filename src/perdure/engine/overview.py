@@ -14,8 +14,8 @@ from perdure.core.run.run import Run
 from perdure.engine.catalogue import WorkerEntry
 from perdure.engine.limits import QueueState
 from perdure.engine.tick_record import ServiceEntry, list_services
-from perdure.storage.oversight import Ended, NextSchedule
-from perdure.storage.protocol import Backlog
+from perdure.storage.contract.inspection import Ended, NextSchedule
+from perdure.storage.contract.runs import Backlog
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

@@ -15,7 +15,7 @@ import msgspec
 
 from perdure.core.run.run import Run
 from perdure.engine.defaults import Defaults
-from perdure.storage.protocol import Clock
+from perdure.storage.contract.runs import Clock
 
 
 class Gap(msgspec.Struct, frozen=True):

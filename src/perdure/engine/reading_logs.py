@@ -15,7 +15,7 @@ from perdure.core.run.events import RecordedEvent
 from perdure.core.run.run import Run
 from perdure.engine import hints
 from perdure.engine.redaction import Redactor
-from perdure.storage.run_log import LogLine, Progress, parse_cursor
+from perdure.storage.contract.logs import LogLine, Progress, parse_cursor
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

@@ -46,7 +46,7 @@ from perdure.errors import (
     StorageUnavailable,
     UnreadableHistory,
 )
-from perdure.storage.schedule_protocol import Stepped
+from perdure.storage.contract.schedules import Stepped
 from perdure.telemetry import schedule_records
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from perdure.errors import (
     SequenceConflict,
     SingletonConflict,
 )
-from perdure.storage.protocol import Committed, Existing, Outcome
+from perdure.storage.contract.runs import Committed, Existing, Outcome
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

@@ -16,7 +16,7 @@ from perdure.engine.hints import Hub, Topics
 from perdure.engine.trouble import TROUBLE, OutageLog
 from perdure.engine.worker_backend import ResultSource, RunResult
 from perdure.errors import AppNotOpen, RunNotFound
-from perdure.storage.protocol import Clock, Storage
+from perdure.storage.contract.runs import Clock, Storage
 
 QUICK = timedelta(milliseconds=5)
 LOOK_AT_ALL = timedelta(seconds=60)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, Protocol
 
 from perdure.core.run.run import Run
-from perdure.storage.run_log import LogBatch
+from perdure.storage.contract.logs import LogBatch
 from perdure.telemetry.record import STANDARD
 
 TASK_LOG = "perdure.task"

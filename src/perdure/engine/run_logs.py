@@ -25,8 +25,8 @@ from perdure.engine.redaction import Redactor
 from perdure.engine.run_log import least_level
 from perdure.engine.worker_backend import SaidLog, WorkerBackend
 from perdure.errors import StorageUnavailable
-from perdure.storage.protocol import Clock
-from perdure.storage.run_log import MAX_LINES, LogBatch, LogLine, Progress
+from perdure.storage.contract.logs import MAX_LINES, LogBatch, LogLine, Progress
+from perdure.storage.contract.runs import Clock
 from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Registry
 

@@ -30,7 +30,7 @@ from perdure.engine.filters import MOST_ON_A_PAGE, page_limit
 from perdure.engine.scheduling import stored_schedule
 from perdure.engine.why import explain_run
 from perdure.errors import TaskNotFound, UnreadableHistory
-from perdure.storage.protocol import RunFilter
+from perdure.storage.contract.runs import RunFilter
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

@@ -25,7 +25,7 @@ from perdure.engine.service import AppService
 from perdure.engine.storage_time import StorageTime
 from perdure.engine.tick_record import TickRecord
 from perdure.errors import InvalidInput, PerdureError, ScheduleConflict, TaskNotFound
-from perdure.storage.schedule_protocol import DueSchedules, Stepped
+from perdure.storage.contract.schedules import DueSchedules, Stepped
 from perdure.telemetry import metrics, schedule_records
 
 if TYPE_CHECKING:

@@ -74,7 +74,7 @@ from perdure.errors import (
     ScheduleNotFound,
     TaskNotFound,
 )
-from perdure.storage.schedule_protocol import Stepped
+from perdure.storage.contract.schedules import Stepped
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from perdure.engine.trouble import TROUBLE, OutageLog
-from perdure.storage.protocol import Clock
+from perdure.storage.contract.runs import Clock
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from perdure.engine.trouble import OutageLog
 from perdure.engine.worker_backend import TimeSource
-from perdure.storage.protocol import Clock
+from perdure.storage.contract.runs import Clock
 
 FRESH = 60.0
 """So many seconds an answer is good for: clocks drift apart slowly."""

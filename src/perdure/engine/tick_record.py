@@ -12,7 +12,7 @@ import msgspec
 
 from perdure.core.json_text import Instant
 from perdure.engine.catalogue import decode_records
-from perdure.storage.protocol import Record, Storage
+from perdure.storage.contract.runs import Record, Storage
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

@@ -40,17 +40,17 @@ from perdure.engine.outcome import (
     interrupted,
 )
 from perdure.errors import LeaseLost, StorageUnavailable, TransactionError
-from perdure.storage.borrowed.enqueue import Created, Order, create
-from perdure.storage.protocol import Clock, Committed, Outcome
-from perdure.storage.reading import moment_of
-from perdure.storage.steps import Operation, Step, at_once, trip
-from perdure.storage.transacting import (
+from perdure.storage.borrowed.create_runs import Created, Order, create
+from perdure.storage.contract.runs import Clock, Committed, Outcome
+from perdure.storage.contract.transactions import (
     AnswerLost,
     Transaction,
     TransactionLost,
     Transactions,
     record_success,
 )
+from perdure.storage.sql.read.runs import moment_of
+from perdure.storage.sql.statements import Operation, Step, at_once, trip
 from perdure.telemetry import table
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable
 from datetime import timedelta
 
 from perdure.errors import StorageUnavailable
-from perdure.storage.protocol import Clock
+from perdure.storage.contract.runs import Clock
 from perdure.telemetry import table
 
 TROUBLE = timedelta(milliseconds=500)

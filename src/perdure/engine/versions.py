@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from perdure.core.run.run import Run
 from perdure.engine.catalogue import WorkerEntry, known_workers
 from perdure.engine.outcome import Unserved
-from perdure.storage.protocol import Storage
+from perdure.storage.contract.runs import Storage
 
 if TYPE_CHECKING:
     from perdure.engine.task import Task

@@ -18,8 +18,8 @@ from perdure.engine import write
 from perdure.engine.catalogue import WorkerEntry, known_tasks, known_workers
 from perdure.engine.waits import WaitReader
 from perdure.errors import UnreadableHistory
-from perdure.storage.gating import NO_LIMITS, UNREADABLE
-from perdure.storage.protocol import Storage
+from perdure.storage.contract.runs import Storage
+from perdure.storage.sql.write.limits import NO_LIMITS, UNREADABLE
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from perdure.engine import hints
 from perdure.engine.import_failures import ImportFailures
 from perdure.engine.versions import Tasks, versions_of
-from perdure.storage.protocol import ClaimRequest
-from perdure.storage.questions import SuspectScope
+from perdure.storage.contract.explanation import SuspectScope
+from perdure.storage.contract.runs import ClaimRequest
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

@@ -20,11 +20,11 @@ from perdure.core.run.lifecycle import TERMINAL, EventType, Status
 from perdure.core.run.run import Run
 from perdure.engine.catalogue import Drain, TaskEntry, WorkerEntry
 from perdure.engine.outcome import Ending
-from perdure.storage.protocol import ClaimRequest, Clock, Renewal, Renewed
-from perdure.storage.questions import SuspectScope
-from perdure.storage.run_log import LogBatch
-from perdure.storage.topics import HintTransport
-from perdure.storage.transacting import Transactions
+from perdure.storage.contract.explanation import SuspectScope
+from perdure.storage.contract.logs import LogBatch
+from perdure.storage.contract.runs import ClaimRequest, Clock, Renewal, Renewed
+from perdure.storage.contract.transactions import Transactions
+from perdure.storage.contract.wakeups import HintTransport
 
 
 class Finished(msgspec.Struct, gc=False):

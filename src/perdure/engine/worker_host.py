@@ -24,7 +24,7 @@ from perdure.engine.transaction import TransactionTerms
 from perdure.engine.watchdog import Ladder
 from perdure.engine.worker import Worker
 from perdure.engine.worker_backend import WorkerBackend
-from perdure.storage.transacting import Transactions
+from perdure.storage.contract.transactions import Transactions
 from perdure.telemetry import table
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from perdure.engine.catalogue import (
 )
 from perdure.engine.versions import Tasks, schemas_of, versions_of
 from perdure.errors import AccessRefused
-from perdure.storage.protocol import Record, Storage
+from perdure.storage.contract.runs import Record, Storage
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

@@ -22,7 +22,7 @@ from perdure.engine.door import OPERATOR, By, actor_of, reason_of, text
 from perdure.engine.keywords import explain_methods
 from perdure.engine.reserved import RESERVED
 from perdure.errors import InvalidInput, StorageUnavailable, WorkerNotFound
-from perdure.storage.protocol import Record
+from perdure.storage.contract.runs import Record
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

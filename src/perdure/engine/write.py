@@ -12,7 +12,7 @@ from perdure.core.run.run import Run
 from perdure.engine.ids import Ids
 from perdure.engine.slices import map_in_slices
 from perdure.errors import PerdureError, RunNotFound, SequenceConflict, UnreadableHistory
-from perdure.storage.protocol import Outcome, Storage
+from perdure.storage.contract.runs import Outcome, Storage
 
 Decide = Callable[[Run, datetime], Sequence[Event]]
 

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, StorageRefused
-from perdure.storage.protocol import Clock, Storage
+from perdure.storage.contract.runs import Clock, Storage
 
 __all__ = [
     "Storage",
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from perdure.storage.server_client import ServerClient
+    from perdure.storage.contract.server import ServerClient
 
 _SQLITE = ("inline", "busy_timeout", "hints", "on_statement")
 _POSTGRES = (

@@ -26,7 +26,7 @@ from perdure.core.limits.rates import Rate, make_rate
 from perdure.engine.app import App
 from perdure.engine.write import load
 from perdure.errors import SequenceConflict
-from perdure.storage.wire import PROTOCOL_HEADER
+from perdure.storage.contract.wire_errors import PROTOCOL_HEADER
 from perdure.telemetry import metrics, table
 from perdure.web import feed
 from perdure.web.audit_rows import AuditRows

@@ -13,7 +13,7 @@ import msgspec
 
 from perdure.core.audit_chain import AuditEntry
 from perdure.errors import StorageError
-from perdure.storage.protocol import Clock
+from perdure.storage.contract.runs import Clock
 from perdure.web.offload import json_size
 from perdure.web.problems import Refusal
 from perdure.web.route import Call, Route

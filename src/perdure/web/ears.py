@@ -10,7 +10,7 @@ from contextlib import suppress
 from perdure.engine.app import App
 from perdure.engine.hints import Topics
 from perdure.errors import StorageUnavailable
-from perdure.storage.protocol import Clock
+from perdure.storage.contract.runs import Clock
 from perdure.web.problems import Refusal
 from perdure.web.shares import Shares, make_share
 

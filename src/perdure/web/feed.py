@@ -19,8 +19,8 @@ from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import Actor, Run
 from perdure.engine.app import App
 from perdure.engine.service import Service
-from perdure.storage.oversight import feed_order
-from perdure.storage.protocol import Change
+from perdure.storage.contract.inspection import feed_order
+from perdure.storage.contract.runs import Change
 from perdure.telemetry import metrics
 from perdure.telemetry.registry import Gauges
 from perdure.web.problems import Refusal, RequestRefused

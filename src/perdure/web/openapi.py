@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from perdure.errors import InvalidInput, RunNotFound, StorageUnavailable
-from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER
+from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.instants import mark_instants
 from perdure.web.problems import CONTENT_TYPE, PROBLEM_STATUSES, Problem, Refusal, slug_of
 from perdure.web.route import ANY_KEY, Route

@@ -15,8 +15,8 @@ from perdure.core.run.lifecycle import Status
 from perdure.engine.catalogue import WorkerEntry, known_tasks
 from perdure.engine.task_catalogue import TaskDetails, add_workers
 from perdure.errors import InvalidInput, PerdureError
-from perdure.storage.oversight import Ended
-from perdure.storage.protocol import Backlog
+from perdure.storage.contract.inspection import Ended
+from perdure.storage.contract.runs import Backlog
 from perdure.telemetry.prometheus import CONTENT_TYPE
 from perdure.web.offload import cut_page, json_size, page_by_name
 from perdure.web.openapi import document

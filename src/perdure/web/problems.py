@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from perdure import errors as e
 from perdure.engine.redaction import Redactor
-from perdure.storage.wire import ErrorTold, error_told
+from perdure.storage.contract.wire_errors import ErrorTold, error_told
 from perdure.telemetry import table
 
 URN = "urn:perdure:problem:"

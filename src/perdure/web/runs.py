@@ -18,7 +18,7 @@ from perdure.engine.handle import RunHandle
 from perdure.engine.reading_logs import Bundle, load_bundle_parts, make_bundle
 from perdure.engine.reserved import refuse_reserved
 from perdure.errors import PerdureError
-from perdure.storage.run_log import Progress
+from perdure.storage.contract.logs import Progress
 from perdure.web.offload import cut_page, json_size
 from perdure.web.problems import Problem, log_problem, problem_of
 from perdure.web.route import Call

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from perdure.core.limits.rates import Rate, take, tokens
-from perdure.storage.protocol import Clock
+from perdure.storage.contract.runs import Clock
 from perdure.web.problems import Refusal, RequestRefused
 
 _START = datetime(2000, 1, 1, tzinfo=UTC)

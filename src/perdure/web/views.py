@@ -31,7 +31,7 @@ from perdure.core.run.run import (
 )
 from perdure.engine.keys import ApiKey, Scope
 from perdure.engine.showing import Showing
-from perdure.storage.run_log import LogLine
+from perdure.storage.contract.logs import LogLine
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from perdure.engine.app import App
 from perdure.engine.asking import Asking
 from perdure.engine.audit_log import AuditLog
 from perdure.engine.bulk import QUEUE, define_bulk
-from perdure.storage.protocol import Clock
+from perdure.storage.contract.runs import Clock
 from perdure.web.views import View
 from perdure.web.worker.registry import WorkerRegistry
 from perdure.web.worker.reporting import Reporting

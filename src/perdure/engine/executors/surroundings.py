@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from perdure.engine.executors.addresses import Network
 from perdure.engine.executors.secret import Allow, Secrets, anything
 from perdure.engine.redaction import Redact, Redaction, Redactor
-from perdure.storage.protocol import Clock
+from perdure.storage.contract.runs import Clock
 
 DEFAULT_REDACTION = Redaction()
 

@@ -23,7 +23,7 @@ from perdure.engine.protocol.fields import (
     Seconds,
 )
 from perdure.engine.worker_backend import RunResult
-from perdure.storage.wire import ErrorTold
+from perdure.storage.contract.wire_errors import ErrorTold
 
 
 class RetryMessage(Message, frozen=True, kw_only=True, omit_defaults=True):

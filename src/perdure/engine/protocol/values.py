@@ -39,7 +39,7 @@ from perdure.engine.protocol.attempts import (
 from perdure.engine.protocol.triggers import OptionsMessage, RetryMessage
 from perdure.engine.protocol.workers import HeartbeatRequest, ScheduleMessage
 from perdure.engine.worker_backend import Finished, SaidLog
-from perdure.storage.run_log import MAX_LINES, LogBatch, LogLine, Progress
+from perdure.storage.contract.logs import MAX_LINES, LogBatch, LogLine, Progress
 
 _OPTION_DURATIONS = ("delay", "ttl", "idempotency_ttl", "timeout")
 _RETRY_DURATIONS = ("initial", "maximum")

@@ -37,10 +37,10 @@ from perdure.engine.worker_backend import (
 )
 from perdure.errors import StorageRefused, TransactionError, WorkerNotFound
 from perdure.storage import open_server
-from perdure.storage.protocol import ClaimRequest, Clock, Renewal, Renewed
-from perdure.storage.questions import SuspectScope
-from perdure.storage.topics import HintTransport
-from perdure.storage.transacting import Transactions
+from perdure.storage.contract.explanation import SuspectScope
+from perdure.storage.contract.runs import ClaimRequest, Clock, Renewal, Renewed
+from perdure.storage.contract.transactions import Transactions
+from perdure.storage.contract.wakeups import HintTransport
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

@@ -15,8 +15,8 @@ from msgspec import UNSET
 from perdure.engine.handle import RunHandle
 from perdure.errors import AccessRefused, InvalidInput, StorageRefused
 from perdure.storage import open_server
-from perdure.storage.protocol import Clock
-from perdure.storage.rest import RestRequest, RestTransport
+from perdure.storage.contract.rest import RestRequest, RestTransport
+from perdure.storage.contract.runs import Clock
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

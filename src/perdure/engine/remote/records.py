@@ -15,7 +15,7 @@ from perdure.core.run.run import Run
 from perdure.core.run.skip import Evidence
 from perdure.core.schedule import Definition, Explanation, Schedule, SkippedSpan, Verdict
 from perdure.engine.limits import QueueState, Setting, TaskLimits
-from perdure.storage.run_log import LogLine
+from perdure.storage.contract.logs import LogLine
 
 Shown = dict[str, msgspec.Raw]
 """A JSON object whose fields are not decoded yet."""

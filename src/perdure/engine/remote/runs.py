@@ -41,9 +41,9 @@ from perdure.engine.remote.records import (
 from perdure.engine.reruns import Payload
 from perdure.engine.workers import Workers
 from perdure.errors import InvalidInput, RunNotFound
-from perdure.storage.oversight import LetterPage
-from perdure.storage.protocol import Page
-from perdure.storage.run_log import LogLine, Progress, parse_cursor
+from perdure.storage.contract.inspection import LetterPage
+from perdure.storage.contract.logs import LogLine, Progress, parse_cursor
+from perdure.storage.contract.runs import Page
 
 if TYPE_CHECKING:
     from perdure.engine.app import App

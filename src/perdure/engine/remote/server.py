@@ -11,8 +11,8 @@ import msgspec
 from perdure.engine.protocol.operations import OPERATIONS, Operation
 from perdure.engine.protocol.workers import HelloAnswer, HelloRequest
 from perdure.errors import PerdureError, StorageRefused
-from perdure.storage.server_client import ServerCall, ServerClient
-from perdure.storage.wire import PROTOCOL
+from perdure.storage.contract.server import ServerCall, ServerClient
+from perdure.storage.contract.wire_errors import PROTOCOL
 from perdure.telemetry import metrics
 from perdure.telemetry.registry import Registry
 

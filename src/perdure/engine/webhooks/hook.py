@@ -26,8 +26,8 @@ from perdure.engine.executors.target import HttpTarget
 from perdure.engine.redaction import Redact
 from perdure.engine.showing import Showing
 from perdure.errors import InvalidInput
-from perdure.storage.protocol import Storage
-from perdure.storage.webhook_protocol import StoredDelivery, StoredWebhook
+from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.webhooks import StoredDelivery, StoredWebhook
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from perdure.core.run.reducer import project
 from perdure.core.run.run import Run
 from perdure.engine.redaction import HIDDEN, Redact, Redactor
 from perdure.engine.webhooks.hook import Hook
-from perdure.storage.protocol import Change, Storage
+from perdure.storage.contract.runs import Change, Storage
 
 TEST = "webhook.test"
 

@@ -14,7 +14,7 @@ from perdure.core.webhook import Stretch, Trouble
 from perdure.engine.webhooks.hook import Delivery, DeliveryOutcome, Hook
 from perdure.engine.webhooks.message import Message
 from perdure.engine.webhooks.posting import Posted, Poster
-from perdure.storage.protocol import Change
+from perdure.storage.contract.runs import Change
 
 LANES = 4
 """So many posts to one endpoint at once; a single one while it is failing."""

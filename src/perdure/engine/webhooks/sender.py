@@ -38,8 +38,8 @@ from perdure.engine.showing import Showing
 from perdure.engine.webhooks.hook import Delivery, Hook, QuarantinedHook, put_hook, read_hooks
 from perdure.engine.webhooks.message import Message, messages_for
 from perdure.errors import InvalidInput, StorageError
-from perdure.storage.oversight import feed_order
-from perdure.storage.protocol import Change
+from perdure.storage.contract.inspection import feed_order
+from perdure.storage.contract.runs import Change
 from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Gauges
 

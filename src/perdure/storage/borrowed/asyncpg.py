@@ -8,7 +8,7 @@ import asyncpg
 
 from perdure.storage.borrowed.connection import Borrowed, no_transaction, plain
 from perdure.storage.borrowed.postgres import PostgresBorrowed, by_number
-from perdure.storage.steps import Rows, Trip
+from perdure.storage.sql.statements import Rows, Trip
 
 
 class AsyncpgConnection(PostgresBorrowed):

@@ -9,9 +9,9 @@ from typing import Any
 from uuid import UUID
 
 from perdure.errors import InvalidInput
-from perdure.storage.protocol import Clock
-from perdure.storage.rows import Dialect
-from perdure.storage.steps import Operation, Rows, Trip
+from perdure.storage.contract.runs import Clock
+from perdure.storage.sql.rows import Dialect
+from perdure.storage.sql.statements import Operation, Rows, Trip
 
 
 class Home(ABC):

@@ -12,12 +12,12 @@ import msgspec
 
 from perdure.errors import InvalidInput
 from perdure.storage.borrowed.connection import Borrowed, Home
-from perdure.storage.migrate import check_version, load_migrations
+from perdure.storage.contract.runs import Clock
+from perdure.storage.contract.wakeups import pack
 from perdure.storage.postgres.dialect import CHANNEL, MOST_BYTES, PostgresDialect, columns
-from perdure.storage.protocol import Clock
-from perdure.storage.sql import PARAMETER, Query, load_queries, positional
-from perdure.storage.steps import Bulk, Many, Operation, Statement, Step, trip
-from perdure.storage.topics import pack
+from perdure.storage.sql.migrations import check_version, load_migrations
+from perdure.storage.sql.queries import PARAMETER, Query, load_queries, positional
+from perdure.storage.sql.statements import Bulk, Many, Operation, Statement, Step, trip
 
 Spelt = tuple[str, Any]
 Spell = Callable[[str, dict[str, Any]], Spelt]

@@ -10,7 +10,7 @@ from psycopg.rows import tuple_row
 
 from perdure.storage.borrowed.connection import Borrowed, no_transaction, plain
 from perdure.storage.borrowed.postgres import PostgresBorrowed, by_name
-from perdure.storage.steps import Rows, Statement, Trip
+from perdure.storage.sql.statements import Rows, Statement, Trip
 
 _ADVICE = "begin one with `connection.transaction()`, or connect without autocommit"
 

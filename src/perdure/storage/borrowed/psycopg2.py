@@ -8,7 +8,7 @@ from psycopg2.extensions import TRANSACTION_STATUS_IDLE, connection, cursor
 
 from perdure.storage.borrowed.connection import Borrowed, no_transaction, plain
 from perdure.storage.borrowed.postgres import PostgresBorrowed, by_name
-from perdure.storage.steps import Rows, Statement, Trip
+from perdure.storage.sql.statements import Rows, Statement, Trip
 
 
 class Psycopg2Connection(PostgresBorrowed):

@@ -13,7 +13,7 @@ from perdure.errors import InvalidInput
 from perdure.storage.borrowed.connection import Borrowed, no_transaction, plain
 from perdure.storage.borrowed.postgres import PostgresBorrowed, Spell, by_name, by_number
 from perdure.storage.borrowed.sqlite import SqliteBorrowed
-from perdure.storage.steps import Rows, Trip
+from perdure.storage.sql.statements import Rows, Trip
 
 _SPELLINGS: dict[str, Spell] = {"pyformat": by_name, "numeric_dollar": by_number}
 

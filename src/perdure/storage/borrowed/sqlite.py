@@ -13,12 +13,12 @@ from typing import Any
 
 from perdure.errors import InvalidInput, SchemaMismatch
 from perdure.storage.borrowed.connection import Borrowed, Home, no_transaction
-from perdure.storage.migrate import check_version, load_migrations
-from perdure.storage.protocol import Clock
-from perdure.storage.sql import Query, load_queries
+from perdure.storage.contract.runs import Clock
+from perdure.storage.sql.migrations import check_version, load_migrations
+from perdure.storage.sql.queries import Query, load_queries
+from perdure.storage.sql.statements import Bulk, Many, Operation, Rows, Statement, Step, Trip, trip
 from perdure.storage.sqlite.connection import SqliteDialect
-from perdure.storage.sqlite.hints import SocketHints, socket_directory
-from perdure.storage.steps import Bulk, Many, Operation, Rows, Statement, Step, Trip, trip
+from perdure.storage.sqlite.wakeups import SocketHints, socket_directory
 
 BEGIN = "BEGIN IMMEDIATE"
 _NO_CHECKPOINTS = "PRAGMA wal_autocheckpoint = 0"

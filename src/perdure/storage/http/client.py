@@ -16,12 +16,12 @@ from perdure.errors import (
     StorageRefused,
     StorageUnavailable,
 )
+from perdure.storage.contract.rest import RestRequest
+from perdure.storage.contract.runs import Clock
+from perdure.storage.contract.server import ServerCall
+from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER, ErrorTold
 from perdure.storage.http.address import Address, check_key, parse_address
 from perdure.storage.http.connection import NotSent, Pool, Request, Response
-from perdure.storage.protocol import Clock
-from perdure.storage.rest import RestRequest
-from perdure.storage.server_client import ServerCall
-from perdure.storage.wire import PROTOCOL, PROTOCOL_HEADER, ErrorTold
 
 KEY_VARIABLE = "PERDURE_API_KEY"
 RETRIES = 8

@@ -14,8 +14,8 @@ import h11
 import msgspec
 
 from perdure.errors import StorageUnavailable
+from perdure.storage.contract.runs import Clock
 from perdure.storage.http.address import Address
-from perdure.storage.protocol import Clock
 
 CONNECT_WITHIN = 5.0
 IDLE = 3.0

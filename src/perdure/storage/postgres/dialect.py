@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from perdure.storage.sql import Query
-from perdure.storage.steps import Row
+from perdure.storage.sql.queries import Query
+from perdure.storage.sql.statements import Row
 
 CHANNEL = "perdure"
 """Where hints are sent."""

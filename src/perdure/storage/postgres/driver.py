@@ -9,9 +9,9 @@ from psycopg import errors
 from psycopg.types.string import TextLoader
 
 from perdure.errors import StorageError, StorageRefused, StorageUnavailable
-from perdure.storage.sql import load_queries
-from perdure.storage.sql_storage import AlreadyStored
-from perdure.storage.steps import Step
+from perdure.storage.sql.queries import load_queries
+from perdure.storage.sql.statements import Step
+from perdure.storage.sql.storage import AlreadyStored
 
 QUERIES = load_queries("perdure.storage.postgres")
 

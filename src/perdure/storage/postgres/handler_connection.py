@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.abc import PQGen
 
 from perdure.storage.postgres.liveness import ConnectionSilent, limit_wait
-from perdure.storage.postgres.statements import refuse_ending
+from perdure.storage.postgres.statement_guard import refuse_ending
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolClosed, PoolTi
 
 from perdure.errors import StorageUnavailable
 from perdure.storage.postgres.handler_connection import AsyncHandlerConnection, HandlerConnection
-from perdure.storage.postgres.pooling import PoolCheck, check_idle_sync
+from perdure.storage.postgres.pool import PoolCheck, check_idle_sync
 
 POOL_TIMEOUT = timedelta(seconds=30)
 """How long a handler waits for a slot, and then for the server."""

@@ -14,12 +14,12 @@ from psycopg.abc import PQGen
 from psycopg.conninfo import make_conninfo
 from psycopg.pq.abc import PGconn
 
+from perdure.storage.contract.runs import Clock
 from perdure.storage.postgres.driver import register, translation
 from perdure.storage.postgres.inline_transactions import InlineTransactions
 from perdure.storage.postgres.inline_wait import Sessions
-from perdure.storage.postgres.pooling import PooledConnection
+from perdure.storage.postgres.pool import PooledConnection
 from perdure.storage.postgres.storage import PostgresStorage
-from perdure.storage.protocol import Clock
 
 T = TypeVar("T")
 

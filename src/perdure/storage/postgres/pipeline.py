@@ -15,8 +15,8 @@ from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import FeatureNotSupported, InvalidSqlStatementName, error_from_result
 from psycopg.pq.abc import PGconn, PGresult
 
-from perdure.storage.sql import PARAMETER
-from perdure.storage.steps import Rows
+from perdure.storage.sql.queries import PARAMETER
+from perdure.storage.sql.statements import Rows
 
 MOST_FORMS = 200
 """Of statements that a connection counts and prepares: with conditions there are many."""

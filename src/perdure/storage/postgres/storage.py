@@ -14,10 +14,10 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from perdure.core.explain.health import Vitals
 from perdure.errors import StorageUnavailable
-from perdure.storage.migrate import check_version, load_migrations, pending
+from perdure.storage.contract.runs import Clock
+from perdure.storage.contract.wakeups import HintTransport
 from perdure.storage.postgres.dialect import PostgresDialect, columns
 from perdure.storage.postgres.driver import QUERIES, limit_transaction, register, translation
-from perdure.storage.postgres.hints import PostgresHints, notice
 from perdure.storage.postgres.liveness import (
     ANSWER_TIMEOUT,
     CALL_TIMEOUT,
@@ -28,7 +28,7 @@ from perdure.storage.postgres.liveness import (
     is_read_only,
 )
 from perdure.storage.postgres.pipeline import Asked
-from perdure.storage.postgres.pooling import (
+from perdure.storage.postgres.pool import (
     NAME,
     PoolCheck,
     PooledConnection,
@@ -38,10 +38,10 @@ from perdure.storage.postgres.pooling import (
 )
 from perdure.storage.postgres.transactions import MOST, PostgresTransactions
 from perdure.storage.postgres.vitals import read_vitals
-from perdure.storage.protocol import Clock
-from perdure.storage.sql_storage import Make, SqlStorage
-from perdure.storage.steps import Bulk, Many, Operation, Rows, Statement, Step, Trip, drive
-from perdure.storage.topics import HintTransport
+from perdure.storage.postgres.wakeups import PostgresHints, notice
+from perdure.storage.sql.migrations import check_version, load_migrations, pending
+from perdure.storage.sql.statements import Bulk, Many, Operation, Rows, Statement, Step, Trip, drive
+from perdure.storage.sql.storage import Make, SqlStorage
 
 T = TypeVar("T")
 OnStatement = Callable[[str], None]

@@ -23,6 +23,7 @@ from psycopg.rows import tuple_row
 
 from perdure.errors import StorageUnavailable, TransactionError
 from perdure.storage.borrowed.psycopg import PsycopgAsyncConnection, PsycopgConnection
+from perdure.storage.contract.transactions import AnswerLost
 from perdure.storage.postgres.dialect import PostgresDialect
 from perdure.storage.postgres.driver import limit_transaction, translation
 from perdure.storage.postgres.handler_connection import (
@@ -32,15 +33,14 @@ from perdure.storage.postgres.handler_connection import (
 )
 from perdure.storage.postgres.handler_pool import POOL_TIMEOUT, AsyncHandlerPool, HandlerPool
 from perdure.storage.postgres.liveness import ANSWER_TIMEOUT, connect_timeout_s, connection_info
-from perdure.storage.postgres.pooling import (
+from perdure.storage.postgres.pool import (
     NAME,
     prepare_if_alone,
     prepare_if_alone_sync,
     threshold,
 )
-from perdure.storage.postgres.statements import LEAVE_IT
-from perdure.storage.steps import Operation, Rows, Step, Trip, at_once, drive, trip
-from perdure.storage.transacting import AnswerLost
+from perdure.storage.postgres.statement_guard import LEAVE_IT
+from perdure.storage.sql.statements import Operation, Rows, Step, Trip, at_once, drive, trip
 
 T = TypeVar("T")
 OnStatement = Callable[[str], None]

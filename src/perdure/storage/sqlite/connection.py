@@ -11,11 +11,11 @@ from itertools import chain, repeat
 from typing import Any, TypeVar
 
 from perdure.errors import StorageError, StorageRefused, StorageUnavailable
-from perdure.storage.rows import run_row_bytes
-from perdure.storage.sql import Query, load_queries, repeated, row_parameters
-from perdure.storage.sql_storage import AlreadyStored
+from perdure.storage.sql.queries import Query, load_queries, repeated, row_parameters
+from perdure.storage.sql.rows import run_row_bytes
+from perdure.storage.sql.statements import Bulk, Many, Operation, Row, Rows, Statement, Trip
+from perdure.storage.sql.storage import AlreadyStored
 from perdure.storage.sqlite.files import create_private_file
-from perdure.storage.steps import Bulk, Many, Operation, Row, Rows, Statement, Trip
 
 T = TypeVar("T")
 OnStatement = Callable[[str], None]

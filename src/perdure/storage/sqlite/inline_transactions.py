@@ -14,9 +14,9 @@ from datetime import timedelta
 from typing import Any, Literal, Never, TypeVar
 
 from perdure.errors import TransactionError
+from perdure.storage.sql.statements import Operation, Trip
 from perdure.storage.sqlite.connection import Connection, SqliteDialect
 from perdure.storage.sqlite.handler_connection import LEAVE_IT, AsyncConnection, authorize
-from perdure.storage.steps import Operation, Trip
 
 T = TypeVar("T")
 Action = Callable[[], Any]

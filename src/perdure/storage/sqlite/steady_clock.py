@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from datetime import datetime, timedelta
 
-from perdure.storage.protocol import Clock
+from perdure.storage.contract.runs import Clock
 
 MAX_SCHEDULE_LEAD = timedelta(minutes=5)
 _NO_TIME = timedelta(0)

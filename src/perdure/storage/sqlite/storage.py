@@ -14,21 +14,21 @@ from msgspec.structs import replace
 
 from perdure.core.explain.health import LONG_LOG, Vitals
 from perdure.errors import InvalidInput
-from perdure.storage import reading
-from perdure.storage.migrate import check_version, load_migrations, pending
-from perdure.storage.protocol import Clock
-from perdure.storage.sql_storage import Make, SqlStorage
+from perdure.storage.contract.runs import Clock
+from perdure.storage.contract.transactions import Transactions
+from perdure.storage.contract.wakeups import HintTransport
+from perdure.storage.sql.migrations import check_version, load_migrations, pending
+from perdure.storage.sql.read import runs as reading
+from perdure.storage.sql.storage import Make, SqlStorage
 from perdure.storage.sqlite.checkpoint import Checkpointer
 from perdure.storage.sqlite.connection import Connection, OnStatement, SqliteDialect, translated
-from perdure.storage.sqlite.hints import NewestCommit, SocketHints, WatchHints, socket_directory
 from perdure.storage.sqlite.inline_transactions import InlineTransactions
-from perdure.storage.sqlite.precedence import PRECEDENCE, WritersConnection
 from perdure.storage.sqlite.steady_clock import MAX_SCHEDULE_LEAD, SteadyClock
+from perdure.storage.sqlite.switch_interval import PRECEDENCE, WritersConnection
 from perdure.storage.sqlite.transactions import SqliteTransactions, refuse_to_wait_for_oneself
 from perdure.storage.sqlite.vitals import read_vitals
+from perdure.storage.sqlite.wakeups import NewestCommit, SocketHints, WatchHints, socket_directory
 from perdure.storage.sqlite.writer import Job, Writer, WriterThread
-from perdure.storage.topics import HintTransport
-from perdure.storage.transacting import Transactions
 from perdure.telemetry import table
 
 T = TypeVar("T")

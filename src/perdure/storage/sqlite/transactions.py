@@ -12,10 +12,10 @@ from datetime import timedelta
 from typing import TypeVar
 
 from perdure.errors import StorageRefused, StorageUnavailable, TransactionError
+from perdure.storage.contract.transactions import AnswerLost
+from perdure.storage.sql.statements import Operation
 from perdure.storage.sqlite.connection import Connection, SqliteDialect, translated
 from perdure.storage.sqlite.handler_connection import AsyncConnection, HandlerConnection
-from perdure.storage.steps import Operation
-from perdure.storage.transacting import AnswerLost
 
 T = TypeVar("T")
 Connect = Callable[..., Connection]

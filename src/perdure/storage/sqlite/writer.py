@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from perdure.errors import StorageError, StorageUnavailable
+from perdure.storage.sql.statements import Operation, Trip
 from perdure.storage.sqlite.checkpoint import Checkpointer
 from perdure.storage.sqlite.connection import Connection
-from perdure.storage.sqlite.precedence import PRECEDENCE
-from perdure.storage.steps import Operation, Trip
+from perdure.storage.sqlite.switch_interval import PRECEDENCE
 
 T = TypeVar("T")
 Result = tuple[Any, Exception | None]

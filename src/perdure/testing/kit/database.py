@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from perdure.errors import InvalidInput
-from perdure.storage.sql_storage import SqlStorage
+from perdure.storage.sql.storage import SqlStorage
 from perdure.testing.inline import Authority, InlineDatabase
 from perdure.testing.virtual import VirtualLoop
 

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 
 from perdure.storage import open_storage
-from perdure.storage.sql import positional
+from perdure.storage.sql.queries import positional
 from perdure.testing.inline import Authority, finish
 from perdure.testing.kit.database import KitDatabase
 from perdure.testing.postgres import PrivatePostgres, shared_server

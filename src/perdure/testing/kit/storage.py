@@ -11,9 +11,9 @@ from typing import Any, TypeVar, cast
 from msgspec.structs import replace
 
 from perdure.core.run.commit import Commit
-from perdure.storage.protocol import Claimed, ClaimRequest, Outcome, Renewal, Renewed
-from perdure.storage.questions import SuspectScope
-from perdure.storage.sql_storage import Make, SqlStorage
+from perdure.storage.contract.explanation import SuspectScope
+from perdure.storage.contract.runs import Claimed, ClaimRequest, Outcome, Renewal, Renewed
+from perdure.storage.sql.storage import Make, SqlStorage
 from perdure.testing.inline import finish
 from perdure.testing.kit.boundaries import Boundaries, freeze_if_dead
 from perdure.testing.kit.database import KitDatabase

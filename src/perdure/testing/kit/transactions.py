@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 from perdure.engine.context import current
-from perdure.storage.rows import Dialect
-from perdure.storage.steps import Operation
-from perdure.storage.transacting import Transaction
+from perdure.storage.contract.transactions import Transaction
+from perdure.storage.sql.rows import Dialect
+from perdure.storage.sql.statements import Operation
 from perdure.testing.virtual import process_here
 
 T = TypeVar("T")

@@ -24,12 +24,12 @@ from perdure.errors import (
     StorageError,
     StorageUnavailable,
 )
-from perdure.storage.protocol import Claimed, ClaimRequest, Committed, Outcome
-from perdure.storage.schedule_protocol import StepOutcome, Stepped
-from perdure.storage.sql import load_queries
-from perdure.storage.sql_storage import Make, SqlStorage
-from perdure.storage.steps import Operation
-from perdure.storage.topics import HintTransport
+from perdure.storage.contract.runs import Claimed, ClaimRequest, Committed, Outcome
+from perdure.storage.contract.schedules import StepOutcome, Stepped
+from perdure.storage.contract.wakeups import HintTransport
+from perdure.storage.sql.queries import load_queries
+from perdure.storage.sql.statements import Operation
+from perdure.storage.sql.storage import Make, SqlStorage
 from perdure.testing.simulation.database import Database, finish
 from perdure.testing.simulation.loop import Process, SimulationLoop
 from perdure.testing.simulation.notes import Notes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from perdure.storage.topics import HintTransport
+from perdure.storage.contract.wakeups import HintTransport
 from perdure.testing.simulation.faults import Faults
 from perdure.testing.simulation.loop import Process, SimulationLoop
 from perdure.testing.simulation.notes import Notes

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from perdure.core.limits.admission import LimitScope
 from perdure.core.limits.rates import Rate
 from perdure.errors import PerdureError
-from perdure.storage.reservation import ReserveRequest
+from perdure.storage.contract.reservation import ReserveRequest
 from perdure.testing.simulation.faults import LATEST
 from perdure.testing.simulation.workload import SETTINGS
 

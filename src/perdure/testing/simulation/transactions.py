@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perdure.engine.context import current
 from perdure.errors import LeaseLost, StorageUnavailable, TransactionError
-from perdure.storage.rows import Dialect
-from perdure.storage.steps import Operation
-from perdure.storage.transacting import AnswerLost
+from perdure.storage.contract.transactions import AnswerLost
+from perdure.storage.sql.rows import Dialect
+from perdure.storage.sql.statements import Operation
 from perdure.testing.simulation.loop import Process
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from perdure.engine.protocol.parts import count_one, in_parts
 from perdure.engine.protocol.values import log_batch
 from perdure.engine.reserved import refuse_reserved
 from perdure.engine.run_logs import LARGEST_FIELDS
-from perdure.storage.protocol import ClaimRequest, Renewal, Renewed
+from perdure.storage.contract.runs import ClaimRequest, Renewal, Renewed
 from perdure.web.route import Call
 from perdure.web.worker.registry import MAX_RUNS_READ
 

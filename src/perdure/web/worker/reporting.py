@@ -31,7 +31,7 @@ from perdure.engine.protocol.values import ending_of_message
 from perdure.engine.versions import LiveWorkers, load_live_workers
 from perdure.engine.worker_backend import CONFLICT, LOST, Conflict, Recorded, Refused, ReportOutcome
 from perdure.errors import LeaseLost, PerdureError, StorageUnavailable
-from perdure.storage.protocol import Claimed, ClaimRequest, Outcome
+from perdure.storage.contract.runs import Claimed, ClaimRequest, Outcome
 from perdure.telemetry import table
 from perdure.web.worker.registry import MAX_RUNS_READ, WorkerRegistry
 

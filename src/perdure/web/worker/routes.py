@@ -33,8 +33,8 @@ from perdure.engine.protocol.workers import (
 )
 from perdure.engine.results import StoredResults
 from perdure.engine.worker_backend import RunResult
-from perdure.storage.questions import SuspectScope
-from perdure.storage.wire import PROTOCOL
+from perdure.storage.contract.explanation import SuspectScope
+from perdure.storage.contract.wire_errors import PROTOCOL
 from perdure.web.offload import MAX_PAGE_BYTES, json_size
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import ANY_KEY, Call, Route

@@ -24,7 +24,7 @@ from perdure.engine.protocol.triggers import (
 from perdure.engine.protocol.values import options_of_message
 from perdure.engine.reserved import refuse_reserved
 from perdure.errors import AccessRefused, InvalidInput, LeaseLost, PerdureError, StorageUnavailable
-from perdure.storage.wire import error_told
+from perdure.storage.contract.wire_errors import error_told
 from perdure.web.route import Call
 from perdure.web.runs import client
 

@@ -1,0 +1,1 @@
+"""The storage contract on SQL: statements out, rows in."""
