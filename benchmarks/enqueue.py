@@ -22,8 +22,8 @@ from pathlib import Path
 import psycopg
 
 from perdure import App
-from perdure.engine.clock import SystemClock
-from perdure.engine.defaults import Defaults
+from perdure.engine.runtime.clock import SystemClock
+from perdure.engine.runtime.defaults import Defaults
 from perdure.storage import open_storage
 from perdure.testing.postgres import PrivatePostgres
 

@@ -19,7 +19,7 @@ from benchmarks.measures import Scale
 from benchmarks.race import Entrant
 from benchmarks.workload import CLOCK, Workload
 from perdure.core.run.lifecycle import Status
-from perdure.engine.defaults import Defaults
+from perdure.engine.runtime.defaults import Defaults
 
 OLD, DRAINED = 300_000, 50_000
 YOUNG_DAYS, OLD_DAYS = 1, 40

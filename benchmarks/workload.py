@@ -12,8 +12,8 @@ from perdure.core.limits.admission import LimitScope
 from perdure.core.limits.settings import Limit, Values, declare
 from perdure.core.run.commit import Commit, prepare_commit
 from perdure.core.run.run import Actor, ActorType, Run
-from perdure.engine.clock import SystemClock
-from perdure.engine.ids import make_run_id, make_token
+from perdure.engine.runtime.clock import SystemClock
+from perdure.engine.runtime.ids import make_run_id, make_token
 from perdure.storage import Storage, open_storage
 from perdure.storage.contract.runs import Claimed, ClaimRequest, Committed
 

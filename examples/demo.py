@@ -29,7 +29,7 @@ from perdure import RunHandle  # noqa: E402
 from perdure.cli import sample_app as tasks  # noqa: E402
 from perdure.cli.sample_app import app  # noqa: E402
 from perdure.core.run.events import RecordedEvent  # noqa: E402
-from perdure.engine.audit import Audit, StoredRuns  # noqa: E402
+from perdure.engine.inspection.verify import Audit, StoredRuns  # noqa: E402
 from perdure.errors import RunUnsuccessful  # noqa: E402
 from perdure.web.server import Served, ServerOptions  # noqa: E402
 

@@ -28,7 +28,7 @@ from perdure.core.run.events import Event
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.reducer import replay
 from perdure.core.run.run import Actor, ActorType, Run
-from perdure.engine.ids import make_run_id, make_token
+from perdure.engine.runtime.ids import make_run_id, make_token
 from perdure.errors import LeaseLost
 from perdure.storage import Storage, open_storage
 from perdure.storage.contract.runs import ClaimRequest, Committed, Existing, Outcome

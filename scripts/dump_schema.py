@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT / "src")]
 
 import psycopg  # noqa: E402  # the path must be set first
 
-from perdure.engine.clock import SystemClock  # noqa: E402
+from perdure.engine.runtime.clock import SystemClock  # noqa: E402
 from perdure.storage import open_storage  # noqa: E402
 from perdure.testing.postgres import postgres_server  # noqa: E402
 

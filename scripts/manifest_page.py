@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perdure.engine.manifests.fields import (
+from perdure.engine.manifests.schema import (
     CADENCE,
     INSTANT,
     LENGTH,

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 from perdure.core.text import in_words
-from perdure.engine.defaults import Defaults
-from perdure.engine.options import Retry
+from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.tasks.options import Retry
 
 INTRODUCTION = """\
 # Settings

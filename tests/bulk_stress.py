@@ -14,9 +14,9 @@ from typing import Any
 
 from perdure import App, Context, Retry
 from perdure.core.run.run import Actor, ActorType
-from perdure.engine.bulk import BulkOrder
-from perdure.engine.bulk_order import Action, Order, Report
-from perdure.engine.ids import make_run_id
+from perdure.engine.operators.bulk import BulkOrder
+from perdure.engine.operators.bulk_order import Action, Order, Report
+from perdure.engine.runtime.ids import make_run_id
 from storage_kit import failure, request
 
 ADA = Actor(ActorType.OPERATOR, "ada")

@@ -7,7 +7,7 @@ import pytest
 import pytest_asyncio
 
 from perdure import App
-from perdure.engine.defaults import Defaults
+from perdure.engine.runtime.defaults import Defaults
 
 QUICK = Defaults(
     lease_ttl=timedelta(milliseconds=600),

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from database_pool import DatabasePool
-from perdure.engine.clock import SystemClock
+from perdure.engine.runtime.clock import SystemClock
 from perdure.storage import open_storage
 from perdure.storage.contract.runs import Storage
 from perdure.testing.postgres import PostgresServer

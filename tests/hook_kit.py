@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from endpoints import Asked, Behave, Endpoint, answering
 from fix_app import QUICK
 from perdure import App, Retry, secret
-from perdure.engine.defaults import Defaults
+from perdure.engine.runtime.defaults import Defaults
 from waiting import MAX_WAIT_S
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

@@ -14,7 +14,7 @@ from perdure.core.run.events import RecordedEvent, RunLeaseClaimed
 from perdure.core.run.lifecycle import TERMINAL, EventType
 from perdure.core.run.reducer import replay
 from perdure.core.run.run import ActorType
-from perdure.engine.audit import Audit, StoredRuns
+from perdure.engine.inspection.verify import Audit, StoredRuns
 from perdure.errors import (
     RunCancelled,
     RunFailed,

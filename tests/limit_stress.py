@@ -32,7 +32,7 @@ from perdure.core.run.commit import Commit
 from perdure.core.run.events import RecordedEvent
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Policy
-from perdure.engine.clock import SystemClock
+from perdure.engine.runtime.clock import SystemClock
 from perdure.errors import StorageUnavailable
 from perdure.storage import Storage, open_storage
 from storage_kit import a_limit, new_run, request, step, success

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from perdure.engine.clock import SystemClock
+from perdure.engine.runtime.clock import SystemClock
 from perdure.storage import open_storage
 
 HERE = Path(__file__).parent

@@ -22,7 +22,7 @@ from perdure.core.schedule import (
     decide_occurrences,
     encode_schedule,
 )
-from perdure.engine.ids import make_run_id, make_token
+from perdure.engine.runtime.ids import make_run_id, make_token
 from perdure.storage.contract.runs import Storage
 from perdure.storage.contract.schedules import Stepped
 from scheduling import NINE, a_schedule

@@ -19,8 +19,8 @@ from perdure.core.limits.admission import LimitScope
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, ActorType, Awaiting, AwaitingKind, Run, Source, SourceType
-from perdure.engine.ids import make_token
-from perdure.engine.worker_record import Registration
+from perdure.engine.runtime.ids import make_token
+from perdure.engine.worker.record import Registration
 from perdure.storage.contract.reservation import ReserveRequest
 from storage_kit import (
     a_limit,

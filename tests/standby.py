@@ -26,7 +26,7 @@ import psycopg
 
 from perdure import App, Task
 from perdure.core.run.lifecycle import EventType, Status
-from perdure.engine.defaults import Defaults
+from perdure.engine.runtime.defaults import Defaults
 from perdure.errors import StorageUnavailable
 from perdure.testing.postgres import PostgresUnavailable, PrivatePostgres
 from waiting import MAX_WAIT_S

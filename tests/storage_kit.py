@@ -20,8 +20,8 @@ from perdure.core.run.effects import DeadLetter
 from perdure.core.run.events import Event
 from perdure.core.run.failure import Failure, FailureKind, make_failure
 from perdure.core.run.run import SYSTEM, Run
-from perdure.engine.clock import SystemClock
-from perdure.engine.ids import make_run_id, make_token
+from perdure.engine.runtime.clock import SystemClock
+from perdure.engine.runtime.ids import make_run_id, make_token
 from perdure.storage.contract.inspection import LetterFilter
 from perdure.storage.contract.runs import Claimed, ClaimRequest, Committed, Storage
 

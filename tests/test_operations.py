@@ -10,16 +10,16 @@ import pytest
 
 from operations import OPERATIONS, Operation, names_of
 from perdure.cli.main import COMMANDS, main
-from perdure.engine.app import App
-from perdure.engine.audit_pages import AuditPages
-from perdure.engine.keys import Keys
-from perdure.engine.limits import Limits, Queues
-from perdure.engine.manifests.applying import Manifests
-from perdure.engine.operators import DeadLetters, Runs
-from perdure.engine.schedules import Schedules
-from perdure.engine.task_catalogue import TaskCatalogue
-from perdure.engine.webhooks.keeping import Webhooks
-from perdure.engine.workers import Workers
+from perdure.engine.app.app import App
+from perdure.engine.manifests.apply import Manifests
+from perdure.engine.operators.audit_pages import AuditPages
+from perdure.engine.operators.catalogue import TaskCatalogue
+from perdure.engine.operators.keys import Keys
+from perdure.engine.operators.limits import Limits, Queues
+from perdure.engine.operators.runs import DeadLetters, Runs
+from perdure.engine.operators.workers import Workers
+from perdure.engine.schedules.operators import Schedules
+from perdure.engine.webhooks.operators import Webhooks
 from perdure.web.table import ROUTES
 
 OPERATORS: dict[str, type] = {

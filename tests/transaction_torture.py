@@ -27,8 +27,8 @@ import psycopg
 
 from ledger import mismatches
 from perdure import App, Context, Retry
-from perdure.engine.clock import SystemClock
-from perdure.engine.defaults import Defaults
+from perdure.engine.runtime.clock import SystemClock
+from perdure.engine.runtime.defaults import Defaults
 from perdure.storage import Storage, open_storage
 from perdure.storage.contract.transactions import Transaction, Transactions
 from perdure.storage.sql.statements import Operation

@@ -7,7 +7,7 @@ from random import Random  # seeded
 from typing import Any
 
 from perdure import App
-from perdure.engine.defaults import Defaults
+from perdure.engine.runtime.defaults import Defaults
 from perdure.testing.simulation.loop import SimulationLoop, VirtualClock
 
 Story = Callable[[App], Coroutine[Any, Any, None]]

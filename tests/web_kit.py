@@ -17,7 +17,7 @@ import httpx
 
 from perdure import App, Retry
 from perdure.core.run.run import Actor, ActorType
-from perdure.engine.keys import Keys, Scope
+from perdure.engine.operators.keys import Keys, Scope
 from perdure.errors import RunFailed
 from perdure.web.api import LOCAL, Api, ApiOptions
 from waiting import MAX_WAIT_S

@@ -9,10 +9,7 @@ import msgspec
 from builders import TASK
 from perdure.core.json_text import encode_value
 from perdure.core.run.run import Policy, Run
-from perdure.engine.catalogue import TaskEntry, WorkerEntry
-from perdure.engine.ids import make_run_id, make_token
-from perdure.engine.options import Executor
-from perdure.engine.outcome import Ending, Returned
+from perdure.engine.execution.ending import Ending, Returned
 from perdure.engine.protocol.attempts import ClaimAnswer, ClaimMessage, Report
 from perdure.engine.protocol.triggers import (
     TriggerAnswer,
@@ -23,7 +20,10 @@ from perdure.engine.protocol.triggers import (
 from perdure.engine.protocol.values import heartbeat_of, report_of
 from perdure.engine.protocol.workers import HeartbeatAnswer
 from perdure.engine.remote.server import Server
-from perdure.engine.worker_backend import Finished
+from perdure.engine.runtime.ids import make_run_id, make_token
+from perdure.engine.runtime.worker_backend import Finished
+from perdure.engine.tasks.catalogue import TaskEntry, WorkerEntry
+from perdure.engine.tasks.options import Executor
 from perdure.storage.contract.server import ServerCall
 from remote_kit import World
 from storage_kit import CLOCK, now, token_of

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from perdure.core.limits.rates import Rate
     from perdure.core.schedule import at, cron, every
-    from perdure.engine.app import App
-    from perdure.engine.context import Context, Fail, RetryAfter, current
-    from perdure.engine.defaults import Defaults
-    from perdure.engine.executors.secret import secret
-    from perdure.engine.handle import RunHandle
-    from perdure.engine.log_handler import RunLogHandler
+    from perdure.engine.app.app import App
+    from perdure.engine.client.handle import RunHandle
+    from perdure.engine.execution.context import Context, Fail, RetryAfter, current
     from perdure.engine.manifests.manifest import Manifest
-    from perdure.engine.options import Retry
-    from perdure.engine.redaction import Redaction
-    from perdure.engine.task import Task
+    from perdure.engine.observability.logging_handler import RunLogHandler
+    from perdure.engine.observability.redaction import Redaction
+    from perdure.engine.runtime.defaults import Defaults
+    from perdure.engine.tasks.options import Retry
+    from perdure.engine.tasks.secret import secret
+    from perdure.engine.tasks.task import Task
     from perdure.storage.contract.logs import LogLine, Progress
 
 __all__ = [
@@ -41,25 +41,25 @@ __all__ = [
 ]
 
 _HOMES = {
-    "App": "perdure.engine.app",
-    "Context": "perdure.engine.context",
-    "Defaults": "perdure.engine.defaults",
-    "Fail": "perdure.engine.context",
+    "App": "perdure.engine.app.app",
+    "Context": "perdure.engine.execution.context",
+    "Defaults": "perdure.engine.runtime.defaults",
+    "Fail": "perdure.engine.execution.context",
     "LogLine": "perdure.storage.contract.logs",
     "Manifest": "perdure.engine.manifests.manifest",
     "Progress": "perdure.storage.contract.logs",
     "Rate": "perdure.core.limits.rates",
-    "Redaction": "perdure.engine.redaction",
-    "Retry": "perdure.engine.options",
-    "RetryAfter": "perdure.engine.context",
-    "RunHandle": "perdure.engine.handle",
-    "RunLogHandler": "perdure.engine.log_handler",
-    "Task": "perdure.engine.task",
+    "Redaction": "perdure.engine.observability.redaction",
+    "Retry": "perdure.engine.tasks.options",
+    "RetryAfter": "perdure.engine.execution.context",
+    "RunHandle": "perdure.engine.client.handle",
+    "RunLogHandler": "perdure.engine.observability.logging_handler",
+    "Task": "perdure.engine.tasks.task",
     "at": "perdure.core.schedule",
     "cron": "perdure.core.schedule",
-    "current": "perdure.engine.context",
+    "current": "perdure.engine.execution.context",
     "every": "perdure.core.schedule",
-    "secret": "perdure.engine.executors.secret",
+    "secret": "perdure.engine.tasks.secret",
 }
 
 

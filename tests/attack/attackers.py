@@ -14,7 +14,7 @@ import msgspec
 
 from attack.building import STREAM, AttackRequest, Builder
 from attack.knowledge import Knowledge, Victim
-from perdure.engine.keys import Scope
+from perdure.engine.operators.keys import Scope
 from perdure.engine.protocol.operations import OPERATIONS
 from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.route import Route

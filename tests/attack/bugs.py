@@ -15,10 +15,10 @@ from attack.attackers import TENANT_SCOPES, WORKER_SCOPES
 from attack.campaign import Campaign, Report, attack_a_tenant
 from attack.neighbour import attack_a_neighbour
 from perdure.core.decide import lease
-from perdure.engine.database_backend import DatabaseBackend
-from perdure.engine.outcome import decide_ending
-from perdure.engine.worker_backend import LOST, ReturnedClaims
-from perdure.engine.worker_record import WorkerRecord
+from perdure.engine.execution.ending import decide_ending
+from perdure.engine.runtime.worker_backend import LOST, ReturnedClaims
+from perdure.engine.worker.database_backend import DatabaseBackend
+from perdure.engine.worker.record import WorkerRecord
 from perdure.web import api
 from perdure.web.worker import attempts, declaring, reporting, triggering
 from perdure.web.worker.declaring import Declaring

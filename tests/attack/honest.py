@@ -20,13 +20,13 @@ from perdure import App, Retry
 from perdure.core.json_text import encode_value
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.run import Run
-from perdure.engine.database_backend import DatabaseBackend
-from perdure.engine.keys import Keys
-from perdure.engine.outcome import Ending, Raised, Returned
+from perdure.engine.execution.ending import Ending, Raised, Returned
+from perdure.engine.operators.keys import Keys
 from perdure.engine.protocol.triggers import TriggeredRun
 from perdure.engine.remote.backend import RemoteBackend
+from perdure.engine.runtime.worker_backend import Finished, Recorded, SaidLog, WorkerBackend
 from perdure.engine.webhooks.sender import WebhookSender
-from perdure.engine.worker_backend import Finished, Recorded, SaidLog, WorkerBackend
+from perdure.engine.worker.database_backend import DatabaseBackend
 from perdure.storage.contract.logs import LogBatch, LogLine, Progress
 from perdure.storage.contract.runs import Renewal
 from remote_kit import World

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.engine.ids import make_run_id, make_token
+from perdure.engine.runtime.ids import make_run_id, make_token
 from storage_kit import now
 
 MAX_REMEMBERED = 200

@@ -16,7 +16,7 @@ from attack.hammer import Order, hammering
 from attack.knowledge import Victim
 from perdure import App
 from perdure.core.run.lifecycle import EventType
-from perdure.engine.keys import Keys
+from perdure.engine.operators.keys import Keys
 from web_kit import ADA, serving
 
 HONEST, ATTACKERS = "honest", "elsewhere"

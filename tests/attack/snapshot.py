@@ -11,9 +11,9 @@ import msgspec
 
 from attack.honest import Honest
 from perdure.core.run.run import Actor, Run
-from perdure.engine.audit_log import AuditLog, Verification
-from perdure.engine.catalogue import known_tasks
-from perdure.engine.keys import Keys
+from perdure.engine.operators.audit_log import AuditLog, Verification
+from perdure.engine.operators.keys import Keys
+from perdure.engine.tasks.catalogue import known_tasks
 from perdure.storage.contract.inspection import LetterFilter
 from perdure.storage.contract.runs import RunFilter
 

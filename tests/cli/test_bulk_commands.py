@@ -8,7 +8,7 @@ import pytest_asyncio
 from command import PERDURE, Shell
 from perdure import App, Retry, RunHandle
 from perdure.core.run.lifecycle import Status
-from perdure.engine.audit_log import AuditLog
+from perdure.engine.operators.audit_log import AuditLog
 from perdure.errors import RunFailed
 from perdure.web.table import ROUTES
 from terminal import Terminal

@@ -15,7 +15,7 @@ import pytest
 
 from command import Answer, Shell
 from perdure import App, Context, every, secret
-from perdure.engine.keys import Keys, Scope
+from perdure.engine.operators.keys import Keys, Scope
 from perdure.errors import RunFailed
 from waiting import MAX_WAIT_S
 from web_kit import ADA, serving, shop

@@ -14,7 +14,7 @@ from command import Answer, Shell
 from perdure import App
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import ActorType
-from perdure.engine.audit_log import AuditLog
+from perdure.engine.operators.audit_log import AuditLog
 from waiting import MAX_WAIT_S
 
 pytestmark = pytest.mark.system

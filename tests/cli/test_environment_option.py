@@ -11,8 +11,8 @@ import pytest_asyncio
 from command import Shell
 from perdure import App
 from perdure.cli.main import main
-from perdure.engine.audit_log import AuditLog
-from perdure.engine.keys import Keys
+from perdure.engine.operators.audit_log import AuditLog
+from perdure.engine.operators.keys import Keys
 from raw import dump
 
 OPTIONS = {"reschedule": ("--priority", "9"), "discard": ("--reason", "enough")}

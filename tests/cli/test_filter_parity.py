@@ -10,7 +10,7 @@ import pytest
 
 from command import Shell
 from perdure import App
-from perdure.engine.bulk import TASK
+from perdure.engine.operators.bulk import TASK
 from perdure.web.wishes import RunWords
 from web_kit import dead_letter
 

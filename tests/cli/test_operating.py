@@ -12,7 +12,7 @@ from command import Shell
 from fix_app import QUICK
 from perdure import App, Retry
 from perdure.core.run.lifecycle import Status
-from perdure.engine.worker_record import Registration
+from perdure.engine.worker.record import Registration
 from perdure.errors import RunFailed
 from storage_kit import claim_one, new_run, stored, wait_until
 from waiting import MAX_WAIT_S

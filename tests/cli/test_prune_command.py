@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from command import PERDURE, Shell
 from perdure import App, Fail, Retry
-from perdure.engine.audit_log import AuditLog
+from perdure.engine.operators.audit_log import AuditLog
 from perdure.errors import RunFailed
 from terminal import Terminal
 from waiting import MAX_WAIT_S

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.system
 
 RELOADED = """
 from perdure.cli.reloading import Reloader
-from perdure.engine.own_sources import ignore_bytecode
+from perdure.engine.tasks.source_loader import ignore_bytecode
 
 reloader = Reloader(ignore_bytecode(), print)
 reloader.start()
@@ -26,7 +26,7 @@ reloader.wait()
 reloader.restart()
 """
 IMPORTING = """
-from perdure.engine.own_sources import ignore_bytecode
+from perdure.engine.tasks.source_loader import ignore_bytecode
 
 ignore_bytecode()
 import changing, library

@@ -10,7 +10,7 @@ import pytest_asyncio
 from command import Shell
 from perdure import App, Retry, cron, every
 from perdure.core.schedule import Cron, Definition
-from perdure.engine.audit_log import AuditLog
+from perdure.engine.operators.audit_log import AuditLog
 
 
 @pytest_asyncio.fixture

@@ -11,8 +11,8 @@ import pytest_asyncio
 from command import Answer, Shell
 from perdure import App, cron, every
 from perdure.core.run.run import ActorType
-from perdure.engine.audit_log import AuditLog
-from perdure.engine.catalogue import find_task
+from perdure.engine.operators.audit_log import AuditLog
+from perdure.engine.tasks.catalogue import find_task
 from schedule_kit import rewound
 
 JOBS = """\

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from command import Shell
-from perdure.engine.clock import SystemClock
+from perdure.engine.runtime.clock import SystemClock
 from perdure.storage import open_storage
 from perdure.testing.postgres import PrivatePostgres
 

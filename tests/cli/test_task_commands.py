@@ -11,7 +11,7 @@ import pytest
 
 from command import Answer, Shell
 from perdure import App
-from perdure.engine.catalogue import WORKER, WorkerEntry
+from perdure.engine.tasks.catalogue import WORKER, WorkerEntry
 from perdure.storage.contract.runs import Record
 
 

@@ -18,7 +18,7 @@ from perdure.cli.top_view import View
 from perdure.core.limits.rates import Rate
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, ActorType
-from perdure.engine.overview import FailureView, Overview, QueueView, WorkerView
+from perdure.engine.inspection.overview import FailureView, Overview, QueueView, WorkerView
 from perdure.errors import RunFailed
 from perdure.storage.contract.inspection import Ended
 from terminal import Terminal

@@ -14,7 +14,7 @@ import pytest
 from command import Shell
 from perdure import App, Retry
 from perdure.core.run.run import Run
-from perdure.engine.options import TriggerOptions
+from perdure.engine.tasks.options import TriggerOptions
 from perdure.web.trigger_bodies import TriggerBody
 from web_kit import serving
 

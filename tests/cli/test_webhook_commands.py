@@ -11,7 +11,7 @@ from command import Answer, Shell
 from endpoints import answering
 from hook_kit import SECRET, Receiver
 from perdure import App
-from perdure.engine.audit_log import AuditLog
+from perdure.engine.operators.audit_log import AuditLog
 
 URL = "https://example.com/hook"
 

@@ -20,7 +20,7 @@ from perdure.core.webhook import (
     check_interest,
     check_progress,
 )
-from perdure.engine.ids import make_run_id
+from perdure.engine.runtime.ids import make_run_id
 from perdure.errors import InvalidInput
 
 TEXT: Any = "a=b"

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_urls import HOSTILE, NAMES, PRIVATE, embeddings
-from perdure.engine.executors.addresses import allowed_networks, refusal
-from perdure.engine.executors.connection import checked_addresses, connect
-from perdure.engine.executors.failure import TargetFailed
-from perdure.engine.executors.url import read_url
+from perdure.engine.execution.target_failure import TargetFailed
+from perdure.engine.targets.connection import checked_addresses, connect
 from perdure.errors import InvalidInput
+from perdure.net.address_guard import allowed_networks, refusal
+from perdure.net.url import read_url
 
 _heard: list[Any] | None = None
 

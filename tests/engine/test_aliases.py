@@ -9,8 +9,8 @@ import pytest
 
 from fix_app import QUICK
 from perdure import App
-from perdure.engine.catalogue import find_task, known_tasks, trigger_known
-from perdure.engine.options import TriggerOptions
+from perdure.engine.tasks.catalogue import find_task, known_tasks, trigger_known
+from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import InvalidInput, InvalidPayload, InvalidTask, TaskNotFound
 from perdure.testing import Kit
 from waiting import MAX_WAIT_S

@@ -15,7 +15,7 @@ import pytest
 
 from builders import as_id
 from perdure import Context
-from perdure.engine.signature import Signature
+from perdure.engine.tasks.signature import Signature
 from perdure.errors import InvalidPayload, InvalidTask
 
 

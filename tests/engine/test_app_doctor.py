@@ -17,7 +17,7 @@ from builders import TASK
 from perdure import App
 from perdure.core.explain.health import Code, Finding
 from perdure.core.limits.admission import Gate, LimitScope
-from perdure.engine.defaults import Defaults
+from perdure.engine.runtime.defaults import Defaults
 from situations import a_worker
 from storage_kit import claim_one, new_run, set_limit, stored, success
 from waiting import MAX_WAIT_S

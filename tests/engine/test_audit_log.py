@@ -9,8 +9,8 @@ import pytest
 from perdure import App
 from perdure.core.audit_chain import AuditEntry
 from perdure.core.run.run import Actor, ActorType
-from perdure.engine import audit_log
-from perdure.engine.audit_log import AuditLog, Verification
+from perdure.engine.operators import audit_log
+from perdure.engine.operators.audit_log import AuditLog, Verification
 from perdure.errors import InvalidInput, StorageUnavailable
 from raw import execute
 

@@ -16,7 +16,7 @@ from fix_app import QUICK
 from perdure import App, Retry
 from perdure.core.explain.health import Code
 from perdure.core.run.failure import FailureKind
-from perdure.engine.doctor import Examination
+from perdure.engine.inspection.doctor import Examination
 from perdure.errors import RunFailed
 
 MAX_WAIT_S = 60

@@ -7,10 +7,10 @@ from perdure import App
 from perdure.core.decide import decide_cancel
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
-from perdure.engine.bulk_actions import BulkAction
-from perdure.engine.bulk_order import Action, Order, Report
-from perdure.engine.ids import make_run_id
-from perdure.engine.write import advance_all
+from perdure.engine.operators.bulk_actions import BulkAction
+from perdure.engine.operators.bulk_order import Action, Order, Report
+from perdure.engine.runtime.ids import make_run_id
+from perdure.engine.runtime.write import advance_all
 from perdure.errors import NotAllowed
 
 

@@ -18,9 +18,9 @@ from perdure.core.decide import (
 from perdure.core.decide.event import Events
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, ActorType, Run
-from perdure.engine import bulk
-from perdure.engine.bulk import carrier, count_fitting, place_order
-from perdure.engine.bulk_order import ABOUT, Action, Order
+from perdure.engine.operators import bulk
+from perdure.engine.operators.bulk import carrier, count_fitting, place_order
+from perdure.engine.operators.bulk_order import ABOUT, Action, Order
 from perdure.errors import NotAllowed
 from waiting import MAX_WAIT_S
 

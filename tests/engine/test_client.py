@@ -372,7 +372,7 @@ async def test_an_executor_must_fit_the_function(app: App) -> None:
 
 
 async def test_the_catalogue_knows_what_apps_define(app: App) -> None:
-    from perdure.engine.catalogue import known_tasks
+    from perdure.engine.tasks.catalogue import known_tasks
 
     @app.task(queue="mail", version=2)
     async def send(ctx: Context, to: str) -> None: ...

@@ -17,9 +17,9 @@ from command import Shell
 from fix_app import QUICK
 from perdure import App, every
 from perdure.core.run.run import Run
-from perdure.engine.catalogue import trigger_known
-from perdure.engine.options import TriggerOptions
-from perdure.engine.scheduler import Scheduler
+from perdure.engine.schedules.scheduler import Scheduler
+from perdure.engine.tasks.catalogue import trigger_known
+from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import InvalidInput
 from remote_kit import Hall, world_at
 from schedule_kit import rewound

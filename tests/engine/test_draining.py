@@ -11,10 +11,10 @@ from msgspec.structs import replace
 from fix_app import QUICK
 from perdure import App
 from perdure.core.run.lifecycle import Status
-from perdure.engine.bulk import QUEUE, define_bulk
-from perdure.engine.catalogue import WorkerEntry
-from perdure.engine.worker_host import WorkerHost
-from perdure.engine.worker_record import Registration
+from perdure.engine.operators.bulk import QUEUE, define_bulk
+from perdure.engine.tasks.catalogue import WorkerEntry
+from perdure.engine.worker.host import WorkerHost
+from perdure.engine.worker.record import Registration
 from perdure.errors import InvalidInput, WorkerNotFound
 from waiting import MAX_WAIT_S
 

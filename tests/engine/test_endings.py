@@ -10,7 +10,7 @@ import pytest
 from perdure import App, Context, Fail, Retry, RetryAfter, current
 from perdure.core.run.failure import FailureKind
 from perdure.core.run.lifecycle import Status
-from perdure.engine.outcome import Raised, ending_of
+from perdure.engine.execution.ending import Raised, ending_of
 from perdure.errors import InvalidInput, OutsideRun, RunFailed
 from waiting import MAX_WAIT_S
 

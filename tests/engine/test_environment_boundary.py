@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from perdure import App, Context, Retry
 from perdure.core.run.run import Run
-from perdure.engine.operators import DeadLetters, Runs
+from perdure.engine.operators.runs import DeadLetters, Runs
 from perdure.errors import InvalidInput, RunNotFound
 from raw import dump
 from waiting import MAX_WAIT_S

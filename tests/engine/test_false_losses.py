@@ -12,8 +12,8 @@ import pytest
 
 from perdure import App, Context
 from perdure.core.run.commit import Commit
-from perdure.engine.outcome import Settled
-from perdure.engine.transaction import HandlerTransaction
+from perdure.engine.execution.ending import Settled
+from perdure.engine.execution.transaction import HandlerTransaction
 from perdure.storage.contract.runs import Claimed, ClaimRequest, Renewal, Renewed
 from perdure.telemetry import metrics
 

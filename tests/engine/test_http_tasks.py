@@ -26,21 +26,21 @@ from perdure import App, Retry, RunHandle, Task
 from perdure.core.run.attempts import Attempt
 from perdure.core.run.failure import Failure, FailureKind
 from perdure.core.run.lifecycle import Status
-from perdure.engine import catalogue
-from perdure.engine.clock import SystemClock
-from perdure.engine.context import Context
-from perdure.engine.defaults import Defaults
-from perdure.engine.executors import connection
-from perdure.engine.executors.addresses import allowed_networks
-from perdure.engine.executors.failure import TargetFailed
-from perdure.engine.executors.http import request
-from perdure.engine.executors.response import retry_after
-from perdure.engine.executors.secret import Secrets, secret
-from perdure.engine.executors.signing import BadSigningSecret, signing_key
-from perdure.engine.executors.surroundings import Surroundings
-from perdure.engine.executors.target import HttpTarget
-from perdure.engine.options import Executor
+from perdure.engine.execution.context import Context
+from perdure.engine.execution.target_failure import TargetFailed
+from perdure.engine.runtime.clock import SystemClock
+from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.targets import connection
+from perdure.engine.targets.dependencies import Surroundings
+from perdure.engine.targets.http import request
+from perdure.engine.targets.http_result import retry_after
+from perdure.engine.tasks import catalogue
+from perdure.engine.tasks.options import Executor
+from perdure.engine.tasks.secret import Secrets, secret
+from perdure.engine.tasks.target import HttpTarget
 from perdure.errors import InvalidInput, InvalidPayload, InvalidTask, RunCancelled, RunFailed
+from perdure.net.address_guard import allowed_networks
+from perdure.net.signing import BadSigningSecret, signing_key
 from waiting import MAX_WAIT_S
 
 QUICK = Defaults(
@@ -693,6 +693,6 @@ async def test_a_worker_without_h11_says_what_to_install(
 
 def test_only_the_executor_imports_h11() -> None:
     """The modules that every app imports do not."""
-    for name in ("serving", "target", "target_task"):
-        module = importlib.import_module(f"perdure.engine.executors.{name}")
+    for name in ("targets.catalogue_tasks", "tasks.target", "targets.target_task"):
+        module = importlib.import_module(f"perdure.engine.{name}")
         assert "h11" not in vars(module)

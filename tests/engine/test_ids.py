@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from perdure.core.run.run import is_run_id
-from perdure.engine.ids import POOL, Entropy, Ids, make_run_id
+from perdure.engine.runtime.ids import POOL, Entropy, Ids, make_run_id
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -15,14 +15,14 @@ import pytest
 
 from builders import a_run, run_id
 from perdure.core.run.lifecycle import Status
-from perdure.engine.isolation import (
+from perdure.engine.worker.isolation import (
     DRAIN_TIMEOUT_S,
     FIRST_PAUSE_S,
     MAX_ALONE_S,
     MAX_PAUSE_S,
     Isolation,
 )
-from perdure.engine.suspect_processes import (
+from perdure.engine.worker.suspect_processes import (
     HEAD_START_S,
     MAX_PROCESSES,
     STOP_MARGIN,

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from perdure import App
 from perdure.core.run.run import Actor, ActorType
-from perdure.engine.credential import PATTERN, make_credential, read_credential
-from perdure.engine.keys import Keys, Scope, is_opened, make_scopes
+from perdure.engine.operators.credential import PATTERN, make_credential, read_credential
+from perdure.engine.operators.keys import Keys, Scope, is_opened, make_scopes
 from perdure.errors import InvalidInput, KeyNotFound
 
 ADA = Actor(ActorType.OPERATOR, "ada")

@@ -12,8 +12,8 @@ import pytest
 
 import perdure
 from perdure import App, Defaults, Fail, Rate, Retry, RetryAfter
-from perdure.engine import configuration
-from perdure.engine.configuration import configured
+from perdure.engine.app import configuration
+from perdure.engine.app.configuration import configured
 from perdure.errors import InvalidInput
 
 Made = Callable[..., Any]
@@ -56,7 +56,7 @@ def test_a_keyword_like_nothing_is_answered_with_all_there_are() -> None:
 
 def test_what_is_explained_keeps_its_signature() -> None:
     assert "concurrency" in inspect.signature(App.worker).parameters
-    assert inspect.iscoroutinefunction(perdure.engine.operators.Runs.cancel)
+    assert inspect.iscoroutinefunction(perdure.engine.operators.runs.Runs.cancel)
 
 
 def test_defaults_take_seconds_and_timedeltas() -> None:

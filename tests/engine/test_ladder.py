@@ -19,9 +19,9 @@ from bell import Bell, ring, wait_at
 from perdure import App, Context, Retry, RunHandle, Task
 from perdure.core.run.failure import Failure, FailureKind
 from perdure.core.run.lifecycle import Status
-from perdure.engine.context import AttemptStopped
-from perdure.engine.defaults import Defaults
-from perdure.engine.io_thread import IoThread
+from perdure.engine.execution.context import AttemptStopped
+from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.runtime.io_thread import IoThread
 from perdure.errors import RunCancelled, RunFailed
 from waiting import MAX_WAIT_S
 

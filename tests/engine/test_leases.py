@@ -16,7 +16,7 @@ from builders import a_policy
 from perdure import App, Context, Retry
 from perdure.core.run.backoff import Backoff
 from perdure.core.run.run import Run
-from perdure.engine.leases import Leases
+from perdure.engine.worker.leases import Leases
 from perdure.errors import LeaseLost, RunCancelled
 from perdure.storage.contract.runs import Renewal, Renewed
 from storage_kit import claim_one, failure, new_run, stored, token_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from perdure.engine.io_thread import IoThread
-from perdure.engine.mailbox import Mailbox
+from perdure.engine.execution.mailbox import Mailbox
+from perdure.engine.runtime.io_thread import IoThread
 from waiting import MAX_WAIT_S
 
 

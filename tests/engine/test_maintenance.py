@@ -19,7 +19,7 @@ from perdure.core.limits.admission import LimitScope
 from perdure.core.run.events import Event
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Lease, Run
-from perdure.engine.maintenance import PRUNE_BATCHES, Maintenance
+from perdure.engine.maintenance.maintenance import PRUNE_BATCHES, Maintenance
 from perdure.errors import StorageUnavailable
 from raw import end_sessions, execute, set_read_only
 from storage_kit import claim, claim_one, new_run, set_limit, stored, success, wait_until
@@ -219,7 +219,7 @@ async def test_a_run_that_cannot_be_helped_does_not_keep_the_others(
             raise OverflowError("nobody had thought of this")
         return decide_attention(run, now, jitter)
 
-    monkeypatch.setattr("perdure.engine.maintenance.decide_attention", decide)
+    monkeypatch.setattr("perdure.engine.maintenance.maintenance.decide_attention", decide)
     await Maintenance(opened).run_once()
 
     found = await opened.storage.get([sick.id, well.id])

@@ -15,7 +15,7 @@ from bell import Bell, wait_at
 from fix_app import QUICK
 from perdure import App, Context, Retry, every
 from perdure.core.run.run import OnExhausted, Policy
-from perdure.engine.leases import Leases
+from perdure.engine.worker.leases import Leases
 from perdure.errors import RunFailed, StorageUnavailable
 from perdure.storage.contract.runs import Storage
 from perdure.telemetry import metrics

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from perdure import App
-from perdure.engine.metrics_server import (
+from perdure.engine.observability.metrics_server import (
     MAX_HEAD_BYTES,
     MetricsAddress,
     MetricsServer,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure import App
-from perdure.engine.io_thread import IoThread
+from perdure.engine.runtime.io_thread import IoThread
 from perdure.errors import AppNotOpen, AppOnAnotherLoop, InvalidInput
 from perdure.storage.contract.runs import Storage
 from waiting import MAX_WAIT_S
@@ -155,7 +155,7 @@ async def test_a_worker_that_cannot_start_leaves_nothing_behind(
     async def fail(self: object) -> None:
         raise OSError("no more sockets")
 
-    monkeypatch.setattr("perdure.engine.worker.Worker.start", fail)
+    monkeypatch.setattr("perdure.engine.worker.worker.Worker.start", fail)
     with pytest.raises(OSError, match="no more sockets"):
         await app.worker(concurrency=1).__aenter__()
 

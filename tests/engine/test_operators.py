@@ -12,7 +12,7 @@ from perdure.core.run.attempts import AttemptStatus
 from perdure.core.run.effects import DeadLetterStatus
 from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import Actor, ActorType, SourceType
-from perdure.engine.worker_record import Registration
+from perdure.engine.worker.record import Registration
 from perdure.errors import (
     InvalidInput,
     NotAllowed,

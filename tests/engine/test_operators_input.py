@@ -11,7 +11,7 @@ import pytest
 from perdure import App, Retry
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, ActorType
-from perdure.engine.defaults import Defaults
+from perdure.engine.runtime.defaults import Defaults
 from perdure.errors import (
     InvalidInput,
     InvalidPayload,

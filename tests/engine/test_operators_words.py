@@ -15,15 +15,15 @@ import pytest
 from perdure import App, Manifest, Retry, every, secret
 from perdure.core.limits.settings import Source
 from perdure.core.run.run import Actor, ActorType
-from perdure.engine.audit_log import AuditLog
-from perdure.engine.handle import RunHandle
-from perdure.engine.keys import Keys
-from perdure.engine.limits import Limits, Queues
-from perdure.engine.manifests.applying import Manifests
-from perdure.engine.operators import DeadLetters, Runs
-from perdure.engine.schedules import Schedules
-from perdure.engine.webhooks.keeping import Webhooks
-from perdure.engine.workers import Workers
+from perdure.engine.client.handle import RunHandle
+from perdure.engine.manifests.apply import Manifests
+from perdure.engine.operators.audit_log import AuditLog
+from perdure.engine.operators.keys import Keys
+from perdure.engine.operators.limits import Limits, Queues
+from perdure.engine.operators.runs import DeadLetters, Runs
+from perdure.engine.operators.workers import Workers
+from perdure.engine.schedules.operators import Schedules
+from perdure.engine.webhooks.operators import Webhooks
 from perdure.errors import InvalidInput, RunFailed
 from waiting import MAX_WAIT_S
 

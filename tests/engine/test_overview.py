@@ -11,8 +11,8 @@ import pytest
 from perdure import App, Retry, every
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, ActorType
-from perdure.engine.maintenance import Maintenance
-from perdure.engine.tick_record import SERVICE
+from perdure.engine.maintenance.maintenance import Maintenance
+from perdure.engine.maintenance.tick_record import SERVICE
 from perdure.errors import RunFailed
 from storage_kit import claim_one, new_run, stored, wait_until
 from waiting import MAX_WAIT_S

@@ -12,10 +12,10 @@ from builders import a_policy, a_run
 from perdure import App
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
-from perdure.engine.clock import SystemClock
-from perdure.engine.defaults import Defaults
-from perdure.engine.maintenance import Maintenance
-from perdure.engine.patience import Patience
+from perdure.engine.maintenance.lease_recovery import Patience
+from perdure.engine.maintenance.maintenance import Maintenance
+from perdure.engine.runtime.clock import SystemClock
+from perdure.engine.runtime.defaults import Defaults
 from perdure.errors import StorageUnavailable
 from storage_kit import claim_one, new_run, stored
 from virtual_time import play

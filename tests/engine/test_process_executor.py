@@ -18,7 +18,7 @@ from bell import Bell
 from perdure import App, Retry, Task
 from perdure.core.run.failure import Failure, FailureKind
 from perdure.core.run.lifecycle import Status
-from perdure.engine.defaults import Defaults
+from perdure.engine.runtime.defaults import Defaults
 from perdure.errors import InvalidTask, RunCancelled, RunFailed
 from waiting import MAX_WAIT_S
 

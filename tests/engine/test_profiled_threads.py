@@ -20,8 +20,8 @@ import asyncio, sys
 from datetime import timedelta
 
 from perdure import App, Retry
-from perdure.engine.context import AttemptStopped
-from perdure.engine.defaults import Defaults
+from perdure.engine.execution.context import AttemptStopped
+from perdure.engine.runtime.defaults import Defaults
 
 app = App(sys.argv[1], defaults=Defaults(cancel_grace=timedelta(milliseconds=50)))
 

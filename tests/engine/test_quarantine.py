@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-import perdure.engine.maintenance as maintenance_module
+import perdure.engine.maintenance.maintenance as maintenance_module
 import perdure.storage.sql.write.claim as claiming_module
 import raw
 from builders import TASK
@@ -20,11 +20,11 @@ from perdure.core.decide import decide_attention, decide_claim
 from perdure.core.run.events import Event, RunCreated
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Policy, Run
-from perdure.engine.audit import Audit, StoredRuns
-from perdure.engine.catalogue import TASK as TASK_RECORD
-from perdure.engine.catalogue import TaskEntry, known_tasks
-from perdure.engine.maintenance import Maintenance
-from perdure.engine.options import Executor
+from perdure.engine.inspection.verify import Audit, StoredRuns
+from perdure.engine.maintenance.maintenance import Maintenance
+from perdure.engine.tasks.catalogue import TASK as TASK_RECORD
+from perdure.engine.tasks.catalogue import TaskEntry, known_tasks
+from perdure.engine.tasks.options import Executor
 from perdure.storage.contract.runs import Record
 from perdure.telemetry.record import LogLimit
 from storage_kit import claim, claim_one, create, new_run, stored, wait_until

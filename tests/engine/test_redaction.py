@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import Redaction
-from perdure.engine.redaction import HIDDEN, Redactor
+from perdure.engine.observability.redaction import HIDDEN, Redactor
 
 
 @pytest.mark.parametrize(

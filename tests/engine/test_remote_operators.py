@@ -11,10 +11,10 @@ import pytest_asyncio
 
 from perdure import App, Manifest, Rate, every, secret
 from perdure.core.run.lifecycle import Status
-from perdure.engine.audit_log import AuditLog
-from perdure.engine.keys import Keys, keys_of
-from perdure.engine.options import TriggerOptions
-from perdure.engine.showing import Showing
+from perdure.engine.observability.record_redaction import Showing
+from perdure.engine.operators.audit_log import AuditLog
+from perdure.engine.operators.keys import Keys, keys_of
+from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import (
     AccessRefused,
     InvalidInput,
@@ -319,7 +319,7 @@ async def test_a_key_that_only_operates_is_told_what_became_of_the_run(world: Wo
 
 
 async def test_who_may_only_trigger_needs_to_know_nothing(world: World) -> None:
-    from perdure.engine.catalogue import trigger_known
+    from perdure.engine.tasks.catalogue import trigger_known
 
     made = await Keys(world.app).create("site", ["trigger"], by=ADA)
     async with App(world.address, api_key=made.text) as app:
@@ -346,7 +346,7 @@ async def test_an_app_that_may_only_trigger_does_so_with_its_own_code(world: Wor
 
 
 async def test_a_request_that_no_server_took_raises_storage_unavailable() -> None:
-    from perdure.engine.clock import SystemClock
+    from perdure.engine.runtime.clock import SystemClock
     from perdure.storage import open_server
     from perdure.storage.contract.rest import RestRequest
 

@@ -16,15 +16,15 @@ import pytest_asyncio
 
 from perdure import App, Context, Manifest, Rate, Retry, at, cron, every, secret
 from perdure.core.schedule import Definition
-from perdure.engine.audit import Audit, StoredRuns
-from perdure.engine.audit_log import AuditLog, Verification, audit_entries_of
-from perdure.engine.bulk import count_fitting
-from perdure.engine.bulk_order import Action
-from perdure.engine.catalogue import list_tasks, trigger_known
-from perdure.engine.keys import Keys, keys_of
-from perdure.engine.options import TriggerOptions
-from perdure.engine.remote.health import RemoteIntegrity
-from perdure.engine.showing import Showing
+from perdure.engine.inspection.verify import Audit, StoredRuns
+from perdure.engine.observability.record_redaction import Showing
+from perdure.engine.operators.audit_log import AuditLog, Verification, audit_entries_of
+from perdure.engine.operators.bulk import count_fitting
+from perdure.engine.operators.bulk_order import Action
+from perdure.engine.operators.keys import Keys, keys_of
+from perdure.engine.rest.health import RemoteIntegrity
+from perdure.engine.tasks.catalogue import list_tasks, trigger_known
+from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import PerdureError
 from remote_kit import Hall, world_at
 from situations import a_worker
@@ -461,7 +461,7 @@ async def test_a_key_of_another_environment_is_refused_before_anything_is_asked(
 
 
 def test_every_public_operation_of_an_operator_is_compared() -> None:
-    from perdure.engine.remote import audit, limits, runs, schedules, webhooks
+    from perdure.engine.rest import audit, limits, runs, schedules, webhooks
 
     compared = {name.partition(",")[0] for name in (*READS, *WRITES, *ERRORS)}
     parts = {

@@ -16,8 +16,8 @@ import pytest_asyncio
 from fix_app import QUICK
 from perdure import App, Context
 from perdure.core.run.lifecycle import Status
-from perdure.engine.catalogue import WorkerEntry
-from perdure.engine.defaults import Defaults
+from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.tasks.catalogue import WorkerEntry
 from perdure.errors import AccessRefused, InvalidInput, RunCancelled, RunFailed, StorageRefused
 from remote_kit import Hall, served
 from waiting import MAX_WAIT_S

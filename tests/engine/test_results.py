@@ -12,7 +12,7 @@ import pytest
 from perdure import App
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
-from perdure.engine.results import Results
+from perdure.engine.client.results import Results
 from perdure.errors import AppNotOpen, ResultTimeout, RunNotFound
 from perdure.storage.contract.runs import Storage
 from storage_kit import claim_one, new_run, stored, success
@@ -125,7 +125,7 @@ async def test_a_run_that_is_pruned_while_somebody_waits_is_found_missing_in_the
     await looked.wait()
     await stored(storage, success(await claim_one(storage)))
     await storage.prune(Status.SUCCEEDED, opened.clock.now() + timedelta(days=400), 10)
-    monkeypatch.setattr("perdure.engine.results.LOOK_AT_ALL", timedelta(0))
+    monkeypatch.setattr("perdure.engine.client.results.LOOK_AT_ALL", timedelta(0))
     is_pruned.set()
 
     with pytest.raises(RunNotFound):

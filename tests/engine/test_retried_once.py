@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from perdure import App, Fail, Retry
-from perdure.engine.bulk import BulkOrder
-from perdure.engine.bulk_order import Action, Order
-from perdure.engine.door import actor_of
-from perdure.engine.handle import RunHandle
+from perdure.engine.client.handle import RunHandle
+from perdure.engine.operators.bulk import BulkOrder
+from perdure.engine.operators.bulk_order import Action, Order
+from perdure.engine.runtime.input import actor_of
 from perdure.errors import AlreadyRetried, NotAllowed, RunFailed
 from waiting import MAX_WAIT_S
 

@@ -16,7 +16,7 @@ import process_tasks
 from bell import Bell, wait_at
 from fix_app import QUICK
 from perdure import App, Context, LogLine, Redaction, Retry, RunHandle, RunLogHandler, current
-from perdure.engine import run_logs
+from perdure.engine.observability import log_writer as run_logs
 from perdure.errors import InvalidInput, RunCancelled, RunFailed, RunNotFound, StorageUnavailable
 from perdure.storage.contract.logs import LogBatch
 from perdure.storage.contract.runs import Storage

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from fix_app import QUICK
 from perdure import App, Defaults, Manifest, cron
 from perdure.core.schedule import Definition
-from perdure.engine.defaults import DEFAULTS
-from perdure.engine.manifests.saying import to_yaml
+from perdure.engine.manifests.render import to_yaml
+from perdure.engine.runtime.defaults import DEFAULTS
 from perdure.errors import InvalidInput
 
 DAILY = cron("@daily")

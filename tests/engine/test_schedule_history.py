@@ -148,7 +148,7 @@ async def test_the_last_ones_are_taken_from_the_record_whatever_the_cadence_is_n
 
 
 def test_many_spans_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.engine.schedule_history.MOST_ON_A_PAGE", 2)
+    monkeypatch.setattr("perdure.engine.schedules.history.MOST_ON_A_PAGE", 2)
     app = slow(enabled=False)
     with Kit(app, start=on_the_day(8, 30)) as kit:
         for _ in range(5):

@@ -133,7 +133,7 @@ async def test_a_schedule_whose_task_nobody_knows_keeps_no_other_and_that_is_sai
         await rewound(app, "lost", 2 * MINUTE)
         await rewound(app, "fine", MINUTE)
         raw.execute(app.url, "DELETE FROM perdure_records WHERE name = 'other'")
-        monkeypatch.setattr("perdure.engine.scheduler.PATIENCE", 0)
+        monkeypatch.setattr("perdure.engine.schedules.scheduler.PATIENCE", 0)
         scheduler = app.scheduler()
         await scheduler.run_once()
         await scheduler.run_once()

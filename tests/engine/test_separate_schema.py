@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from perdure import App, Context
-from perdure.engine.clock import SystemClock
+from perdure.engine.runtime.clock import SystemClock
 from perdure.storage import open_storage
 from waiting import MAX_WAIT_S
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from fix_app import QUICK
 from perdure import App
 from perdure.core.run.backoff import LONGEST
-from perdure.engine.configuration import configured
-from perdure.engine.service import TO_PASS, AppService
+from perdure.engine.app.configuration import configured
+from perdure.engine.runtime.service import TO_PASS, AppService
 from perdure.errors import InvalidInput, StorageUnavailable
 from virtual_time import play
 from waiting import MAX_WAIT_S

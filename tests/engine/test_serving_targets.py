@@ -10,11 +10,11 @@ import pytest
 from endpoints import Endpoint, answering
 from perdure import App, Retry
 from perdure.core.explain.reason import Code
-from perdure.engine.catalogue import known_workers, trigger_known
-from perdure.engine.defaults import Defaults
-from perdure.engine.executors.secret import secret
-from perdure.engine.executors.target import read_target
-from perdure.engine.options import TriggerOptions
+from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.tasks.catalogue import known_workers, trigger_known
+from perdure.engine.tasks.options import TriggerOptions
+from perdure.engine.tasks.secret import secret
+from perdure.engine.tasks.target import read_target
 from perdure.errors import InvalidInput, RunFailed
 from waiting import MAX_WAIT_S
 

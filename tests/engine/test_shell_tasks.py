@@ -21,13 +21,13 @@ from perdure import App, Retry, RunHandle, Task
 from perdure.core.run.attempts import Attempt
 from perdure.core.run.failure import Failure, FailureKind
 from perdure.core.run.lifecycle import Status
-from perdure.engine import catalogue
-from perdure.engine.defaults import Defaults
-from perdure.engine.executors.capture import Capture, Lines
-from perdure.engine.executors.secret import secret
-from perdure.engine.executors.target import ShellTarget
-from perdure.engine.options import Executor
-from perdure.engine.redaction import Mask
+from perdure.engine.observability.redaction import Mask
+from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.targets.output_capture import Capture, Lines
+from perdure.engine.tasks import catalogue
+from perdure.engine.tasks.options import Executor
+from perdure.engine.tasks.secret import secret
+from perdure.engine.tasks.target import ShellTarget
 from perdure.errors import RunCancelled, RunFailed
 from waiting import MAX_WAIT_S
 

@@ -11,7 +11,7 @@ import pydantic
 import pytest
 
 from perdure import Context
-from perdure.engine.signature import Signature
+from perdure.engine.tasks.signature import Signature
 from perdure.errors import InvalidPayload, InvalidTask, PayloadTooLarge
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import msgspec
 
 from perdure import App, Manifest
-from perdure.engine.slices import SLICE_ITEMS, map_in_slices, slice_items
+from perdure.engine.runtime.slices import SLICE_ITEMS, map_in_slices, slice_items
 
 
 class WorkPerTurn:

@@ -19,8 +19,8 @@ import process_tasks
 from bell import Bell, ring, wait_at
 from perdure import App, Context, Fail, Retry, RunHandle, Task
 from perdure.core.run.lifecycle import Status
-from perdure.engine.defaults import Defaults
-from perdure.engine.worker_host import WorkerHost
+from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.worker.host import WorkerHost
 from perdure.errors import RunFailed
 from waiting import MAX_WAIT_S
 

@@ -10,8 +10,8 @@ from typing import cast
 import pytest
 
 from perdure import App
-from perdure.engine.clock import SystemClock
-from perdure.engine.storage_time import FRESH, StorageTime
+from perdure.engine.runtime.clock import SystemClock
+from perdure.engine.runtime.storage_time import FRESH, StorageTime
 from perdure.storage.contract.runs import Storage
 from waiting import MAX_WAIT_S
 

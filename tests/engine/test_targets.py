@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from perdure import Redaction
-from perdure.engine.executors.secret import (
+from perdure.engine.observability.redaction import Mask
+from perdure.engine.tasks.secret import (
     Allow,
     Secret,
     SecretNotHad,
@@ -17,14 +18,13 @@ from perdure.engine.executors.secret import (
     only,
     secret,
 )
-from perdure.engine.executors.target import (
+from perdure.engine.tasks.target import (
     HttpTarget,
     ShellTarget,
     Stdout,
     Target,
     read_target,
 )
-from perdure.engine.redaction import Mask
 from perdure.errors import InvalidInput
 
 URL = "https://example.com/hooks/1?a=b"

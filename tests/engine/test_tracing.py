@@ -21,7 +21,7 @@ from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
 from fix_app import QUICK
 from perdure import App, Context, Retry
-from perdure.engine.tracing import Tracing
+from perdure.engine.observability.tracing import Tracing
 from perdure.errors import InvalidInput, InvalidPayload, RunFailed, RunNotFound
 from waiting import MAX_WAIT_S
 

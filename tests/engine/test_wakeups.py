@@ -17,8 +17,8 @@ import psycopg
 import pytest
 
 from perdure.core.run.lifecycle import Status
-from perdure.engine.clock import SystemClock
-from perdure.engine.defaults import Defaults
+from perdure.engine.runtime.clock import SystemClock
+from perdure.engine.runtime.defaults import Defaults
 from perdure.errors import RunCancelled
 from perdure.storage.contract.runs import Claimed, ClaimRequest, Storage
 from storage_kit import CLOCK

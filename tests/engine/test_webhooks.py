@@ -323,7 +323,7 @@ async def test_a_trial_posts_at_once_and_tells_what_came_of_it(
 async def test_there_is_an_end_to_how_many_there_may_be(
     app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.engine.webhooks.keeping.MOST_WEBHOOKS", 2)
+    monkeypatch.setattr("perdure.engine.webhooks.operators.MOST_WEBHOOKS", 2)
     for name in ("one", "two"):
         await app.webhooks.create(name, URL, signing_secret=SIGNED)
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fix_app import QUICK
 from perdure import App
 from perdure.core.explain.why import Code
-from perdure.engine.clock import SystemClock
+from perdure.engine.runtime.clock import SystemClock
 from perdure.errors import RunNotFound
 from situations import SITUATIONS, Situation, a_run, a_worker, define_tasks, leased
 

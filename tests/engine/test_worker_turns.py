@@ -15,10 +15,11 @@ from perdure import App, Context, Retry
 from perdure.core.run.commit import Commit
 from perdure.core.run.failure import FailureKind
 from perdure.core.run.lifecycle import EventType, Status
-from perdure.engine import hints, threads
-from perdure.engine.defaults import Defaults
-from perdure.engine.doubt import LONGEST_CLAIM
-from perdure.engine.worker_host import WorkerHost
+from perdure.engine.execution import threads
+from perdure.engine.runtime import wakeups as hints
+from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.worker.host import WorkerHost
+from perdure.engine.worker.lost_claims import LONGEST_CLAIM
 from perdure.errors import RunFailed, StorageRefused, StorageUnavailable
 from perdure.storage.contract.runs import Claimed, ClaimRequest, Outcome
 from virtual_time import play

@@ -21,7 +21,7 @@ from fuzzing.known import Known
 from fuzzing.values import NAMES, QUEUES, TASKS
 from loop_cpu import Callback, read_report, resident_bytes
 from perdure import App, every, secret
-from perdure.engine.keys import Keys, Scope
+from perdure.engine.operators.keys import Keys, Scope
 from situations import a_worker
 from waiting import MAX_WAIT_S
 from web_kit import ADA, ALL, _Log, dead_letter, shop

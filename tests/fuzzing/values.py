@@ -11,7 +11,7 @@ import msgspec.inspect as mi
 
 from fuzzing.known import Held, Known
 from perdure.core.run.lifecycle import Status
-from perdure.engine.ids import make_run_id
+from perdure.engine.runtime.ids import make_run_id
 
 TASKS = ("double", "fragile", "anything", "large")
 QUEUES = ("default", "numbers", "letters")

@@ -11,10 +11,10 @@ from fix_app import QUICK
 from perdure import App, Manifest, Retry, cron, every
 from perdure.core.run.run import Actor, ActorType, Policy
 from perdure.core.schedule import DefinedBy, SkipReason, Verdict
-from perdure.engine.catalogue import find_task, publish_tasks
-from perdure.engine.manifests.applying import Action, Application, made_entry
-from perdure.engine.manifests.saying import to_yaml
-from perdure.engine.scheduling import stored_schedule
+from perdure.engine.manifests.apply import Action, Application, made_entry
+from perdure.engine.manifests.render import to_yaml
+from perdure.engine.schedules.change import stored_schedule
+from perdure.engine.tasks.catalogue import find_task, publish_tasks
 from perdure.errors import InvalidManifest, ScheduleNotFound
 from schedule_kit import rewound
 from storage_kit import wait_until

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.engine.manifests.lines import MOST_CHARACTERS, Unreadable, read_documents
-from perdure.engine.manifests.saying import to_yaml
+from perdure.engine.manifests.render import to_yaml
+from perdure.engine.manifests.yaml_lines import MOST_CHARACTERS, Unreadable, read_documents
 
 JSON = st.recursive(
     st.none()

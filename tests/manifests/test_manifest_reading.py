@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from perdure import Manifest, at, cron, every
 from perdure.core.schedule import Cadence
-from perdure.engine.executors.secret import Secret
-from perdure.engine.executors.target import HttpTarget, ShellTarget
-from perdure.engine.manifests.fields import (
+from perdure.engine.manifests.schema import (
     CONTAINER,
     RETRY,
     SCHEDULE,
@@ -25,8 +23,10 @@ from perdure.engine.manifests.fields import (
     read_length,
     say_length,
 )
-from perdure.engine.options import Retry, TargetKeywords
-from perdure.engine.schedule_options import ScheduleKeywords
+from perdure.engine.schedules.options import ScheduleKeywords
+from perdure.engine.tasks.options import Retry, TargetKeywords
+from perdure.engine.tasks.secret import Secret
+from perdure.engine.tasks.target import HttpTarget, ShellTarget
 from perdure.errors import InvalidManifest
 
 TEN = datetime(2030, 1, 31, 10, tzinfo=UTC)

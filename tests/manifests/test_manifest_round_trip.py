@@ -30,8 +30,8 @@ from perdure.core.schedule import (
     check_definition,
     next_time,
 )
-from perdure.engine.manifests.saying import differing, say_schedule, to_yaml
-from perdure.engine.schedule_options import Target, make_definition
+from perdure.engine.manifests.render import differing, say_schedule, to_yaml
+from perdure.engine.schedules.options import Target, make_definition
 
 ZONES = ("UTC", "Europe/Berlin", "Australia/Lord_Howe")
 EXPRESSIONS = ("0 9 * * MON-FRI", "*/5 * * * *", "@daily", "15 30 2 L * ?", "0 0 1W * *")

@@ -10,8 +10,8 @@ import pytest
 from perdure import Manifest, at, cron, every
 from perdure.core.run.run import OnExhausted, Policy
 from perdure.core.schedule import Misfire, Overlap
-from perdure.engine.executors.target import HttpTarget, ShellTarget
-from perdure.engine.manifests.reading import StatedSchedule
+from perdure.engine.manifests.parse import StatedSchedule
+from perdure.engine.tasks.target import HttpTarget, ShellTarget
 from perdure.errors import InvalidManifest
 
 COMMAND = """

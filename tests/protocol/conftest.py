@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 
 from perdure import App
-from perdure.engine.database_backend import DatabaseBackend
 from perdure.engine.remote.backend import RemoteBackend
+from perdure.engine.worker.database_backend import DatabaseBackend
 from protocol_side import Side
 from remote_kit import Hall, World, world_at
 from worker_kit import an_entry

@@ -10,9 +10,9 @@ from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import Actor, ActorType, Run
-from perdure.engine.catalogue import publish_tasks
-from perdure.engine.ids import make_token
-from perdure.engine.worker_backend import SaidLog
+from perdure.engine.runtime.ids import make_token
+from perdure.engine.runtime.worker_backend import SaidLog
+from perdure.engine.tasks.catalogue import publish_tasks
 from perdure.storage.contract.logs import LogBatch, LogLine, Progress
 from perdure.storage.contract.runs import Renewal
 from protocol_side import Side, wanted

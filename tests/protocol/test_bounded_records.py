@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure import App
-from perdure.engine.catalogue import WORKER, list_tasks, publish_tasks
+from perdure.engine.tasks.catalogue import WORKER, list_tasks, publish_tasks
 from perdure.errors import AccessRefused, InvalidInput
 from perdure.storage.contract.runs import Record
 from perdure.web.offload import MAX_PAGE_BYTES

@@ -14,12 +14,12 @@ import pytest
 from builders import TASK
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
-from perdure.engine.audit import Audit, StoredRuns
-from perdure.engine.catalogue import known_tasks, publish_tasks
-from perdure.engine.executors.target import ShellTarget
-from perdure.engine.ids import make_run_id
-from perdure.engine.options import Executor
+from perdure.engine.inspection.verify import Audit, StoredRuns
 from perdure.engine.protocol.attempts import LogAnswer, LogLineMessage, LogMessage, LogRequest
+from perdure.engine.runtime.ids import make_run_id
+from perdure.engine.tasks.catalogue import known_tasks, publish_tasks
+from perdure.engine.tasks.options import Executor
+from perdure.engine.tasks.target import ShellTarget
 from remote_kit import World
 from storage_kit import create, now, reload, token_of
 from worker_kit import WORKER_ID, a_task, an_entry, claimed, worker

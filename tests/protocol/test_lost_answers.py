@@ -17,9 +17,7 @@ from perdure.core.run.backoff import Backoff
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import Run
-from perdure.engine.catalogue import publish_tasks
-from perdure.engine.ids import make_run_id, make_token
-from perdure.engine.outcome import Raised, Stopped
+from perdure.engine.execution.ending import Raised, Stopped
 from perdure.engine.protocol.attempts import ReportAnswer, ReportRequest
 from perdure.engine.protocol.triggers import (
     TriggerAnswer,
@@ -29,7 +27,9 @@ from perdure.engine.protocol.triggers import (
 )
 from perdure.engine.remote.backend import RemoteBackend
 from perdure.engine.remote.server import Server
-from perdure.engine.worker_backend import Lost, Recorded
+from perdure.engine.runtime.ids import make_run_id, make_token
+from perdure.engine.runtime.worker_backend import Lost, Recorded
+from perdure.engine.tasks.catalogue import publish_tasks
 from perdure.errors import StorageUnavailable
 from perdure.storage.contract.runs import Renewal, RunFilter
 from protocol_side import Side, wanted

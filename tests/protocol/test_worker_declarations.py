@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from perdure.engine.audit_log import AuditLog
-from perdure.engine.catalogue import known_tasks, publish_tasks
-from perdure.engine.executors.target import HttpTarget, ShellTarget
-from perdure.engine.options import Executor
+from perdure.engine.operators.audit_log import AuditLog
 from perdure.engine.protocol.workers import (
     DeclareAnswer,
     DeclareRequest,
 )
+from perdure.engine.tasks.catalogue import known_tasks, publish_tasks
+from perdure.engine.tasks.options import Executor
+from perdure.engine.tasks.target import HttpTarget, ShellTarget
 from perdure.errors import InvalidInput
 from perdure.storage.contract.runs import Record, RunFilter
 from remote_kit import World

@@ -11,8 +11,6 @@ from msgspec.structs import replace
 from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
-from perdure.engine.catalogue import Drain
-from perdure.engine.ids import make_token
 from perdure.engine.protocol.attempts import (
     ClaimAnswer,
     HeldLease,
@@ -35,7 +33,9 @@ from perdure.engine.protocol.workers import (
     HintsAnswer,
     HintsRequest,
 )
-from perdure.engine.worker_backend import LOST
+from perdure.engine.runtime.ids import make_token
+from perdure.engine.runtime.worker_backend import LOST
+from perdure.engine.tasks.catalogue import Drain
 from perdure.errors import AccessRefused, InvalidInput, WorkerNotFound
 from perdure.storage.contract.logs import MAX_LINES
 from remote_kit import World

@@ -11,8 +11,6 @@ from msgspec.structs import replace
 
 from builders import TASK
 from perdure.core.run.run import ActorType, SourceType
-from perdure.engine.catalogue import publish_tasks
-from perdure.engine.ids import make_run_id, make_token
 from perdure.engine.protocol.attempts import (
     HeldLease,
 )
@@ -21,6 +19,8 @@ from perdure.engine.protocol.triggers import (
     TriggeredRun,
 )
 from perdure.engine.protocol.workers import DeclareAnswer, DeclareRequest
+from perdure.engine.runtime.ids import make_run_id, make_token
+from perdure.engine.tasks.catalogue import publish_tasks
 from perdure.errors import AccessRefused, InvalidInput, RunNotFound
 from remote_kit import World
 from storage_kit import create, now, token_of

@@ -24,20 +24,24 @@ from perdure.core.run.commit import Commit, prepare_commit
 from perdure.core.run.failure import CRASH
 from perdure.core.run.reducer import project
 from perdure.core.run.run import SYSTEM, Run
-from perdure.engine import calls, doubt, handler, loop_calls, outcome
-from perdure.engine import limits as engine_limits
-from perdure.engine.client import CommitBatcher
-from perdure.engine.context import Released
-from perdure.engine.doubt import Doubt
-from perdure.engine.leases import Leases
-from perdure.engine.outcome import GaveBack, HandedOver, Raised, Returned, Stopped
-from perdure.engine.patience import Patience
-from perdure.engine.recorder import Recorder
-from perdure.engine.results import Results
-from perdure.engine.tick_record import TickRecord
-from perdure.engine.transaction import HandlerTransaction
-from perdure.engine.work_scope import WorkScope
-from perdure.engine.worker import Worker
+from perdure.engine.client.results import Results
+from perdure.engine.client.trigger import CommitBatcher
+from perdure.engine.execution import call as calls
+from perdure.engine.execution import ending as outcome
+from perdure.engine.execution import handler
+from perdure.engine.execution import loop_call as loop_calls
+from perdure.engine.execution.context import Released
+from perdure.engine.execution.ending import GaveBack, HandedOver, Raised, Returned, Stopped
+from perdure.engine.execution.transaction import HandlerTransaction
+from perdure.engine.maintenance.lease_recovery import Patience
+from perdure.engine.maintenance.tick_record import TickRecord
+from perdure.engine.operators import limits as engine_limits
+from perdure.engine.worker import lost_claims as doubt
+from perdure.engine.worker.leases import Leases
+from perdure.engine.worker.lost_claims import Doubt
+from perdure.engine.worker.outcomes import Recorder
+from perdure.engine.worker.work_scope import WorkScope
+from perdure.engine.worker.worker import Worker
 from perdure.errors import LeaseLost, StorageUnavailable
 from perdure.storage.contract.runs import Committed
 from perdure.storage.sql.read.runs import runs_of

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from perdure.core.run import effects
 from perdure.core.run.run import Run
 from perdure.core.schedule import Schedule, decide_resume, plan
-from perdure.engine import schedules
-from perdure.engine.scheduler import Scheduler
+from perdure.engine.schedules import operators as schedules
+from perdure.engine.schedules.scheduler import Scheduler
 from perdure.storage.contract.schedules import Stepped
 from perdure.storage.sql.storage import SqlStorage
 from perdure.storage.sql.write import schedules as scheduling

@@ -13,7 +13,7 @@ from perdure.core.run.commit import prepare_commit
 from perdure.core.run.effects import DeadLetterStatus, close_dead_letter
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import OnExhausted, Policy
-from perdure.engine.ids import make_run_id, make_token
+from perdure.engine.runtime.ids import make_run_id, make_token
 from perdure.errors import StorageUnavailable
 from perdure.storage import open_storage
 from perdure.storage.contract.runs import Committed, Existing, RunFilter, Storage

@@ -18,8 +18,8 @@ from perdure.core.run.effects import DeadLetterStatus, close_dead_letter
 from perdure.core.run.events import Event
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Policy
-from perdure.engine.clock import SystemClock
-from perdure.engine.ids import make_run_id, make_token
+from perdure.engine.runtime.clock import SystemClock
+from perdure.engine.runtime.ids import make_run_id, make_token
 from perdure.errors import InvalidInput, InvariantViolation, SequenceConflict
 from perdure.storage import open_storage
 from perdure.storage.contract.runs import Committed, Existing, Renewal, RunFilter, Storage

@@ -14,7 +14,7 @@ from perdure.core.run.commit import Commit
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Policy
-from perdure.engine.ids import make_token
+from perdure.engine.runtime.ids import make_token
 from perdure.errors import InvariantViolation, SequenceConflict
 from perdure.storage.contract.runs import Committed, Storage
 from storage_kit import (

@@ -22,7 +22,7 @@ from perdure.core.run.effects import DeadLetterStatus, KeyKind, close_dead_lette
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Policy, Run
-from perdure.engine.ids import make_run_id, make_token
+from perdure.engine.runtime.ids import make_run_id, make_token
 from perdure.errors import SequenceConflict
 from perdure.storage.contract.runs import Committed, Existing, Outcome, Storage
 from storage_kit import (

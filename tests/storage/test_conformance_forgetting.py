@@ -11,7 +11,7 @@ from perdure.core.run.commit import prepare_commit
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
 from perdure.core.schedule import Schedule, backfilled
-from perdure.engine.ids import make_run_id, make_token
+from perdure.engine.runtime.ids import make_run_id, make_token
 from perdure.storage.contract.runs import Storage
 from schedule_kit import due_step, put, reread, runs_of, scheduled
 from scheduling import EACH_MINUTE, HOUR, MINUTE, NINE

@@ -14,7 +14,7 @@ from perdure.core.limits.admission import LimitScope
 from perdure.core.limits.rates import Rate
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run, Source, SourceType
-from perdure.engine.ids import make_token
+from perdure.engine.runtime.ids import make_token
 from perdure.errors import InvalidInput
 from perdure.storage.contract.reservation import ReserveRequest
 from perdure.storage.contract.runs import Claimed, Storage

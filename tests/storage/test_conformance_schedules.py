@@ -29,7 +29,7 @@ from perdure.core.schedule import (
     place_of,
 )
 from perdure.core.schedule.plan import SKIPS_KEPT_SINGLY
-from perdure.engine.ids import make_run_id, make_token
+from perdure.engine.runtime.ids import make_run_id, make_token
 from perdure.errors import (
     InvariantViolation,
     ScheduleConflict,

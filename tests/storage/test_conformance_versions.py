@@ -13,7 +13,7 @@ from perdure.core.decide import decide_release, decide_unserved
 from perdure.core.limits.admission import LimitScope
 from perdure.core.run.events import RunStarted
 from perdure.core.run.failure import FailureKind, make_failure
-from perdure.engine.ids import make_token
+from perdure.engine.runtime.ids import make_token
 from perdure.errors import InvalidInput
 from perdure.storage.contract.reservation import ReserveRequest
 from perdure.storage.contract.runs import Storage

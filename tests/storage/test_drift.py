@@ -12,7 +12,7 @@ from perdure.core.limits.admission import LimitScope
 from perdure.core.run.commit import Commit
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.run import OnExhausted, Policy, Run, Source
-from perdure.engine.ids import make_token
+from perdure.engine.runtime.ids import make_token
 from perdure.storage.contract.runs import Storage
 from perdure.storage.sql.read.drift import NO_BEGINNING, NO_RUN
 from raw import execute

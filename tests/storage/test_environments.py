@@ -9,7 +9,7 @@ from perdure.core.decide import decide_pause
 from perdure.core.run.commit import Commit
 from perdure.core.run.effects import DeadLetterClosed, DeadLetterStatus, Effects
 from perdure.core.run.run import OnExhausted, Policy
-from perdure.engine.ids import make_run_id
+from perdure.engine.runtime.ids import make_run_id
 from perdure.errors import SequenceConflict
 from perdure.storage.contract.runs import Outcome, Storage
 from storage_kit import claim_one, create, failure, letters, new_run, now, reload, step, stored

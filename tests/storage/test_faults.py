@@ -16,7 +16,7 @@ from perdure.core.limits.admission import LimitScope
 from perdure.core.run.commit import Commit
 from perdure.core.run.run import SYSTEM, Policy
 from perdure.core.schedule import Change, ScheduleStep, changing, creating, decide_pause
-from perdure.engine.clock import SystemClock
+from perdure.engine.runtime.clock import SystemClock
 from perdure.errors import StorageRefused
 from perdure.storage import open_storage
 from perdure.storage.contract.runs import ClaimRequest, Committed, Existing, Renewal, Storage

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from perdure.engine.clock import SystemClock
+from perdure.engine.runtime.clock import SystemClock
 from perdure.errors import StorageError, StorageUnavailable
 from perdure.storage import open_storage
 from perdure.storage.contract.runs import Renewal, Storage

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from perdure.engine.clock import SystemClock
+from perdure.engine.runtime.clock import SystemClock
 from perdure.errors import StorageUnavailable
 from perdure.storage import open_storage
 

@@ -23,8 +23,8 @@ from hook_kit import SECRET, Receiver
 from perdure import App, Context, Retry
 from perdure.cli.main import main
 from perdure.core.run.lifecycle import Status
-from perdure.engine.clock import SystemClock
-from perdure.engine.keys import Keys
+from perdure.engine.operators.keys import Keys
+from perdure.engine.runtime.clock import SystemClock
 from perdure.errors import RunFailed, StorageRefused
 from perdure.storage import open_storage
 from perdure.testing.postgres import PostgresServer

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from perdure.engine.clock import SystemClock
+from perdure.engine.runtime.clock import SystemClock
 from perdure.errors import StorageRefused
 from perdure.storage.sql.statements import Operation, Step, trip
 from perdure.storage.sqlite.storage import SqliteStorage

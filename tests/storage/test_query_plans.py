@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.engine.ids import make_token
+from perdure.engine.runtime.ids import make_token
 from perdure.storage import open_storage
 from perdure.testing.postgres import PostgresServer
 from query_plans import (

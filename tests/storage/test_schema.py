@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 import raw
-from perdure.engine.clock import SystemClock
+from perdure.engine.runtime.clock import SystemClock
 from perdure.errors import SchemaMismatch
 from perdure.storage import Storage, open_storage
 

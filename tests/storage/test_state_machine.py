@@ -43,7 +43,7 @@ from perdure.core.limits.settings import Limit
 from perdure.core.run.commit import Commit
 from perdure.core.run.events import Event
 from perdure.core.run.run import Awaiting, AwaitingKind, Policy, Run
-from perdure.engine.clock import SystemClock
+from perdure.engine.runtime.clock import SystemClock
 from perdure.errors import NotAllowed
 from perdure.storage import open_storage
 from perdure.storage.contract.runs import Committed, Outcome, Renewal, RunFilter

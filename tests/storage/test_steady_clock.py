@@ -10,7 +10,7 @@ import pytest
 from perdure import App, every
 from perdure.core.explain.health import Code
 from perdure.core.run.lifecycle import Status
-from perdure.engine.maintenance import Maintenance
+from perdure.engine.maintenance.maintenance import Maintenance
 from perdure.storage import open_storage
 from perdure.storage.sqlite.steady_clock import SteadyClock
 from storage_kit import claim, claim_one, new_run, stored

@@ -12,8 +12,8 @@ import pytest_asyncio
 
 from perdure import App, Context
 from perdure.core.run.lifecycle import Status
-from perdure.engine.clock import SystemClock
-from perdure.engine.defaults import Defaults
+from perdure.engine.runtime.clock import SystemClock
+from perdure.engine.runtime.defaults import Defaults
 from perdure.errors import PerdureError
 from perdure.storage import open_storage
 from perdure.storage.contract.runs import Renewal

@@ -13,7 +13,7 @@ import pytest_asyncio
 from fleet import Fleet, WorkerProcess
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
-from perdure.engine.audit import Audit, StoredRuns
+from perdure.engine.inspection.verify import Audit, StoredRuns
 from server_process import ServerProcess
 from torture import load_app
 from waiting import MAX_WAIT_S

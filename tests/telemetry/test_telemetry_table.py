@@ -21,9 +21,9 @@ SAYING = {"say": 0, "say_with_error": 0, "say_on": 1}
 PLAIN = {"debug", "info", "warning", "error", "exception", "critical"}
 FORWARDING = {
     "cli/sample_app.py",
-    "engine/executors/shell.py",
-    "engine/processes.py",
-    "engine/run_log.py",
+    "engine/targets/shell.py",
+    "engine/execution/processes.py",
+    "engine/observability/handler_log.py",
     "telemetry/record.py",
 }
 """Where lines that somebody else has said are passed on; and a handler, which is somebody else."""

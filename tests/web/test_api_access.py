@@ -13,9 +13,9 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from perdure import App, every, secret
-from perdure.engine.audit_log import Verification
-from perdure.engine.credential import make_credential
-from perdure.engine.keys import Keys, Scope, read_keys
+from perdure.engine.operators.audit_log import Verification
+from perdure.engine.operators.credential import make_credential
+from perdure.engine.operators.keys import Keys, Scope, read_keys
 from perdure.web.api import LOCAL, Api, ApiOptions
 from perdure.web.keyring import Keyring
 from perdure.web.route import ANY_KEY, Route

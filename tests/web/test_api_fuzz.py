@@ -29,7 +29,7 @@ from schemathesis.specs.openapi.checks import (
 
 from perdure import every, secret
 from perdure.core.run.run import is_run_id
-from perdure.engine.keys import Keys
+from perdure.engine.operators.keys import Keys
 from perdure.web.openapi import describe
 from perdure.web.table import ROUTES
 from situations import a_worker

@@ -13,7 +13,7 @@ from endpoints import answering
 from fix_app import QUICK
 from hook_kit import SECRET, Receiver
 from perdure import App
-from perdure.engine.audit_log import AuditLog
+from perdure.engine.operators.audit_log import AuditLog
 from perdure.web.api import LOCAL, Api
 from web_kit import client_of, make_key, serving, shop
 

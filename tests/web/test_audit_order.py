@@ -11,7 +11,7 @@ import pytest
 
 from command import Shell
 from perdure import App
-from perdure.engine import audit_pages
+from perdure.engine.operators import audit_pages
 
 QUEUES = [f"queue-{number}" for number in range(5)]
 

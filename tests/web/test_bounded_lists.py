@@ -11,10 +11,10 @@ import pytest
 
 from perdure import App, secret
 from perdure.core.run.run import Actor, ActorType
-from perdure.engine.catalogue import publish_tasks
-from perdure.engine.keys import HOME, KEY, MAX_KEYS, ApiKey, Keys, Scope
-from perdure.engine.task_catalogue import MAX_LISTED_WORKERS, add_workers
-from perdure.engine.webhooks.keeping import MAX_HEADER_CHARS
+from perdure.engine.operators.catalogue import MAX_LISTED_WORKERS, add_workers
+from perdure.engine.operators.keys import HOME, KEY, MAX_KEYS, ApiKey, Keys, Scope
+from perdure.engine.tasks.catalogue import publish_tasks
+from perdure.engine.webhooks.operators import MAX_HEADER_CHARS
 from perdure.storage.contract.runs import Record
 from perdure.web.api import LOCAL, Api
 from perdure.web.manifests import MAX_PROBLEM_CHARS, MAX_PROBLEMS

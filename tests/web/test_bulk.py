@@ -12,10 +12,10 @@ import pytest
 from perdure import App, Retry
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, ActorType, Run
-from perdure.engine import bulk, bulk_order
-from perdure.engine.bulk import define_bulk
-from perdure.engine.bulk_actions import BulkAction
-from perdure.engine.bulk_order import Action, Order, Report
+from perdure.engine.operators import bulk, bulk_order
+from perdure.engine.operators.bulk import define_bulk
+from perdure.engine.operators.bulk_actions import BulkAction
+from perdure.engine.operators.bulk_order import Action, Order, Report
 from perdure.errors import PerdureError, StorageUnavailable
 from waiting import MAX_WAIT_S
 from web_kit import dead_letter, shop

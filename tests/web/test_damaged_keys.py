@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure import App
-from perdure.engine.keys import HOME, KEY, Keys
+from perdure.engine.operators.keys import HOME, KEY, Keys
 from perdure.storage.contract.runs import Record
 from perdure.web.keyring import Keyring
 from perdure.web.problems import RequestRefused

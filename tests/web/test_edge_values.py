@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from perdure import App, every, secret
-from perdure.engine.keys import Keys
+from perdure.engine.operators.keys import Keys
 from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.api import LOCAL
 from perdure.web.route import Route

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure import App
-from perdure.engine.keys import Keys, Scope
+from perdure.engine.operators.keys import Keys, Scope
 from perdure.engine.protocol.fields import MAX_HINT_WAIT_S
 from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web import ears

@@ -9,8 +9,14 @@ import pytest
 
 from perdure import App
 from perdure.core.run.run import Actor, ActorType
-from perdure.engine.credential import make_credential, read_credential
-from perdure.engine.keys import MAX_ENDED_SECRETS, MAX_VALID_SECRETS, Keys, Scope, find_secret
+from perdure.engine.operators.credential import make_credential, read_credential
+from perdure.engine.operators.keys import (
+    MAX_ENDED_SECRETS,
+    MAX_VALID_SECRETS,
+    Keys,
+    Scope,
+    find_secret,
+)
 from perdure.errors import InvalidInput
 from perdure.web.api import Api
 from perdure.web.key_ends import ROTATED_HEADER

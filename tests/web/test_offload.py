@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from perdure import App
 from perdure.core.run.events import RecordedEvent
+from perdure.engine.observability.redaction import Redaction
 from perdure.engine.protocol.checks import MAX_ITEMS, check_message
-from perdure.engine.redaction import Redaction
 from perdure.errors import InvalidInput
 from perdure.storage.contract.runs import RunFilter
 from perdure.storage.sql import rows

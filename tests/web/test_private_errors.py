@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from perdure import App
-from perdure.engine import keys
-from perdure.engine.credential import make_credential
+from perdure.engine.operators import keys
+from perdure.engine.operators.credential import make_credential
 from perdure.storage.contract.wire_errors import PROTOCOL_HEADER
 from perdure.web import keyring
 from perdure.web.api import Api

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from perdure import App
 from perdure.core.audit_chain import SealedEntry
-from perdure.engine.audit_log import AuditLog
+from perdure.engine.operators.audit_log import AuditLog
 from perdure.web import api as api_module
 from perdure.web import ears
 from perdure.web.api import LOCAL, Api

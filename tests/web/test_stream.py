@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from perdure import App
-from perdure.engine.keys import Keys
+from perdure.engine.operators.keys import Keys
 from perdure.web import feed, stream
 from perdure.web.api import LOCAL, Api
 from perdure.web.feed import Feed, Question, Stream

@@ -16,8 +16,8 @@ import pytest
 
 from bulk_stress import STEPS, carry_out, fill, make_app
 from counted_work import Work, opened, python_work, stored_work
-from perdure.engine.bulk_order import Report
-from perdure.engine.clock import SystemClock
+from perdure.engine.operators.bulk_order import Report
+from perdure.engine.runtime.clock import SystemClock
 from perdure.storage import open_storage
 from perdure.testing.postgres import PrivatePostgres
 

@@ -13,10 +13,10 @@ import msgspec
 
 from perdure import App
 from perdure.core.limits.settings import Values
-from perdure.engine.catalogue import TaskEntry, publish_tasks
-from perdure.engine.executors.target import HttpTarget
-from perdure.engine.options import Executor
 from perdure.engine.protocol.workers import DeclareRequest, QueueMessage
+from perdure.engine.tasks.catalogue import TaskEntry, publish_tasks
+from perdure.engine.tasks.options import Executor
+from perdure.engine.tasks.target import HttpTarget
 from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.api import LOCAL, Api
 from web_kit import client_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from builders import TASK
 from perdure import App
-from perdure.engine.ids import make_token
+from perdure.engine.runtime.ids import make_token
 from perdure.storage.contract.runs import ClaimRequest
 from storage_kit import new_run
 

@@ -11,8 +11,8 @@ import msgspec
 
 if TYPE_CHECKING:
     from perdure.core.audit_chain import SealedEntry
-    from perdure.engine.audit_log import AuditEntries
-    from perdure.engine.audit_pages import AuditFilter
+    from perdure.engine.operators.audit_log import AuditEntries
+    from perdure.engine.operators.audit_pages import AuditFilter
 
 PAGE_SIZE = 1000
 

@@ -18,9 +18,9 @@ from perdure.cli.watching import looks
 
 if TYPE_CHECKING:
     from perdure.cli.progress import Reached
-    from perdure.engine.app import App
-    from perdure.engine.bulk_order import Order, Report, Words
-    from perdure.engine.handle import RunHandle
+    from perdure.engine.app.app import App
+    from perdure.engine.client.handle import RunHandle
+    from perdure.engine.operators.bulk_order import Order, Report, Words
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,10 +80,10 @@ async def order(
     app: App, as_json: bool, action: str, many: Many, reason: str | None, by: str | None
 ) -> None:
     """Count, ask, do."""
-    from perdure.engine.bulk import count_fitting
-    from perdure.engine.bulk_order import OF_LETTERS, Action, Order
-    from perdure.engine.door import actor_of
-    from perdure.engine.filters import plain_words
+    from perdure.engine.operators.bulk import count_fitting
+    from perdure.engine.operators.bulk_order import OF_LETTERS, Action, Order
+    from perdure.engine.operators.filters import plain_words
+    from perdure.engine.runtime.input import actor_of
 
     what = Action(action)
     words = many.words if what in OF_LETTERS else plain_words(many.words, app.time())
@@ -146,10 +146,10 @@ async def _placed(
     app: App, wanted: Order, matched: int
 ) -> AsyncIterator[tuple[App, RunHandle[Report]]]:
     """The order's run, and an app to follow it with. A server carries it out itself."""
-    from perdure.engine.bulk import carrier, place_order
+    from perdure.engine.operators.bulk import carrier, place_order
 
     if app.rest is not None:
-        from perdure.engine.remote.ordering import order_remotely
+        from perdure.engine.rest.orders import order_remotely
 
         yield app, await order_remotely(app, app.rest, wanted, matched)
         return
@@ -161,8 +161,8 @@ async def _report(made: RunHandle[Report], app: App) -> Report:
     """What the run returned. Raises RunUnsuccessful."""
     import msgspec
 
-    from perdure.engine.bulk_order import Report
-    from perdure.engine.handle import result_of
+    from perdure.engine.client.handle import result_of
+    from perdure.engine.operators.bulk_order import Report
 
     result = result_of(await app.runs.get(made.id), None)
     return msgspec.convert(result, Report)
@@ -183,7 +183,7 @@ def _told(action: str, report: Report) -> str:
 
 
 def _count(matched: int) -> str:
-    from perdure.engine.bulk import MOST
+    from perdure.engine.operators.bulk import MOST
 
     if matched == 1:
         return "1 run"

@@ -13,7 +13,7 @@ from perdure.cli.loading import at_home, database_app, is_server
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from perdure.engine.app import App
+    from perdure.engine.app.app import App
 
 DEFAULT_TIMEOUT_S = 2.0
 TIMEOUT_VARIABLE = "PERDURE_COMPLETION_TIMEOUT"
@@ -67,7 +67,7 @@ async def _check_schema(app: App) -> None:
 
 
 async def _tasks(app: App) -> Names:
-    from perdure.engine.catalogue import list_tasks
+    from perdure.engine.tasks.catalogue import list_tasks
 
     return {it.name: f"queue {it.queue}" for it in await list_tasks(app)}
 

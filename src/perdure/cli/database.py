@@ -25,9 +25,9 @@ from perdure.cli.output import FAILED, answer, explained, json_option, run
 from perdure.cli.progress import is_watched, progress
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
-    from perdure.engine.audit import IntegritySource
-    from perdure.engine.audit_log import AuditEntries
+    from perdure.engine.app.app import App
+    from perdure.engine.inspection.verify import IntegritySource
+    from perdure.engine.operators.audit_log import AuditEntries
 
 
 @click.command()
@@ -47,7 +47,7 @@ def migrate(roles: bool, url: str | None, as_json: bool) -> None:
 
 
 async def _migrate(url: str, as_json: bool) -> None:
-    from perdure.engine.clock import SystemClock
+    from perdure.engine.runtime.clock import SystemClock
     from perdure.storage import open_storage
 
     storage = open_storage(url, SystemClock())
@@ -85,7 +85,7 @@ def audit(
     """
     if any(wanted.values()) and not entries:
         raise click.UsageError("--action, --actor and --target go with --entries.")
-    from perdure.engine.audit_pages import AuditFilter
+    from perdure.engine.operators.audit_pages import AuditFilter
 
     app = database_app(url, environment)
     is_of_log = of_log or anchor is not None
@@ -106,9 +106,9 @@ def audit(
 async def _sources(app: App) -> AsyncIterator[tuple[IntegritySource, AuditEntries]]:
     """What both audits read. Beside the database the app is not opened: it would bring an older
     schema up to date."""
-    from perdure.engine.audit import StoredRuns
-    from perdure.engine.remote.client import open_rest
-    from perdure.engine.remote.health import RemoteAuditLog, RemoteIntegrity
+    from perdure.engine.inspection.verify import StoredRuns
+    from perdure.engine.rest.client import open_rest
+    from perdure.engine.rest.health import RemoteAuditLog, RemoteIntegrity
 
     if is_server(app.url):
         async with open_rest(app) as rest:
@@ -125,7 +125,7 @@ async def _sources(app: App) -> AsyncIterator[tuple[IntegritySource, AuditEntrie
 async def _verify(app: App, log: AuditEntries, anchor: str | None, as_json: bool) -> None:
     import msgspec
 
-    from perdure.engine.audit_log import Verification
+    from perdure.engine.operators.audit_log import Verification
 
     environment = app.environment
     verified = Verification(log, environment, anchor)
@@ -141,7 +141,7 @@ async def _verify(app: App, log: AuditEntries, anchor: str | None, as_json: bool
 async def _audit(app: App, runs: IntegritySource, as_json: bool) -> None:
     import msgspec
 
-    from perdure.engine.audit import Audit
+    from perdure.engine.inspection.verify import Audit
 
     environment = app.environment
     with progress("audit", await _count(runs)) as reached:

@@ -26,7 +26,7 @@ from perdure.cli.output import answer
 from perdure.cli.table import pairs, table
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
+    from perdure.engine.app.app import App
 
 
 @click.group("dead-letters")

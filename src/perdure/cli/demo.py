@@ -18,7 +18,7 @@ from perdure.cli.server import require_server
 from perdure.cli.together import run_together
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
+    from perdure.engine.app.app import App
 
 PORT = 8080
 
@@ -75,7 +75,7 @@ def _sample_app(home: str) -> App:
 
 def _run(app: App, port: int | None, telling: _Telling) -> None:
     from perdure.cli.sample_app import fill
-    from perdure.engine.worker_process import WorkerOptions
+    from perdure.engine.worker.process import WorkerOptions
     from perdure.web.server import ServerOptions
 
     chosen = _free(PORT) if port is None else port

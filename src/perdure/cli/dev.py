@@ -19,7 +19,7 @@ from perdure.cli.together import run_together
 from perdure.errors import PerdureError
 
 if TYPE_CHECKING:
-    from perdure.engine.worker_process import WorkerOptions
+    from perdure.engine.worker.process import WorkerOptions
     from perdure.web.server import ServerOptions
 
 
@@ -57,8 +57,8 @@ def dev(
     require_server()
     if reload:
         require_watchfiles()
-    from perdure.engine.own_sources import ignore_bytecode
-    from perdure.engine.worker_process import WorkerOptions
+    from perdure.engine.tasks.source_loader import ignore_bytecode
+    from perdure.engine.worker.process import WorkerOptions
     from perdure.web.server import ServerOptions
 
     log_to_stderr(as_json)

@@ -11,8 +11,8 @@ from perdure.cli.operating import shown
 from perdure.cli.output import FAILED, answer, explained, json_option, run
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
-    from perdure.engine.doctor import Examination
+    from perdure.engine.app.app import App
+    from perdure.engine.inspection.doctor import Examination
 
 
 @click.command()

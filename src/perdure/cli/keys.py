@@ -12,8 +12,8 @@ from perdure.cli.output import answer
 from perdure.cli.table import table
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
-    from perdure.engine.keys import ApiKey, NewKey
+    from perdure.engine.app.app import App
+    from perdure.engine.operators.keys import ApiKey, NewKey
 
 
 @click.group()
@@ -33,8 +33,8 @@ async def create(
     app: App, as_json: bool, name: str, scopes: tuple[str, ...], expires: str | None, by: str | None
 ) -> None:
     """Make a key for one environment. Its text is shown once."""
-    from perdure.engine.door import actor_of
-    from perdure.engine.keys import keys_of
+    from perdure.engine.operators.keys import keys_of
+    from perdure.engine.runtime.input import actor_of
 
     lifetime = None if expires is None else duration_of(expires, "--expires")
     actor = actor_of(operator(by))
@@ -47,7 +47,7 @@ async def create(
 @on_database
 async def list_keys(app: App, as_json: bool) -> None:
     """All keys of the database, revoked ones too."""
-    from perdure.engine.keys import keys_of
+    from perdure.engine.operators.keys import keys_of
 
     found = await keys_of(app).list()
     now = app.time()
@@ -67,8 +67,8 @@ async def list_keys(app: App, as_json: bool) -> None:
 @on_database
 async def revoke(app: App, as_json: bool, key_id: str, reason: str | None, by: str | None) -> None:
     """End a key. Servers know within seconds."""
-    from perdure.engine.door import actor_of
-    from perdure.engine.keys import keys_of
+    from perdure.engine.operators.keys import keys_of
+    from perdure.engine.runtime.input import actor_of
 
     key = await keys_of(app).revoke(key_id, by=actor_of(operator(by)))
     await audited(app, by, "revoke_key", key.id, reason, environment=key.environment)
@@ -82,8 +82,8 @@ async def revoke(app: App, as_json: bool, key_id: str, reason: str | None, by: s
 @on_database
 async def rotate(app: App, as_json: bool, key_id: str, overlap: str, by: str | None) -> None:
     """Another text for the same key; the old one stays good for a while."""
-    from perdure.engine.door import actor_of
-    from perdure.engine.keys import keys_of
+    from perdure.engine.operators.keys import keys_of
+    from perdure.engine.runtime.input import actor_of
 
     length, actor = duration_of(overlap, "--overlap"), actor_of(operator(by))
     made = await keys_of(app).rotate(key_id, length, by=actor)

@@ -13,8 +13,8 @@ from perdure.cli.table import pairs, table
 from perdure.cli.tasks import task_argument
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
-    from perdure.engine.limits import TaskLimits
+    from perdure.engine.app.app import App
+    from perdure.engine.operators.limits import TaskLimits
 
 FIELDS = ("concurrency", "rate", "concurrency_per_key", "rate_per_key")
 RATE_HELP = "Starts in a time, e.g. 100/1m; none: no limit."

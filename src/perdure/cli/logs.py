@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.cli.output import CannotStart
 from perdure.cli.table import format_value
-from perdure.engine.redaction import Redact, Redaction, Redactor
+from perdure.engine.observability.redaction import Redact, Redaction, Redactor
 from perdure.telemetry.record import fields_of
 
 _FIELD = re.compile(r"%\((\w+)\)")

@@ -15,8 +15,8 @@ from perdure.cli.operating import audited, by_option, on_database, operator
 from perdure.cli.output import CommandFailed, answer, explained, json_option
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
-    from perdure.engine.manifests.applying import Application, Applied
+    from perdure.engine.app.app import App
+    from perdure.engine.manifests.apply import Application, Applied
     from perdure.engine.manifests.manifest import Manifest
     from perdure.errors import InvalidManifest
 
@@ -52,7 +52,7 @@ async def apply(
     """
     import msgspec
 
-    from perdure.engine.showing import Showing
+    from perdure.engine.observability.record_redaction import Showing
 
     done = await app.manifests.apply(_read(files), by=operator(by), dry_run=dry_run, prune=prune)
     if not dry_run:
@@ -102,8 +102,8 @@ def _item(item: Applied) -> Iterator[str]:
 @on_database
 async def export(app: App, as_json: bool, names: tuple[str, ...]) -> None:
     """Write schedules as a manifest: these, or all. To apply it changes nothing."""
-    from perdure.engine.manifests.saying import to_yaml
-    from perdure.engine.redaction import HIDDEN
+    from perdure.engine.manifests.render import to_yaml
+    from perdure.engine.observability.redaction import HIDDEN
 
     said = await app.manifests.export(names or None)
     if is_server(app.url) and HIDDEN in json.dumps(said):
@@ -118,7 +118,7 @@ async def export(app: App, as_json: bool, names: tuple[str, ...]) -> None:
 @explained
 def schema(as_json: bool) -> None:
     """The JSON Schema of a manifest, for editors. It is JSON with or without --json."""
-    from perdure.engine.manifests.fields import json_schema
+    from perdure.engine.manifests.schema import json_schema
 
     json.dump(json_schema(), sys.stdout, indent=2)
     click.echo()

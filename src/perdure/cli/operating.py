@@ -22,9 +22,9 @@ from perdure.cli.output import CommandFailed, Misused, answer, explained, json_o
 
 if TYPE_CHECKING:
     from perdure.core.run.run import Run
-    from perdure.engine.app import App
-    from perdure.engine.handle import RunHandle
-    from perdure.engine.options import Retry
+    from perdure.engine.app.app import App
+    from perdure.engine.client.handle import RunHandle
+    from perdure.engine.tasks.options import Retry
     from perdure.web.views import View
 
 Command = Callable[..., Coroutine[Any, Any, None]]
@@ -69,7 +69,7 @@ def on_database(command: Command) -> Callable[..., None]:
 def operator(by: str | None) -> str:
     if by:
         return by
-    from perdure.engine.os_user import os_user
+    from perdure.engine.runtime.os_user import os_user
 
     return os_user() or "cli"
 
@@ -116,14 +116,14 @@ def _json_or_text(text: str) -> Any:
 
 def parse_retry(words: tuple[str, ...]) -> Retry | None:
     """Parse the words of `retry_option`. Raise InvalidInput for rules that do not exist."""
-    from perdure.engine.options import Retry
+    from perdure.engine.tasks.options import Retry
 
     return Retry(**parse_values(words, "--retry")) if words else None
 
 
 def shown(app: App, value: T) -> T:
     """What people may see of it: the same wherever it comes from, and without secrets."""
-    from perdure.engine.showing import Showing
+    from perdure.engine.observability.record_redaction import Showing
 
     return Showing(app.redact).shown(value)
 
@@ -174,8 +174,8 @@ async def audited(
     if is_server(app.url):
         return
     from perdure.core.audit_chain import AuditEntry
-    from perdure.engine.audit_log import AuditLog
-    from perdure.engine.door import actor_of
+    from perdure.engine.operators.audit_log import AuditLog
+    from perdure.engine.runtime.input import actor_of
 
     entry = AuditEntry(
         at=app.time(),

@@ -16,8 +16,8 @@ from perdure.cli.progress import progress
 from perdure.cli.table import table
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
-    from perdure.engine.pruning import Old, Pruning
+    from perdure.engine.app.app import App
+    from perdure.engine.maintenance.retention import Old, Pruning
 
 
 @click.command()

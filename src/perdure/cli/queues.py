@@ -13,8 +13,8 @@ from perdure.cli.table import pairs, table
 
 if TYPE_CHECKING:
     from perdure.core.run.run import Actor
-    from perdure.engine.app import App
-    from perdure.engine.limits import QueueState, Setting
+    from perdure.engine.app.app import App
+    from perdure.engine.operators.limits import QueueState, Setting
 
 NO_LIMIT = "none"
 
@@ -136,7 +136,7 @@ def parse_limit(text: str, option: str) -> int:
 
 
 def _actor(by: str | None) -> Actor:
-    from perdure.engine.door import actor_of
+    from perdure.engine.runtime.input import actor_of
 
     return actor_of(operator(by))
 

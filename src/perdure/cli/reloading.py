@@ -1,8 +1,9 @@
 """Restart this process, by exec, when a source that it has loaded changes.
 
-`perdure.engine.own_sources` loads sources and records their contents, and never uses bytecode for
-them; `perdure.cli.source_watcher` compares the record with the files. So a change is neither missed
-nor answered with stale bytecode, however soon it follows another one and whatever its length.
+`perdure.engine.tasks.source_loader` loads sources and records their contents, and never uses
+bytecode for them; `perdure.cli.source_watcher` compares the record with the files. So a change is
+neither missed nor answered with stale bytecode, however soon it follows another one and whatever
+its length.
 
 A restarted process whose source cannot be loaded waits for a change. The modules that it lacks are
 not known, so it watches every source below the current directory then.
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from perdure.cli.source_watcher import SourceWatcher
-from perdure.engine.own_sources import Digests
+from perdure.engine.tasks.source_loader import Digests
 
 RESTARTED_VARIABLE = "PERDURE_DEV_RESTARTED"
 """Set for a process that a reloader has restarted."""

@@ -28,7 +28,7 @@ from perdure.cli.output import answer
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from perdure.engine.app import App
+    from perdure.engine.app.app import App
 
 
 @click.command()

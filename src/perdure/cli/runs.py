@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from perdure.core.run.events import RecordedEvent
     from perdure.core.run.failure import Failure
     from perdure.core.run.run import Run
-    from perdure.engine.app import App
+    from perdure.engine.app.app import App
     from perdure.storage.contract.logs import LogLine
 
 

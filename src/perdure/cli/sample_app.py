@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from perdure import App, Context, Fail, Retry, every
-from perdure.engine.catalogue import trigger_known
-from perdure.engine.defaults import Defaults
-from perdure.engine.options import TriggerOptions
+from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.tasks.catalogue import trigger_known
+from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import ScheduleExists
 
 # Short times, so that a minute is enough to watch: leases of two seconds instead of thirty.

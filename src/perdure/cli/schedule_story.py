@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from perdure.core.run.run import Run
     from perdure.core.schedule import Cadence, Schedule, Touch
-    from perdure.engine.schedule_history import Occurrences
+    from perdure.engine.schedules.history import Occurrences
 
 
 def state_of(schedule: Schedule, tasks: Collection[str] | None = None) -> str:
@@ -89,7 +89,7 @@ def _why(run: Run) -> str:
 
 
 def _facts(schedule: Schedule, said: dict[str, Any], tasks: Collection[str]) -> dict[str, Any]:
-    from perdure.engine.manifests.saying import added
+    from perdure.engine.manifests.render import added
 
     return {
         "name": schedule.id,
@@ -124,7 +124,7 @@ def times_of(times: list[datetime], schedule: Schedule, since: datetime | None =
 
 
 def in_words(cadence: Cadence) -> str:
-    from perdure.engine.manifests.saying import say_cadence
+    from perdure.engine.manifests.render import say_cadence
 
     said = say_cadence(cadence)
     kind, when = next(iter(said.items()))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from perdure.core.schedule import Cadence
-    from perdure.engine.app import App
+    from perdure.engine.app.app import App
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -143,7 +143,7 @@ def _parse(field: str, text: str) -> Any:
 
 
 def _parse_length(text: str, field: str) -> timedelta | float:
-    from perdure.engine.manifests.fields import read_length
+    from perdure.engine.manifests.schema import read_length
 
     try:
         return float(text)

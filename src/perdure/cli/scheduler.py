@@ -37,8 +37,8 @@ def scheduler(
     A database that cannot be reached at the start is waited for.
     """
     from perdure.cli.logs import hide_by, log_to_stderr
-    from perdure.engine.metrics_server import parse_metrics_address
-    from perdure.engine.scheduler_process import run_scheduler
+    from perdure.engine.observability.metrics_server import parse_metrics_address
+    from perdure.engine.schedules.process import run_scheduler
 
     address = None if metrics is None else parse_metrics_address(metrics)
     log_to_stderr(as_json)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from perdure.core.schedule import Schedule
-    from perdure.engine.app import App
+    from perdure.engine.app.app import App
 
 name_argument = click.argument("name", shell_complete=completing.schedules)
 
@@ -57,8 +57,8 @@ for command in (apply, export, schema, update):
 @on_database
 async def list_schedules(app: App, as_json: bool, deleted: bool) -> None:
     """All that are not deleted, in order of name."""
-    from perdure.engine.manifests.applying import all_schedules
-    from perdure.engine.scheduling import tasks_by_name
+    from perdure.engine.manifests.apply import all_schedules
+    from perdure.engine.schedules.change import tasks_by_name
 
     every = [shown(app, schedule) async for schedule in all_schedules(app)]
     found = [it for it in every if (it.deleted is not None) is deleted]
@@ -75,7 +75,7 @@ async def show(app: App, as_json: bool, name: str) -> None:
 
     Of a deleted one too: who deleted it, and why.
     """
-    from perdure.engine.scheduling import tasks_by_name
+    from perdure.engine.schedules.change import tasks_by_name
 
     schedule = shown(app, await app.schedules.get(name, deleted=True))
     tasks = await tasks_by_name(app)

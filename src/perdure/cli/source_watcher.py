@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perdure.cli.output import CannotStart
-from perdure.engine.own_sources import Digests, digest_of
+from perdure.engine.tasks.source_loader import Digests, digest_of
 
 if TYPE_CHECKING:
     from watchfiles.main import FileChange

@@ -13,8 +13,8 @@ from perdure.cli.output import answer
 from perdure.cli.table import pairs
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
-    from perdure.engine.overview import Overview
+    from perdure.engine.app.app import App
+    from perdure.engine.inspection.overview import Overview
 
 SERVICES = ("maintenance", "scheduler")
 

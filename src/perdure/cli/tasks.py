@@ -12,8 +12,8 @@ from perdure.cli.output import answer
 from perdure.cli.table import pairs, table
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
-    from perdure.engine.task_catalogue import TaskDetails, TaskWorker
+    from perdure.engine.app.app import App
+    from perdure.engine.operators.catalogue import TaskDetails, TaskWorker
 
 task_argument = click.argument("name", metavar="TASK", shell_complete=completing.tasks)
 
@@ -95,7 +95,7 @@ def _order(version: int | None) -> int:
 
 
 def _format_arguments(task: TaskDetails) -> str:
-    from perdure.engine.catalogue import payload_arguments
+    from perdure.engine.tasks.catalogue import payload_arguments
 
     arguments = payload_arguments(task.payload_schema or {})
     return ", ".join(name if needed else f"[{name}]" for name, needed in arguments.items())

@@ -12,8 +12,8 @@ import click
 from perdure.cli.output import run
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
-    from perdure.engine.worker_process import WorkerOptions
+    from perdure.engine.app.app import App
+    from perdure.engine.worker.process import WorkerOptions
     from perdure.web.server import ServerOptions
 
 
@@ -29,7 +29,7 @@ def run_together(
     """Until asked to stop. Handlers have the main thread; the server is on another, where no
     handler can hold it up. `on_ready` is called there with the server's address, `first` with an
     app that is open, before anything is executed."""
-    from perdure.engine.worker_process import run_worker
+    from perdure.engine.worker.process import run_worker
     from perdure.web.server import Served
 
     @asynccontextmanager

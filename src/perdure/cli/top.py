@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
     from perdure.cli.top_view import View
-    from perdure.engine.app import App
+    from perdure.engine.app.app import App
 
 SELDOM = 1.0
 """Seconds after which it looks again, whether or not it was told to."""

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from perdure.core.run.lifecycle import FAILURES, Status
-from perdure.engine.overview import FailureView, Overview, QueueView, WorkerView
+from perdure.engine.inspection.overview import FailureView, Overview, QueueView, WorkerView
 
 BARS = "▁▂▃▄▅▆▇█"
 PLACES = 10

@@ -25,7 +25,7 @@ from perdure.cli.operating import (
 )
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
+    from perdure.engine.app.app import App
 
 
 @click.command()
@@ -71,9 +71,9 @@ async def trigger(
     **options: Any,
 ) -> None:
     """Ask for a run of a task that some app has made known."""
-    from perdure.engine.catalogue import trigger_known
-    from perdure.engine.door import client_of
-    from perdure.engine.options import TriggerOptions
+    from perdure.engine.runtime.input import client_of
+    from perdure.engine.tasks.catalogue import trigger_known
+    from perdure.engine.tasks.options import TriggerOptions
 
     due = None if run_at is None else instant_of(run_at, "--run-at")
     asked = TriggerOptions(

@@ -22,8 +22,8 @@ from perdure.cli.table import pairs, table
 if TYPE_CHECKING:
     from msgspec import UnsetType
 
-    from perdure.engine.app import App
-    from perdure.engine.webhooks.hook import Webhook
+    from perdure.engine.app.app import App
+    from perdure.engine.webhooks.webhook import Webhook
 
 name_argument = click.argument("name", shell_complete=completing.webhooks)
 _SHOWN = 10
@@ -208,7 +208,7 @@ def _wanted(
     secrets: tuple[str, ...], tags: tuple[str, ...], headers: tuple[str, ...], **what: Any
 ) -> dict[str, Any]:
     """What was given, as `app.webhooks` takes it."""
-    from perdure.engine.executors.secret import Secret
+    from perdure.engine.tasks.secret import Secret
 
     wanted = {name: value for name, value in what.items() if value not in (None, ())}
     if len(tags) > 1:
@@ -223,7 +223,7 @@ def _wanted(
 
 
 def _header(word: str) -> tuple[str, Any]:
-    from perdure.engine.executors.secret import Secret
+    from perdure.engine.tasks.secret import Secret
 
     name, equals, variable = word.partition("=")
     if not (name and equals):

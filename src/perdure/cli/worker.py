@@ -12,8 +12,8 @@ from perdure.cli.loading import database_app, environment_option, load_app, url_
 from perdure.cli.output import explained, fail_fast_option, json_option, metrics_option, run
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
-    from perdure.engine.worker_process import WorkerOptions
+    from perdure.engine.app.app import App
+    from perdure.engine.worker.process import WorkerOptions
 
 
 @click.command()
@@ -78,8 +78,8 @@ def _options(
     only_run: str | None,
     **others: Any,
 ) -> WorkerOptions:
-    from perdure.engine.metrics_server import parse_metrics_address
-    from perdure.engine.worker_process import WorkerOptions
+    from perdure.engine.observability.metrics_server import parse_metrics_address
+    from perdure.engine.worker.process import WorkerOptions
 
     is_served = metrics is not None and only_run is None
     address = parse_metrics_address(metrics, processes) if metrics and is_served else None
@@ -110,7 +110,7 @@ def _app(
 
 def _work(app: App, options: WorkerOptions) -> None:
     from perdure.cli.logs import hide_by
-    from perdure.engine.worker_process import run_worker
+    from perdure.engine.worker.process import run_worker
 
     hide_by(app.redact)
 
@@ -123,8 +123,8 @@ def _work(app: App, options: WorkerOptions) -> None:
 def _supervise(processes: int, drain: float | None) -> int:
     import asyncio
 
-    from perdure.engine.configuration import configured
-    from perdure.engine.worker_pool import WorkerPool
+    from perdure.engine.app.configuration import configured
+    from perdure.engine.worker.supervisor import WorkerPool
 
     longest = _length(drain)
     if longest is None:

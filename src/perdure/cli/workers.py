@@ -22,8 +22,8 @@ from perdure.cli.table import table
 from perdure.cli.watching import looks
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
-    from perdure.engine.catalogue import WorkerEntry
+    from perdure.engine.app.app import App
+    from perdure.engine.tasks.catalogue import WorkerEntry
 
 
 worker_argument = click.argument("worker_id", metavar="WORKER", shell_complete=completing.workers)

@@ -23,8 +23,8 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import Message, Receive, Scope, Send
 
 from perdure.core.limits.rates import Rate, make_rate
-from perdure.engine.app import App
-from perdure.engine.write import load
+from perdure.engine.app.app import App
+from perdure.engine.runtime.write import load
 from perdure.errors import SequenceConflict
 from perdure.storage.contract.wire_errors import PROTOCOL_HEADER
 from perdure.telemetry import metrics, table

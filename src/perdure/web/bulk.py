@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import msgspec
 
-from perdure.engine.asking import Wish
-from perdure.engine.bulk import MOST, TASK, count_fitting, tags_of
-from perdure.engine.bulk_order import Action, Order, Words
-from perdure.engine.filters import make_filter, plain_words
-from perdure.engine.options import TriggerOptions
+from perdure.engine.client.catalogue_client import Wish
+from perdure.engine.operators.bulk import MOST, TASK, count_fitting, tags_of
+from perdure.engine.operators.bulk_order import Action, Order, Words
+from perdure.engine.operators.filters import make_filter, plain_words
+from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import InvalidInput
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Call

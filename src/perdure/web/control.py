@@ -8,9 +8,9 @@ from msgspec import UNSET
 
 from perdure.core.audit_chain import SealedEntry
 from perdure.core.run.effects import DeadLetter, DeadLetterStatus
-from perdure.engine.audit_pages import AuditView, read_page
-from perdure.engine.catalogue import WorkerEntry
-from perdure.engine.limits import QueueState, TaskLimits
+from perdure.engine.operators.audit_pages import AuditView, read_page
+from perdure.engine.operators.limits import QueueState, TaskLimits
+from perdure.engine.tasks.catalogue import WorkerEntry
 from perdure.web.offload import page_by_name
 from perdure.web.route import Call
 from perdure.web.runs import Triggered, retry_run

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from perdure.core.run.run import Actor, ActorType
-from perdure.engine.keys import ApiKey, Scope, Secret
+from perdure.engine.operators.keys import ApiKey, Scope, Secret
 from perdure.web.keyring import Keyring, no_key
 from perdure.web.problems import Refusal, RequestRefused
 from perdure.web.route import Caller, Route

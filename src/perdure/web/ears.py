@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from perdure.engine.app import App
-from perdure.engine.hints import Topics
+from perdure.engine.app.app import App
+from perdure.engine.runtime.wakeups import Topics
 from perdure.errors import StorageUnavailable
 from perdure.storage.contract.runs import Clock
 from perdure.web.problems import Refusal

@@ -17,8 +17,8 @@ import msgspec
 
 from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import Actor, Run
-from perdure.engine.app import App
-from perdure.engine.service import Service
+from perdure.engine.app.app import App
+from perdure.engine.runtime.service import Service
 from perdure.storage.contract.inspection import feed_order
 from perdure.storage.contract.runs import Change
 from perdure.telemetry import metrics

@@ -7,10 +7,10 @@ from datetime import datetime
 import msgspec
 from msgspec.structs import replace
 
-from perdure.engine.audit import ExaminedPage, Finding, RunCount, StoredRuns, TallyPage
-from perdure.engine.doctor import Examination, examine_storage
-from perdure.engine.keys import Scope
-from perdure.engine.overview import Overview
+from perdure.engine.inspection.doctor import Examination, examine_storage
+from perdure.engine.inspection.overview import Overview
+from perdure.engine.inspection.verify import ExaminedPage, Finding, RunCount, StoredRuns, TallyPage
+from perdure.engine.operators.keys import Scope
 from perdure.web.route import Call
 from perdure.web.views import Items
 from perdure.web.wishes import IntegrityQuery, TallyQuery

@@ -8,7 +8,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from perdure.core.run.run import Actor
-from perdure.engine.keys import ApiKey, Secret
+from perdure.engine.operators.keys import ApiKey, Secret
 from perdure.web.problems import Refusal, RequestRefused
 
 ROTATED_HEADER = "perdure-key-rotated"

@@ -9,10 +9,10 @@ from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
-from perdure.engine.app import App
-from perdure.engine.credential import read_credential
-from perdure.engine.keys import ApiKey, Keys, Secret, find_secret, is_opened, read_keys
-from perdure.engine.service import Service
+from perdure.engine.app.app import App
+from perdure.engine.operators.credential import read_credential
+from perdure.engine.operators.keys import ApiKey, Keys, Secret, find_secret, is_opened, read_keys
+from perdure.engine.runtime.service import Service
 from perdure.errors import StorageError
 from perdure.web.key_ends import current_secret, find_end, find_end_instant
 from perdure.web.problems import Refusal, RequestRefused

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from perdure.engine.keys import ApiKey, Grantor, Keys
+from perdure.engine.operators.keys import ApiKey, Grantor, Keys
 from perdure.errors import AccessRefused
 from perdure.web.offload import page_by_name
 from perdure.web.problems import Refusal, RequestRefused

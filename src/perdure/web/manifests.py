@@ -6,11 +6,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from perdure.engine.keys import Scope
-from perdure.engine.manifests.applying import Application
+from perdure.engine.manifests.apply import Application
 from perdure.engine.manifests.manifest import Manifest, gathered
-from perdure.engine.redaction import Redactor
-from perdure.engine.reserved import refuse_reserved
+from perdure.engine.observability.redaction import Redactor
+from perdure.engine.operators.keys import Scope
+from perdure.engine.tasks.reserved_names import refuse_reserved
 from perdure.errors import InvalidInput, InvalidManifest
 from perdure.web.offload import json_size
 from perdure.web.problems import Refusal, RequestRefused

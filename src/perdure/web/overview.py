@@ -12,8 +12,8 @@ import msgspec
 from starlette.responses import Response
 
 from perdure.core.run.lifecycle import Status
-from perdure.engine.catalogue import WorkerEntry, known_tasks
-from perdure.engine.task_catalogue import TaskDetails, add_workers
+from perdure.engine.operators.catalogue import TaskDetails, add_workers
+from perdure.engine.tasks.catalogue import WorkerEntry, known_tasks
 from perdure.errors import InvalidInput, PerdureError
 from perdure.storage.contract.inspection import Ended
 from perdure.storage.contract.runs import Backlog

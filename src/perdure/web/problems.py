@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure import errors as e
-from perdure.engine.redaction import Redactor
+from perdure.engine.observability.redaction import Redactor
 from perdure.storage.contract.wire_errors import ErrorTold, error_told
 from perdure.telemetry import table
 

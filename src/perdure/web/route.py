@@ -17,7 +17,7 @@ import msgspec
 from starlette.responses import Response
 
 from perdure.core.run.run import Actor, Run
-from perdure.engine.keys import Scope, Secret
+from perdure.engine.operators.keys import Scope, Secret
 from perdure.errors import PerdureError
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from perdure.core.run.effects import freed_idempotency_key
 from perdure.core.run.lifecycle import TERMINAL
 from perdure.core.run.run import Actor, ActorType, Run
-from perdure.engine.asking import Wish
-from perdure.engine.handle import RunHandle
-from perdure.engine.reading_logs import Bundle, load_bundle_parts, make_bundle
-from perdure.engine.reserved import refuse_reserved
+from perdure.engine.client.catalogue_client import Wish
+from perdure.engine.client.handle import RunHandle
+from perdure.engine.observability.log_reader import Bundle, load_bundle_parts, make_bundle
+from perdure.engine.tasks.reserved_names import refuse_reserved
 from perdure.errors import PerdureError
 from perdure.storage.contract.logs import Progress
 from perdure.web.offload import cut_page, json_size

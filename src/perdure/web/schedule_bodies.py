@@ -13,8 +13,8 @@ from perdure.core.run.backoff import BackoffKind
 from perdure.core.run.run import OnExhausted, Policy
 from perdure.core.schedule import Cadence, Fold, Gap, Misfire, Overlap, at, cron, every
 from perdure.core.schedule.clock_changes import check_zone
-from perdure.engine.options import Retry
-from perdure.engine.schedules import MOST_PREVIEWED
+from perdure.engine.schedules.operators import MOST_PREVIEWED
+from perdure.engine.tasks.options import Retry
 from perdure.errors import InvalidInput
 from perdure.web.wishes import (
     Asked,

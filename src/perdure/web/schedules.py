@@ -17,8 +17,8 @@ from perdure.core.run.skip import Evidence, Pause, Touch
 from perdure.core.schedule import Cadence, Misfire, Overlap, check_definition
 from perdure.core.schedule.definition import DefinedBy, Definition, Schedule, SkippedSpan
 from perdure.core.schedule.explanation import Verdict
-from perdure.engine.reserved import refuse_reserved
-from perdure.engine.schedule_history import Occurrences
+from perdure.engine.schedules.history import Occurrences
+from perdure.engine.tasks.reserved_names import refuse_reserved
 from perdure.errors import ScheduleExists, ScheduleNotFound
 from perdure.web.offload import MAX_PAGE_BYTES, json_size
 from perdure.web.problems import Refusal, RequestRefused

@@ -14,10 +14,10 @@ import msgspec
 import uvicorn
 
 from perdure.core.limits.rates import Rate
-from perdure.engine.app import App
-from perdure.engine.door import count
-from perdure.engine.starting import open_unless_stopped
-from perdure.engine.stop_signal import on_stop_signal
+from perdure.engine.app.app import App
+from perdure.engine.runtime.input import count
+from perdure.engine.runtime.signals import on_stop_signal
+from perdure.engine.runtime.startup import open_unless_stopped
 from perdure.engine.webhooks.sender import WebhookSender
 from perdure.errors import InvalidInput
 from perdure.telemetry import table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure import errors as e
-from perdure.engine.keys import Scope
+from perdure.engine.operators.keys import Scope
 from perdure.web import (
     bulk,
     control,

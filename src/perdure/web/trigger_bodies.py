@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, UnsetType
 
-from perdure.engine.asking import Wish
-from perdure.engine.options import TriggerOptions
+from perdure.engine.client.catalogue_client import Wish
+from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import InvalidInput
 from perdure.web.schedule_bodies import RetryRules
 from perdure.web.wishes import (

@@ -29,8 +29,8 @@ from perdure.core.run.run import (
     SourceType,
     Streak,
 )
-from perdure.engine.keys import ApiKey, Scope
-from perdure.engine.showing import Showing
+from perdure.engine.observability.record_redaction import Showing
+from perdure.engine.operators.keys import ApiKey, Scope
 from perdure.storage.contract.logs import LogLine
 
 T = TypeVar("T")

@@ -8,10 +8,10 @@ from msgspec import UNSET, Meta, UnsetType, field
 from msgspec.structs import asdict
 
 from perdure.core.webhook import EVERYTHING
-from perdure.engine.executors.secret import Secret
-from perdure.engine.executors.target import MOST_HEADERS
-from perdure.engine.webhooks.hook import Delivery, Webhook
-from perdure.engine.webhooks.keeping import MOST_SECRETS
+from perdure.engine.tasks.secret import Secret
+from perdure.engine.tasks.target import MOST_HEADERS
+from perdure.engine.webhooks.operators import MOST_SECRETS
+from perdure.engine.webhooks.webhook import Delivery, Webhook
 from perdure.web.offload import page_by_name
 from perdure.web.route import Call
 from perdure.web.views import Items

@@ -13,9 +13,9 @@ from perdure.core.decide.create import MAX_TAGS, PRIORITIES
 from perdure.core.json_text import MAX_LABEL, check_text, decode_value
 from perdure.core.limits.rates import Rate
 from perdure.core.run.run import is_run_id
-from perdure.engine.audit_pages import AuditFilter
-from perdure.engine.filters import MOST_ON_A_PAGE
-from perdure.engine.keys import Scope
+from perdure.engine.operators.audit_pages import AuditFilter
+from perdure.engine.operators.filters import MOST_ON_A_PAGE
+from perdure.engine.operators.keys import Scope
 from perdure.errors import InvalidInput
 
 MAX_RUNS_BY_ID = 100

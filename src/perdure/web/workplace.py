@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine, Hashable
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
-from perdure.engine.app import App
-from perdure.engine.asking import Asking
-from perdure.engine.audit_log import AuditLog
-from perdure.engine.bulk import QUEUE, define_bulk
+from perdure.engine.app.app import App
+from perdure.engine.client.catalogue_client import Asking
+from perdure.engine.operators.audit_log import AuditLog
+from perdure.engine.operators.bulk import QUEUE, define_bulk
 from perdure.storage.contract.runs import Clock
 from perdure.web.views import View
 from perdure.web.worker.registry import WorkerRegistry

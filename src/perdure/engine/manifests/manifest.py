@@ -9,9 +9,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.engine.manifests.faults import Noted, flat
-from perdure.engine.manifests.lines import Document, Unreadable, read_documents
-from perdure.engine.manifests.reading import (
+from perdure.engine.manifests.parse import (
     StatedSchedule,
     StatedTask,
     Where,
@@ -19,7 +17,9 @@ from perdure.engine.manifests.reading import (
     read_schedule,
     read_task,
 )
+from perdure.engine.manifests.problems import Noted, flat
 from perdure.engine.manifests.wakeplane import NAMES, is_wakeplane, read_wakeplane
+from perdure.engine.manifests.yaml_lines import Document, Unreadable, read_documents
 from perdure.errors import InvalidInput, InvalidManifest
 
 ENDINGS = (".yaml", ".yml", ".json")

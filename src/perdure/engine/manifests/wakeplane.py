@@ -11,12 +11,12 @@ from typing import Any
 from perdure.core.run.run import OnExhausted
 from perdure.core.schedule import Cadence, Gap, Misfire, Once, Overlap, at, cron, every
 from perdure.core.schedule.definition import MOST_CAUGHT_UP
-from perdure.engine.door import choice, count, did_you_mean, flag, only_known, text
-from perdure.engine.executors.target import Target, read_target
-from perdure.engine.manifests.faults import Noted
-from perdure.engine.manifests.fields import read_instant, read_whole_target
-from perdure.engine.manifests.reading import StatedSchedule, StatedTask, Where, check_settings
-from perdure.engine.options import Retry
+from perdure.engine.manifests.parse import StatedSchedule, StatedTask, Where, check_settings
+from perdure.engine.manifests.problems import Noted
+from perdure.engine.manifests.schema import read_instant, read_whole_target
+from perdure.engine.runtime.input import choice, count, did_you_mean, flag, only_known, text
+from perdure.engine.tasks.options import Retry
+from perdure.engine.tasks.target import Target, read_target
 from perdure.errors import InvalidInput
 
 _ITS_OWN_RECORD = ("id", "paused_at", "next_run_at", "last_run_at", "created_at", "updated_at")

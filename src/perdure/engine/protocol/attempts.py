@@ -31,7 +31,7 @@ from perdure.engine.protocol.fields import (
     Token,
     WorkerId,
 )
-from perdure.engine.worker_backend import ReportOutcome
+from perdure.engine.runtime.worker_backend import ReportOutcome
 
 # Reports
 

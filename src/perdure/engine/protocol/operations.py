@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.engine.keys import Scope
+from perdure.engine.operators.keys import Scope
 from perdure.engine.protocol import attempts, triggers, workers
 
 

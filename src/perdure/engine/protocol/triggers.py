@@ -22,7 +22,7 @@ from perdure.engine.protocol.fields import (
     RunId,
     Seconds,
 )
-from perdure.engine.worker_backend import RunResult
+from perdure.engine.runtime.worker_backend import RunResult
 from perdure.storage.contract.wire_errors import ErrorTold
 
 

@@ -8,10 +8,7 @@ from typing import Any, assert_never
 from perdure.core.run.failure import Failure, make_failure
 from perdure.core.run.run import Awaiting
 from perdure.core.schedule import Definition, Stated
-from perdure.engine.catalogue import WorkerEntry
-from perdure.engine.door import duration
-from perdure.engine.options import Retry, TriggerOptions
-from perdure.engine.outcome import (
+from perdure.engine.execution.ending import (
     Ending,
     GaveBack,
     HandedOver,
@@ -38,7 +35,10 @@ from perdure.engine.protocol.attempts import (
 )
 from perdure.engine.protocol.triggers import OptionsMessage, RetryMessage
 from perdure.engine.protocol.workers import HeartbeatRequest, ScheduleMessage
-from perdure.engine.worker_backend import Finished, SaidLog
+from perdure.engine.runtime.input import duration
+from perdure.engine.runtime.worker_backend import Finished, SaidLog
+from perdure.engine.tasks.catalogue import WorkerEntry
+from perdure.engine.tasks.options import Retry, TriggerOptions
 from perdure.storage.contract.logs import MAX_LINES, LogBatch, LogLine, Progress
 
 _OPTION_DURATIONS = ("delay", "ttl", "idempotency_ttl", "timeout")

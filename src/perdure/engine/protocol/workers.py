@@ -11,7 +11,6 @@ from msgspec import Meta
 from perdure.core.limits.settings import Values
 from perdure.core.run.run import Policy
 from perdure.core.schedule import Cadence, Misfire, Overlap
-from perdure.engine.catalogue import Drain, TaskEntry
 from perdure.engine.protocol.fields import (
     MAX_HINT_WAIT_S,
     MAX_LEASES,
@@ -27,6 +26,7 @@ from perdure.engine.protocol.fields import (
     RunId,
     WorkerId,
 )
+from perdure.engine.tasks.catalogue import Drain, TaskEntry
 
 Digest = Annotated[str, Meta(max_length=64)]
 Problem = Annotated[str, Meta(max_length=1000)]

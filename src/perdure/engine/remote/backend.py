@@ -11,22 +11,21 @@ import msgspec
 from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run.commit import Commit
 from perdure.core.run.run import Run
-from perdure.engine.catalogue import Drain, TaskEntry, WorkerEntry
 from perdure.engine.protocol import attempts, triggers, workers
 from perdure.engine.protocol.checks import check_message
+from perdure.engine.protocol.chunks import MAX_REQUEST_BYTES, count_one, in_parts
 from perdure.engine.protocol.fields import (
     MAX_LEASES,
     MAX_LOG_BATCHES,
     MAX_REPORTS,
     MAX_RESULTS,
 )
-from perdure.engine.protocol.parts import MAX_REQUEST_BYTES, count_one, in_parts
 from perdure.engine.protocol.values import heartbeat_of, log_message, report_of
-from perdure.engine.remote.facts import RemoteFacts
-from perdure.engine.remote.hints import RemoteHints
+from perdure.engine.remote.counts import RemoteFacts
 from perdure.engine.remote.no_transactions import NO_TRANSACTION, NoTransactions
 from perdure.engine.remote.server import Server
-from perdure.engine.worker_backend import (
+from perdure.engine.remote.wakeups import RemoteHints
+from perdure.engine.runtime.worker_backend import (
     Finished,
     Refused,
     ReportOutcome,
@@ -35,6 +34,7 @@ from perdure.engine.worker_backend import (
     SaidLog,
     WorkClaimed,
 )
+from perdure.engine.tasks.catalogue import Drain, TaskEntry, WorkerEntry
 from perdure.errors import StorageRefused, TransactionError, WorkerNotFound
 from perdure.storage import open_server
 from perdure.storage.contract.explanation import SuspectScope
@@ -43,7 +43,7 @@ from perdure.storage.contract.transactions import Transactions
 from perdure.storage.contract.wakeups import HintTransport
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
+    from perdure.engine.app.app import App
 
 
 class RemoteBackend:

@@ -17,8 +17,8 @@ from perdure.core.run.events import RecordedEvent
 from perdure.core.run.failure import Failure
 from perdure.core.run.reducer import project
 from perdure.core.run.run import Run
-from perdure.engine.redaction import HIDDEN, Redact, Redactor
-from perdure.engine.webhooks.hook import Hook
+from perdure.engine.observability.redaction import HIDDEN, Redact, Redactor
+from perdure.engine.webhooks.webhook import Hook
 from perdure.storage.contract.runs import Change, Storage
 
 TEST = "webhook.test"

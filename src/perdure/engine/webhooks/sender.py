@@ -32,11 +32,11 @@ from perdure.core.webhook import (
     told,
     well,
 )
-from perdure.engine.hints import Topics
-from perdure.engine.service import AppService
-from perdure.engine.showing import Showing
-from perdure.engine.webhooks.hook import Delivery, Hook, QuarantinedHook, put_hook, read_hooks
+from perdure.engine.observability.record_redaction import Showing
+from perdure.engine.runtime.service import AppService
+from perdure.engine.runtime.wakeups import Topics
 from perdure.engine.webhooks.message import Message, messages_for
+from perdure.engine.webhooks.webhook import Delivery, Hook, QuarantinedHook, put_hook, read_hooks
 from perdure.errors import InvalidInput, StorageError
 from perdure.storage.contract.inspection import feed_order
 from perdure.storage.contract.runs import Change
@@ -44,9 +44,9 @@ from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Gauges
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
-    from perdure.engine.webhooks.posting import Poster
-    from perdure.engine.webhooks.round import Round
+    from perdure.engine.app.app import App
+    from perdure.engine.webhooks.post import Poster
+    from perdure.engine.webhooks.post_batch import Round
 
 PAGE = 100
 """Changes read at once."""
@@ -251,8 +251,8 @@ class WebhookSender(AppService):
         self, hook: Hook, changes: Sequence[Change], messages: Sequence[Message]
     ) -> Hook | None:
         """Post what there is to tell; the webhook if it can go on at once."""
-        from perdure.engine.webhooks.posting import Poster
-        from perdure.engine.webhooks.round import Round, stretch_of
+        from perdure.engine.webhooks.post import Poster
+        from perdure.engine.webhooks.post_batch import Round, stretch_of
 
         token, hold = self._app.ids.token(), self._app.defaults.lease_ttl
         until = self._app.time() + hold + self._app.defaults.webhook_timeout

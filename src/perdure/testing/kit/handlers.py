@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from perdure.core.json_text import decode_value
-from perdure.engine.context import Context, current
-from perdure.engine.executors.failure import TargetFailed
-from perdure.engine.handlers import Handlers
-from perdure.engine.options import Executor
-from perdure.engine.task import Task
-from perdure.engine.threads import Job, Threads
-from perdure.engine.worker_host import WorkerHost
+from perdure.engine.execution.attempts import Handlers
+from perdure.engine.execution.context import Context, current
+from perdure.engine.execution.target_failure import TargetFailed
+from perdure.engine.execution.threads import Job, Threads
+from perdure.engine.tasks.options import Executor
+from perdure.engine.tasks.task import Task
+from perdure.engine.worker.host import WorkerHost
 from perdure.testing.kit.boundaries import (
     Boundaries,
     WorkerKilled,
@@ -34,7 +34,7 @@ from perdure.testing.kit.boundaries import (
 from perdure.testing.kit.nested import outside_of_any_loop
 
 if TYPE_CHECKING:
-    from perdure.engine.app import App
+    from perdure.engine.app.app import App
 
 Key = tuple[str, int]
 """A run's id and the number of the attempt."""

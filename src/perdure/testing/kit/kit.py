@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from perdure.core.json_text import in_utc
-from perdure.engine.app import App
-from perdure.engine.door import Duration, duration
-from perdure.engine.keywords import explain_methods
-from perdure.engine.run_log import TASK_LOG
-from perdure.engine.task import Task
+from perdure.engine.app.app import App
+from perdure.engine.observability.handler_log import TASK_LOG
+from perdure.engine.runtime.input import Duration, duration
+from perdure.engine.runtime.keywords import explain_methods
+from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput
 from perdure.testing.kit.assertions import AnyRun, Assertions
 from perdure.testing.kit.boundaries import Boundary

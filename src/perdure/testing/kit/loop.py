@@ -11,7 +11,7 @@ import contextvars
 from collections.abc import Callable
 from typing import Any
 
-from perdure.engine.context import _current
+from perdure.engine.execution.context import _current
 from perdure.testing.kit.nested import outside_of_any_loop
 from perdure.testing.virtual import VirtualLoop
 

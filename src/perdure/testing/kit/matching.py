@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from perdure.core.run.run import Run
-from perdure.engine.door import Duration, duration
-from perdure.engine.task import Task
+from perdure.engine.runtime.input import Duration, duration
+from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput
 
 MISSING = "nothing"

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from msgspec.structs import replace
 
 from perdure.core.run.commit import Commit
-from perdure.engine.app import App
-from perdure.engine.client import CommitBatcher, Made
-from perdure.engine.facade import SyncFacade
-from perdure.engine.hints import Hub
-from perdure.engine.metrics import Metrics
-from perdure.engine.opened import OpenedDatabase
-from perdure.engine.results import EndedRun, Results, StoredResults
-from perdure.engine.storage_time import StorageTime
+from perdure.engine.app.app import App
+from perdure.engine.app.session import OpenedDatabase
+from perdure.engine.app.sync import SyncFacade
+from perdure.engine.client.results import EndedRun, Results, StoredResults
+from perdure.engine.client.trigger import CommitBatcher, Made
+from perdure.engine.observability.metrics import Metrics
+from perdure.engine.runtime.storage_time import StorageTime
+from perdure.engine.runtime.wakeups import Hub
 from perdure.testing.kit.nested import run_aside
 from perdure.testing.virtual import Process, process_here
 

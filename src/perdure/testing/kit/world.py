@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 from perdure.core.explain.why import Code
 from perdure.core.run.run import Run
 from perdure.core.schedule import next_time
-from perdure.engine.app import App
-from perdure.engine.context import current
-from perdure.engine.ids import Ids
-from perdure.engine.write import load
+from perdure.engine.app.app import App
+from perdure.engine.execution.context import current
+from perdure.engine.runtime.ids import Ids
+from perdure.engine.runtime.write import load
 from perdure.testing.inline import finish
 from perdure.testing.kit.boundaries import Boundaries, Boundary, stop_if_dead
 from perdure.testing.kit.database import KitDatabase, Upcoming

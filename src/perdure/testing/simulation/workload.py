@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from perdure.core.limits.rates import Rate
 from perdure.core.run.run import OnLeaseExpired
-from perdure.engine.context import Context, Fail, Released, RetryAfter
-from perdure.engine.defaults import Defaults
-from perdure.engine.definition import task_settings
-from perdure.engine.handle import RunHandle
-from perdure.engine.options import Retry, TaskSettings
-from perdure.engine.signature import Signature
-from perdure.engine.task import Task
+from perdure.engine.client.handle import RunHandle
+from perdure.engine.execution.context import Context, Fail, Released, RetryAfter
+from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.tasks.definition import task_settings
+from perdure.engine.tasks.options import Retry, TaskSettings
+from perdure.engine.tasks.signature import Signature
+from perdure.engine.tasks.task import Task
 from perdure.errors import (
     IdempotencyConflict,
     ResultTimeout,

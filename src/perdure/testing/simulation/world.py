@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
-from perdure.engine.app import App
-from perdure.engine.defaults import Defaults
-from perdure.engine.handle import RunHandle
-from perdure.engine.ids import Ids
+from perdure.engine.app.app import App
+from perdure.engine.client.handle import RunHandle
+from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.runtime.ids import Ids
 from perdure.errors import PerdureError, StorageUnavailable
 from perdure.storage import Storage
 from perdure.testing.simulation.database import Database

@@ -12,8 +12,7 @@ from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.json_text import encode_value
 from perdure.core.run.commit import prepare_commit
 from perdure.core.run.run import Run
-from perdure.engine import hints
-from perdure.engine.database_backend import DatabaseBackend
+from perdure.engine.observability.log_writer import LARGEST_FIELDS
 from perdure.engine.protocol.attempts import (
     ClaimAnswer,
     ClaimMessage,
@@ -28,10 +27,11 @@ from perdure.engine.protocol.attempts import (
     ReturnClaimsAnswer,
     ReturnClaimsRequest,
 )
-from perdure.engine.protocol.parts import count_one, in_parts
+from perdure.engine.protocol.chunks import count_one, in_parts
 from perdure.engine.protocol.values import log_batch
-from perdure.engine.reserved import refuse_reserved
-from perdure.engine.run_logs import LARGEST_FIELDS
+from perdure.engine.runtime import wakeups as hints
+from perdure.engine.tasks.reserved_names import refuse_reserved
+from perdure.engine.worker.database_backend import DatabaseBackend
 from perdure.storage.contract.runs import ClaimRequest, Renewal, Renewed
 from perdure.web.route import Call
 from perdure.web.worker.registry import MAX_RUNS_READ

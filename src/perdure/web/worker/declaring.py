@@ -16,8 +16,14 @@ from perdure.core.decide.create import check_policy, check_priority
 from perdure.core.json_text import check_label
 from perdure.core.limits.settings import Values, check_concurrency
 from perdure.core.schedule import DefinedBy, Stated, check_definition
-from perdure.engine.app import App
-from perdure.engine.catalogue import (
+from perdure.engine.app.app import App
+from perdure.engine.operators.keys import Scope
+from perdure.engine.operators.limits import declare_limits, undeclared_limits
+from perdure.engine.protocol.values import stated_of_message
+from perdure.engine.protocol.workers import DeclareAnswer, DeclareRequest, Declined
+from perdure.engine.runtime.input import lease_length
+from perdure.engine.schedules.reconcile import apply_stated, reconcile_code
+from perdure.engine.tasks.catalogue import (
     KnownTask,
     TaskEntry,
     known_tasks,
@@ -25,14 +31,8 @@ from perdure.engine.catalogue import (
     settings_of,
     wins,
 )
-from perdure.engine.concurrency_keys import check_key_path
-from perdure.engine.door import lease_length
-from perdure.engine.keys import Scope
-from perdure.engine.limits import declare_limits, undeclared_limits
-from perdure.engine.protocol.values import stated_of_message
-from perdure.engine.protocol.workers import DeclareAnswer, DeclareRequest, Declined
-from perdure.engine.reconciling import apply_stated, reconcile_code
-from perdure.engine.reserved import refuse_reserved, refuse_reserved_names
+from perdure.engine.tasks.concurrency_key import check_key_path
+from perdure.engine.tasks.reserved_names import refuse_reserved, refuse_reserved_names
 from perdure.errors import AccessRefused, InvalidInput, PerdureError
 from perdure.web.offload import json_size
 from perdure.web.route import Call

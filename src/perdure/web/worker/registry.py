@@ -8,10 +8,10 @@ from typing import NamedTuple
 import msgspec
 
 from perdure.core.run.run import Run
-from perdure.engine.app import App
-from perdure.engine.catalogue import Drain, WorkerEntry, known_workers
-from perdure.engine.database_backend import DatabaseBackend
-from perdure.engine.worker_record import WorkerRecord
+from perdure.engine.app.app import App
+from perdure.engine.tasks.catalogue import Drain, WorkerEntry, known_workers
+from perdure.engine.worker.database_backend import DatabaseBackend
+from perdure.engine.worker.record import WorkerRecord
 from perdure.errors import AccessRefused, InvalidInput, WorkerNotFound
 from perdure.web.offload import json_size
 

@@ -20,16 +20,23 @@ from perdure.core.run.events import (
 )
 from perdure.core.run.lifecycle import EventType
 from perdure.core.run.run import Run
-from perdure.engine import hints
-from perdure.engine.app import App
-from perdure.engine.database_backend import outcome_of
-from perdure.engine.outcome import Unserved, decide_ending
+from perdure.engine.app.app import App
+from perdure.engine.execution.ending import Unserved, decide_ending
 from perdure.engine.protocol.attempts import Report, ReturnedMessage, UnservedMessage
 from perdure.engine.protocol.checks import check_message
-from perdure.engine.protocol.parts import count_one, in_parts
+from perdure.engine.protocol.chunks import count_one, in_parts
 from perdure.engine.protocol.values import ending_of_message
-from perdure.engine.versions import LiveWorkers, load_live_workers
-from perdure.engine.worker_backend import CONFLICT, LOST, Conflict, Recorded, Refused, ReportOutcome
+from perdure.engine.runtime import wakeups as hints
+from perdure.engine.runtime.worker_backend import (
+    CONFLICT,
+    LOST,
+    Conflict,
+    Recorded,
+    Refused,
+    ReportOutcome,
+)
+from perdure.engine.worker.database_backend import outcome_of
+from perdure.engine.worker.versions import LiveWorkers, load_live_workers
 from perdure.errors import LeaseLost, PerdureError, StorageUnavailable
 from perdure.storage.contract.runs import Claimed, ClaimRequest, Outcome
 from perdure.telemetry import table

@@ -11,13 +11,12 @@ from msgspec.structs import replace
 from perdure import errors as e
 from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run.run import Run
-from perdure.engine.catalogue import known_tasks
-from perdure.engine.hints import Topics
-from perdure.engine.keys import Scope
+from perdure.engine.client.results import StoredResults
+from perdure.engine.operators.keys import Scope
 from perdure.engine.protocol.checks import check_message
+from perdure.engine.protocol.chunks import count_one, in_parts
 from perdure.engine.protocol.fields import MAX_CLAIM, MAX_REPORTS
 from perdure.engine.protocol.operations import OPERATIONS
-from perdure.engine.protocol.parts import count_one, in_parts
 from perdure.engine.protocol.triggers import ResultsAnswer, ResultsRequest
 from perdure.engine.protocol.values import entry_of_heartbeat
 from perdure.engine.protocol.workers import (
@@ -31,8 +30,9 @@ from perdure.engine.protocol.workers import (
     TasksAnswer,
     TasksRequest,
 )
-from perdure.engine.results import StoredResults
-from perdure.engine.worker_backend import RunResult
+from perdure.engine.runtime.wakeups import Topics
+from perdure.engine.runtime.worker_backend import RunResult
+from perdure.engine.tasks.catalogue import known_tasks
 from perdure.storage.contract.explanation import SuspectScope
 from perdure.storage.contract.wire_errors import PROTOCOL
 from perdure.web.offload import MAX_PAGE_BYTES, json_size

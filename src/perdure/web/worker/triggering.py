@@ -9,9 +9,8 @@ from typing import Any
 
 from perdure.core.json_text import check_text, decode_value
 from perdure.core.run.run import Run
-from perdure.engine.asking import Origin, Wish
-from perdure.engine.handle import RunHandle
-from perdure.engine.options import TriggerOptions
+from perdure.engine.client.catalogue_client import Origin, Wish
+from perdure.engine.client.handle import RunHandle
 from perdure.engine.protocol.checks import check_message
 from perdure.engine.protocol.fields import MAX_REQUEST_AGE
 from perdure.engine.protocol.triggers import (
@@ -22,7 +21,8 @@ from perdure.engine.protocol.triggers import (
     TriggerRequest,
 )
 from perdure.engine.protocol.values import options_of_message
-from perdure.engine.reserved import refuse_reserved
+from perdure.engine.tasks.options import TriggerOptions
+from perdure.engine.tasks.reserved_names import refuse_reserved
 from perdure.errors import AccessRefused, InvalidInput, LeaseLost, PerdureError, StorageUnavailable
 from perdure.storage.contract.wire_errors import error_told
 from perdure.web.route import Call

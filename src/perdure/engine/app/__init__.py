@@ -1,0 +1,1 @@
+"""The app: the object that users hold."""

@@ -1,0 +1,1 @@
+"""Trigger runs and wait for them."""

@@ -1,0 +1,1 @@
+"""One attempt: on a loop, in a thread, in a process."""

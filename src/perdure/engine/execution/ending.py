@@ -1,0 +1,356 @@
+"""How an attempt ended, as data before it is an effect; and what that means for the run."""
+
+from __future__ import annotations
+
+import traceback as tracebacks
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any, assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from perdure.core.decide import (
+    decide_failure,
+    decide_interruption,
+    decide_release,
+    decide_shutdown,
+    decide_stop,
+    decide_success,
+    decide_unserved,
+)
+from perdure.core.decide.lease import Evidence
+from perdure.core.json_text import encode_value
+from perdure.core.run.events import Event
+from perdure.core.run.failure import MAX_MESSAGE, Failure, FailureKind, clean_text, make_failure
+from perdure.core.run.lifecycle import Status
+from perdure.core.run.run import Awaiting, Run
+from perdure.engine.execution.context import Fail, Released, RetryAfter
+from perdure.engine.execution.target_failure import TargetFailed
+from perdure.engine.observability.redaction import Redactor
+from perdure.engine.runtime.input import duration, flag
+from perdure.errors import InvalidInput, ResultMismatch, StorageUnavailable
+from perdure.telemetry import table
+
+MAX_DETAILS = 64 * 1024
+MAX_RAW_TEXT = 1024 * 1024
+"""Characters of a text that is not redacted yet. It is cut to `MAX_MESSAGE` only afterwards."""
+MAX_LOGGED = 300
+
+
+class Returned(msgspec.Struct, frozen=True, tag=True, gc=False):
+    result_json: msgspec.Raw
+
+
+class Raised(msgspec.Struct, frozen=True, tag=True):
+    failure: Failure
+    retry_after: timedelta | None = None
+
+
+class GaveBack(msgspec.Struct, frozen=True, tag=True):
+    delay: timedelta | None = None
+    until: datetime | None = None
+    awaiting: Awaiting | None = None
+
+
+class Interrupted(msgspec.Struct, frozen=True, tag=True):
+    """The database went away, and the attempt's transaction is known not to be committed."""
+
+    failure: Failure
+
+
+class Unserved(msgspec.Struct, frozen=True, tag=True):
+    """The worker's code cannot execute the run, so the handler was not called.
+
+    `misfit` is the digest of the handler's payload schema if the payload does not fit it.
+    `is_final`: it fits no live worker.
+    """
+
+    failure: Failure
+    misfit: str | None = None
+    is_final: bool = False
+
+
+class Stopped(msgspec.Struct, frozen=True, tag=True):
+    """It was asked to stop, and did."""
+
+
+class HandedOver(msgspec.Struct, frozen=True, tag=True):
+    """The worker goes away."""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """Storage knows how the attempt ended: `run` succeeded together with its effects, and
+    `topics` tells whom that concerns; or, without a run, it is not ours any more."""
+
+    run: Run | None
+    topics: frozenset[str] = frozenset()
+
+
+Ending = Returned | Raised | GaveBack | Interrupted | Unserved | Stopped | HandedOver
+
+
+def decide_ending(
+    run: Run,
+    token: str,
+    ending: Ending,
+    now: datetime,
+    jitter: Callable[[], float],
+    evidence: Evidence,
+) -> Sequence[Event]:
+    """The events that record `ending`. Raises LeaseLost if the run is not ours any more."""
+    match ending:
+        case Returned(result_json=result):
+            return decide_success(run, token, now, result, evidence)
+        case Raised(failure=failure, retry_after=delay):
+            return decide_failure(
+                run, token, now, failure, jitter=jitter(), retry_after=delay, evidence=evidence
+            )
+        case GaveBack(delay=delay, until=until, awaiting=awaiting):
+            resume_at = until if delay is None else max(now, run.updated_at) + delay
+            return decide_release(
+                run, token, now, resume_at=resume_at, awaiting=awaiting, evidence=evidence
+            )
+        case Interrupted(failure=failure):
+            return decide_interruption(run, token, now, failure, jitter=jitter(), evidence=evidence)
+        case Unserved(failure=failure, misfit=misfit, is_final=is_final):
+            return decide_unserved(
+                run,
+                token,
+                now,
+                failure,
+                misfit=misfit,
+                is_final=is_final,
+                jitter=jitter(),
+                evidence=evidence,
+            )
+        case Stopped() if run.status is Status.CANCELLATION_REQUESTED:
+            return decide_stop(run, token, now, evidence=evidence)
+        case Stopped() | HandedOver():
+            return decide_shutdown(run, token, now)
+        case _:
+            assert_never(ending)
+
+
+def redact_ending(ending: Ending, redactor: Redactor) -> Ending:
+    """The same ending without secrets in the texts of its failure."""
+    if not isinstance(ending, (Raised, Unserved)):
+        return ending
+    failure = ending.failure
+    redacted = make_failure(
+        failure.kind,
+        type=failure.type,
+        message=redactor.shorten(failure.message, MAX_MESSAGE),
+        retryable=failure.retryable,
+        details=failure.details,
+        limit=MAX_RAW_TEXT,
+    )
+    if failure.traceback is not None:
+        trace = redactor.shorten_middle(failure.traceback, MAX_MESSAGE)
+        redacted = replace(redacted, traceback=trace)
+    return replace(ending, failure=redacted)
+
+
+def log_failure(run: Run, failure: Failure, follows: str, redactor: Redactor) -> None:
+    """Log one warning about an attempt that failed: its run, why, and what follows."""
+    attempt = None if run.lease is None else run.lease.attempt
+    error = redactor.text(f"{failure.type}: {failure.message}").splitlines()[0][:MAX_LOGGED]
+    table.ATTEMPT_FAILED.say(
+        run_id=run.id, task=run.task, attempt=attempt, error=error, next=follows
+    )
+
+
+def ending_of(error: BaseException) -> Ending:
+    """What an exception that left a handler means. Never raises."""
+    try:
+        return _ending_of(error)
+    except Exception as broken:  # noqa: BLE001  # somebody's exception class: it must end all the same
+        message = f"(what it says cannot be had: {type(broken).__name__}: {_text(broken)})"
+        kind = type(error).__name__
+        trace = _traceback(error)
+        failure = _raw_failure(FailureKind.ERROR, type=kind, message=message, traceback=trace)
+        return Raised(failure)
+
+
+def _ending_of(error: BaseException) -> Ending:
+    match only_leaf(error):
+        case Released(delay=delay, until=until, awaiting=awaiting):
+            return GaveBack(delay, until, awaiting)
+        case TargetFailed() as leaf:
+            return Raised(_failure_of_target(leaf), leaf.retry_after)
+        case RetryAfter(message=message, delay=delay) as leaf:
+            return Raised(_failure(leaf, str(message), trace_of=error), duration(delay, "delay"))
+        case Fail(message=message, retryable=retryable, details=details) as leaf:
+            again, said = flag(retryable, "retryable"), plain(details)
+            return Raised(
+                _failure(leaf, str(message), trace_of=error, retryable=again, details=said)
+            )
+        case BaseExceptionGroup() as group:
+            retryable = all(leaf.retryable for leaf in _leaves(group) if isinstance(leaf, Fail))
+            message = "; ".join(f"{type(leaf).__name__}: {_text(leaf)}" for leaf in _leaves(group))
+            message = f"{_text(group)}: {message}"
+            return Raised(_failure(group, message, trace_of=error, retryable=retryable))
+        case leaf:
+            return Raised(_failure(leaf, _text(leaf), trace_of=error))
+
+
+def only_leaf(error: BaseException) -> BaseException:
+    """A group of one means what that one means: task groups wrap whatever leaves them."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def timed_out(timeout: timedelta) -> Raised:
+    message = f"the attempt took longer than its timeout of {timeout.total_seconds():g} s"
+    return Raised(make_failure(FailureKind.TIMEOUT, type="Timeout", message=message))
+
+
+def crashed(message: str) -> Raised:
+    """The process that ran the handler is gone."""
+    return Raised(make_failure(FailureKind.CRASH, type="ProcessDied", message=message))
+
+
+def not_executed(error: Exception) -> Raised:
+    """Our side could not call the handler, or not record what it said."""
+    message = f"the attempt could not be carried out: {_text(error)}"
+    return Raised(
+        _raw_failure(
+            FailureKind.SYSTEM,
+            type=type(error).__name__,
+            message=message,
+            traceback=_traceback(error),
+        )
+    )
+
+
+def interrupted(error: StorageUnavailable) -> Interrupted:
+    """The storage could not begin the attempt's transaction, or not commit it."""
+    message = f"the attempt's transaction was lost: {_text(error)}"
+    return Interrupted(make_failure(FailureKind.SYSTEM, type=type(error).__name__, message=message))
+
+
+def not_stored(why: str) -> Raised:
+    """The storage refuses how the attempt ended: it would refuse that again."""
+    message = f"how the attempt ended could not be stored: {why}"
+    return Raised(
+        _raw_failure(FailureKind.SYSTEM, type="StorageRefused", message=message, retryable=False)
+    )
+
+
+def rejected(error: InvalidInput) -> Raised:
+    """Return the ending of an attempt whose result cannot be kept: a retry would not help."""
+    return Raised(_rejection(error))
+
+
+def unfit(error: InvalidInput) -> Unserved:
+    """Return the ending of an attempt whose payload does not fit the handler's signature."""
+    return Unserved(_rejection(error))
+
+
+def not_importable(error: InvalidInput) -> Unserved:
+    """Return the ending of an attempt whose handler cannot be imported on this worker."""
+    return Unserved(
+        _raw_failure(FailureKind.SYSTEM, type="HandlerNotImportable", message=str(error))
+    )
+
+
+def _rejection(error: InvalidInput) -> Failure:
+    return _raw_failure(
+        FailureKind.REJECTED,
+        type=type(error).__name__,
+        message=str(error),
+        retryable=False,
+        traceback=None if error.__cause__ is None else _traceback(error),
+    )
+
+
+def mismatched(error: ResultMismatch) -> Raised:
+    """Return the ending of an attempt whose result does not fit: a retry would not help."""
+    return Raised(
+        _raw_failure(
+            FailureKind.ERROR, type=type(error).__name__, message=str(error), retryable=False
+        )
+    )
+
+
+_raw_failure = partial(make_failure, limit=MAX_RAW_TEXT)
+
+
+def _failure(
+    error: BaseException,
+    message: str,
+    *,
+    trace_of: BaseException,
+    retryable: bool = True,
+    details: dict[str, Any] | None = None,
+) -> Failure:
+    return _raw_failure(
+        FailureKind.ERROR,
+        type=type(error).__name__,
+        message=message,
+        retryable=retryable,
+        details=details,
+        traceback=_traceback(trace_of),
+    )
+
+
+def _failure_of_target(error: TargetFailed) -> Failure:
+    return _raw_failure(
+        error.kind,
+        type=error.type,
+        message=error.message,
+        retryable=error.retryable,
+        details=error.details,
+    )
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # noqa: BLE001  # somebody's `__str__`
+        return f"(its text cannot be had: {type(broken).__name__})"
+
+
+def _traceback(error: BaseException) -> str:
+    """From the handler on, without our own frames before it. Cut in the middle: where it began
+    and how it ended are what one looks for."""
+    try:
+        begin = _after_our_own(error.__traceback__)
+        text = "".join(tracebacks.format_exception(type(error), error, begin))
+    except Exception as broken:  # noqa: BLE001  # an attempt must end, also with this
+        return f"(no traceback: {type(broken).__name__})"
+    if len(text) <= MAX_RAW_TEXT:
+        return text
+    half = MAX_RAW_TEXT // 2 - 50
+    return f"{text[:half]}\n… ({len(text) - 2 * half} characters left out) …\n{text[-half:]}"
+
+
+def _after_our_own(trace: TracebackType | None) -> TracebackType | None:
+    """Where the handler's own code begins; all of it, if it is ours altogether."""
+    begin = trace
+    while begin is not None and begin.tb_frame.f_globals.get("__name__", "").startswith("perdure."):
+        begin = begin.tb_next
+    return begin or trace
+
+
+def plain(details: Any, limit: int = MAX_DETAILS, field: str = "details") -> dict[str, Any] | None:
+    """Details as JSON, whatever somebody put there: they must not spoil a commit."""
+    if details is None:
+        return None
+    try:
+        made = msgspec.to_builtins(details, enc_hook=repr, str_keys=True)
+        encode_value(made, field=field, limit=limit)
+        return made if isinstance(made, dict) else {"value": made}
+    except Exception as error:  # noqa: BLE001  # somebody's `__repr__`, a value within itself
+        return {"left_out": clean_text(_text(error))}

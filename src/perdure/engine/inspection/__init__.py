@@ -1,0 +1,1 @@
+"""Look without changing: why, doctor, integrity, overview, measurements."""

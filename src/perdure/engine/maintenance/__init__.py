@@ -1,0 +1,1 @@
+"""Recover leases, expire runs, delete old ones."""

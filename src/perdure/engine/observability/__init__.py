@@ -1,0 +1,1 @@
+"""Metrics, traces, logs of runs, redaction."""

@@ -1,0 +1,1 @@
+"""What operators do about runs, queues, limits, keys and workers."""

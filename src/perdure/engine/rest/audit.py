@@ -1,0 +1,32 @@
+"""`app.audit_log` of an app at a server's address."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perdure.engine.operators.audit_pages import AuditFilter, AuditPage, AuditPages, AuditView
+from perdure.engine.operators.filters import page_limit
+from perdure.engine.rest.client import Items, RestClient
+
+if TYPE_CHECKING:
+    from perdure.engine.app.app import App
+
+
+class RemoteAuditPages(AuditPages):
+    def __init__(self, app: App, rest: RestClient) -> None:
+        super().__init__(app)
+        self._rest = rest
+
+    async def page(
+        self,
+        *,
+        action: str | None = None,
+        actor: str | None = None,
+        target: str | None = None,
+        limit: int = 100,
+        cursor: str | None = None,
+    ) -> AuditPage:
+        AuditFilter(action=action, actor=actor, target=target)
+        query = {"action": action, "actor": actor, "target": target, "cursor": cursor}
+        found = await self._rest.get(Items[AuditView], "audit", limit=page_limit(limit), **query)
+        return AuditPage(found.items, found.cursor)

@@ -1,0 +1,1 @@
+"""Schedules: the scheduler, and what operators do about schedules."""

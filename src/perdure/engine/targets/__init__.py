@@ -1,0 +1,1 @@
+"""Tasks that are HTTP requests or commands: nothing of them is Python."""

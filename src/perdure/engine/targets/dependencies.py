@@ -1,0 +1,26 @@
+"""What an executor needs of the app it works for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perdure.engine.observability.redaction import Redact, Redaction, Redactor
+from perdure.engine.tasks.secret import Allow, Secrets, anything
+from perdure.net.address_guard import Network
+from perdure.storage.contract.runs import Clock
+
+DEFAULT_REDACTION = Redaction()
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    clock: Clock
+    result_limit: int
+    allowed: Sequence[Network] = ()
+    allow_secret: Allow = anything
+    redact: Redact = DEFAULT_REDACTION
+
+    def redactor(self, secrets: Secrets) -> Redactor:
+        """Removes the secrets of one attempt, and what looks like a secret."""
+        return secrets.redactor(self.redact)

@@ -1,0 +1,1 @@
+"""Workers: claims, leases, outcomes."""

@@ -1,0 +1,1 @@
+"""Outgoing requests: strict URLs, allowed addresses, signatures."""
