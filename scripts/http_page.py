@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from perdure.web.openapi import problem_types
+from perdure.web.openapi.document import problem_types
+from perdure.web.operations.operation import Route
+from perdure.web.operations.table import ROUTES
 from perdure.web.problems import PROBLEM_STATUSES, URN
-from perdure.web.route import Route
-from perdure.web.table import ROUTES
 from scripts.reference_pages import page, table
 
 ABOUT = """\
-`perdure.web.table` is the source of this page, of the routing, of the OpenAPI document at
-`/openapi.json` and of the tests that walk every route with every scope. How to use it:
-[The HTTP API](../http-api.md)."""
+`perdure.web.operations.table` is the source of this page, of the routing, of the OpenAPI document
+at `/openapi.json` and of the tests that walk every route with every scope. How to use it: [The HTTP
+API](../http-api.md)."""
 
 
 def http_routes() -> str:

@@ -20,7 +20,7 @@ from perdure.engine.operators.runs import DeadLetters, Runs
 from perdure.engine.operators.workers import Workers
 from perdure.engine.schedules.operators import Schedules
 from perdure.engine.webhooks.operators import Webhooks
-from perdure.web.table import ROUTES
+from perdure.web.operations.table import ROUTES
 
 OPERATORS: dict[str, type] = {
     "runs": Runs,

@@ -17,8 +17,8 @@ from attack.knowledge import Knowledge, Victim
 from perdure.engine.operators.keys import Scope
 from perdure.engine.protocol.operations import OPERATIONS
 from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
-from perdure.web.route import Route
-from perdure.web.table import ROUTES
+from perdure.web.operations.operation import Route
+from perdure.web.operations.table import ROUTES
 from remote_kit import World
 from waiting import MAX_WAIT_S
 

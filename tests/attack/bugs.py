@@ -20,10 +20,13 @@ from perdure.engine.runtime.worker_backend import LOST, ReturnedClaims
 from perdure.engine.worker.database_backend import DatabaseBackend
 from perdure.engine.worker.record import WorkerRecord
 from perdure.web import api
-from perdure.web.worker import attempts, declaring, reporting, triggering
-from perdure.web.worker.declaring import Declaring
+from perdure.web.worker import attempts
+from perdure.web.worker import declarations as declaring
+from perdure.web.worker import reports as reporting
+from perdure.web.worker import triggers as triggering
+from perdure.web.worker.declarations import Declaring
 from perdure.web.worker.registry import WorkerRegistry
-from perdure.web.worker.reporting import Reporting
+from perdure.web.worker.reports import Reporting
 from remote_kit import World
 
 Patch = Callable[[Any, str, Any], None]

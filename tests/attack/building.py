@@ -13,7 +13,7 @@ from attack.generating import Generator
 from attack.hostile import WRONG_BODIES, hostile_values, mutate
 from attack.knowledge import ENDPOINT, RESERVED, TASKS, Knowledge
 from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
-from perdure.web.route import Route
+from perdure.web.operations.operation import Route
 from worker_kit import REQUESTS, a_task
 
 VALID = 0.45

@@ -10,7 +10,7 @@ from perdure import App, Retry, RunHandle
 from perdure.core.run.lifecycle import Status
 from perdure.engine.operators.audit_log import AuditLog
 from perdure.errors import RunFailed
-from perdure.web.table import ROUTES
+from perdure.web.operations.table import ROUTES
 from terminal import Terminal
 from waiting import MAX_WAIT_S
 

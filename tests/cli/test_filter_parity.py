@@ -11,7 +11,7 @@ import pytest
 from command import Shell
 from perdure import App
 from perdure.engine.operators.bulk import TASK
-from perdure.web.wishes import RunWords
+from perdure.web.models.requests import RunWords
 from web_kit import dead_letter
 
 FILTERS: dict[str, tuple[str, ...]] = {

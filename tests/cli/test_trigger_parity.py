@@ -15,7 +15,7 @@ from command import Shell
 from perdure import App, Retry
 from perdure.core.run.run import Run
 from perdure.engine.tasks.options import TriggerOptions
-from perdure.web.trigger_bodies import TriggerBody
+from perdure.web.models.trigger_requests import TriggerBody
 from web_kit import serving
 
 OPTIONS: dict[str, Any] = {

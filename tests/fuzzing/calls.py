@@ -14,8 +14,8 @@ from fuzzing.hostile import encode, huge_body, large_value, mutate, raw_body, st
 from fuzzing.known import Known
 from fuzzing.values import Values
 from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
-from perdure.web.route import Route
-from perdure.web.table import ROUTES
+from perdure.web.operations.operation import Route
+from perdure.web.operations.table import ROUTES
 
 
 def _weight(route: Route) -> int:

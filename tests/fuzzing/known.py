@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.web.route import Route
+from perdure.web.operations.operation import Route
 
 MAX_NAMES = 200
 """Names of one kind that are remembered, the latest ones."""

@@ -15,7 +15,7 @@ from perdure.engine.tasks.catalogue import WORKER, list_tasks, publish_tasks
 from perdure.errors import AccessRefused, InvalidInput
 from perdure.storage.contract.runs import Record
 from perdure.web.offload import MAX_PAGE_BYTES
-from perdure.web.worker.declaring import MAX_CATALOGUE_BYTES
+from perdure.web.worker.declarations import MAX_CATALOGUE_BYTES
 from perdure.web.worker.registry import MAX_BYTES
 from remote_kit import World
 from worker_kit import REQUESTS, a_task, ask

@@ -17,9 +17,9 @@ from perdure.engine.operators.audit_log import Verification
 from perdure.engine.operators.credential import make_credential
 from perdure.engine.operators.keys import Keys, Scope, read_keys
 from perdure.web.api import LOCAL, Api, ApiOptions
-from perdure.web.keyring import Keyring
-from perdure.web.route import ANY_KEY, Route
-from perdure.web.table import ROUTES
+from perdure.web.auth.key_cache import Keyring
+from perdure.web.operations.operation import ANY_KEY, Route
+from perdure.web.operations.table import ROUTES
 from raw import dump
 from situations import a_worker
 from web_kit import ADA, ALL, calling, client_of, dead_letter, make_key, shop

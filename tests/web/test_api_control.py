@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from perdure import App
 from perdure.errors import StorageUnavailable
 from perdure.web.api import Api
-from perdure.web.table import ROUTES
+from perdure.web.operations.table import ROUTES
 from situations import a_worker
 from waiting import MAX_WAIT_S
 from web_kit import dead_letter
@@ -241,7 +241,7 @@ async def test_a_server_without_its_storage_is_not_ready_and_says_no_more(
 async def test_a_server_whose_storage_is_silent_is_not_ready(
     client: httpx.AsyncClient, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.web.overview.PATIENCE", 0.01)
+    monkeypatch.setattr("perdure.web.operations.overview.PATIENCE", 0.01)
     monkeypatch.setattr(api.home.app.storage, "check_schema", asyncio.Event().wait)
 
     answer = await client.get("/readyz")

@@ -30,8 +30,8 @@ from schemathesis.specs.openapi.checks import (
 from perdure import every, secret
 from perdure.core.run.run import is_run_id
 from perdure.engine.operators.keys import Keys
-from perdure.web.openapi import describe
-from perdure.web.table import ROUTES
+from perdure.web.openapi.document import describe
+from perdure.web.operations.table import ROUTES
 from situations import a_worker
 from web_kit import ADA, ALL, Server, dead_letter, make_key, serving, shop
 

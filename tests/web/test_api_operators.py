@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from perdure import App
-from perdure.web import runs
-from perdure.web.wishes import MAX_EXAMINED, MAX_RUNS_BY_ID
+from perdure.web.models.requests import MAX_EXAMINED, MAX_RUNS_BY_ID
+from perdure.web.operations import runs
 from web_kit import shop
 
 MISSING = f"run_{0:032x}"

@@ -13,9 +13,9 @@ from perdure import App
 from perdure.errors import InvalidInput
 from perdure.errors.input import MAX_MISTAKES
 from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
-from perdure.web.reading import _decode
-from perdure.web.table import ROUTES
-from perdure.web.trigger_bodies import TriggerBody
+from perdure.web.models.trigger_requests import TriggerBody
+from perdure.web.operations.table import ROUTES
+from perdure.web.parse import _decode
 
 Mistakes = list[tuple[str, str]]
 

@@ -17,7 +17,7 @@ from perdure.engine.tasks.catalogue import publish_tasks
 from perdure.engine.webhooks.operators import MAX_HEADER_CHARS
 from perdure.storage.contract.runs import Record
 from perdure.web.api import LOCAL, Api
-from perdure.web.manifests import MAX_PROBLEM_CHARS, MAX_PROBLEMS
+from perdure.web.operations.manifests import MAX_PROBLEM_CHARS, MAX_PROBLEMS
 from situations import a_worker
 from web_kit import client_of, make_key
 from worker_kit import a_task, an_entry

@@ -7,7 +7,7 @@ import pytest
 from perdure import App
 from perdure.engine.operators.keys import HOME, KEY, Keys
 from perdure.storage.contract.runs import Record
-from perdure.web.keyring import Keyring
+from perdure.web.auth.key_cache import Keyring
 from perdure.web.problems import RequestRefused
 
 

@@ -21,8 +21,8 @@ from perdure import App, every, secret
 from perdure.engine.operators.keys import Keys
 from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.api import LOCAL
-from perdure.web.route import Route
-from perdure.web.table import ROUTES
+from perdure.web.operations.operation import Route
+from perdure.web.operations.table import ROUTES
 from situations import a_worker
 from web_kit import ADA, ALL, calling, dead_letter, make_key
 

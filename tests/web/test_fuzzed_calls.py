@@ -22,8 +22,8 @@ from fuzzing.target import serve_furnished
 from fuzzing.values import Values
 from perdure.engine.operators.keys import Scope
 from perdure.errors import PerdureError
-from perdure.web.route import Route
-from perdure.web.table import ROUTES
+from perdure.web.operations.operation import Route
+from perdure.web.operations.table import ROUTES
 
 SEED = 14
 CALLS = 1500

@@ -13,8 +13,8 @@ import pytest
 import pytest_asyncio
 
 from hook_kit import SECRET
-from perdure.web.openapi import document
-from perdure.web.table import ROUTES
+from perdure.web.openapi.document import document
+from perdure.web.operations.table import ROUTES
 from web_kit import dead_letter, serving, shop
 
 PACKAGE = "generated_perdure_client"

@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from perdure.web import connections, reading
+from perdure.web import connections
+from perdure.web import parse as reading
 from perdure.web.connections import Room
 from remote_kit import Hall, served
 

@@ -14,9 +14,9 @@ from perdure import App
 from perdure.engine.operators.keys import Keys, Scope
 from perdure.engine.protocol.fields import MAX_HINT_WAIT_S
 from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
-from perdure.web import ears
 from perdure.web.api import Api
 from perdure.web.problems import Refusal, RequestRefused
+from perdure.web.worker import listeners as ears
 from web_kit import ADA, client_of
 
 TIMEOUT_S = 30

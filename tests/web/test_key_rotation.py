@@ -19,7 +19,7 @@ from perdure.engine.operators.keys import (
 )
 from perdure.errors import InvalidInput
 from perdure.web.api import Api
-from perdure.web.key_ends import ROTATED_HEADER
+from perdure.web.auth.key_expiry import ROTATED_HEADER
 from web_kit import ADA, client_of, make_key
 
 HOUR = timedelta(hours=1)

@@ -7,7 +7,7 @@ import gc
 from typing import Any
 
 from perdure import App
-from perdure.web.keyring import Keyring
+from perdure.web.auth.key_cache import Keyring
 from raw import execute
 
 BROKEN = "ALTER TABLE perdure_records RENAME TO perdure_hidden"

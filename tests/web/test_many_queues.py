@@ -6,7 +6,7 @@ from collections.abc import ItemsView
 
 from perdure.core.run.lifecycle import Status
 from perdure.storage.contract.runs import Backlog
-from perdure.web.overview import _queues
+from perdure.web.operations.overview import _queues
 
 Counts = dict[tuple[str, Status], int]
 

@@ -22,10 +22,11 @@ from perdure.storage.sql import rows
 from perdure.storage.sql.read import runs as reading
 from perdure.storage.sql.read.runs import MAX_PAGE_BYTES
 from perdure.storage.sql.statements import Rows
-from perdure.web import manifests, offload
+from perdure.web import offload
 from perdure.web.api import LOCAL, Api
 from perdure.web.offload import MAX_INLINE_BYTES, SLICE_BYTES, Offload, cut_page, json_size, slices
-from perdure.web.table import ROUTES
+from perdure.web.operations import manifests
+from perdure.web.operations.table import ROUTES
 from waiting import MAX_WAIT_S
 from web_kit import client_of, shop
 

@@ -9,10 +9,10 @@ from typing import Any
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 
 from perdure import errors
-from perdure.web.openapi import describe
+from perdure.web.openapi.document import describe
+from perdure.web.openapi.schemas import simplify
+from perdure.web.operations.table import ROUTES
 from perdure.web.problems import PROBLEM_STATUSES, slug_of, status_of
-from perdure.web.schemas import simplify
-from perdure.web.table import ROUTES
 
 DOCUMENT = describe(ROUTES)
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]

@@ -12,8 +12,8 @@ from perdure import App
 from perdure.engine.operators import keys
 from perdure.engine.operators.credential import make_credential
 from perdure.storage.contract.wire_errors import PROTOCOL_HEADER
-from perdure.web import keyring
 from perdure.web.api import Api
+from perdure.web.auth import key_cache as keyring
 from raw import execute
 from web_kit import ADA, client_of
 

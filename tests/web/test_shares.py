@@ -15,14 +15,14 @@ from perdure import App
 from perdure.core.audit_chain import SealedEntry
 from perdure.engine.operators.audit_log import AuditLog
 from perdure.web import api as api_module
-from perdure.web import ears
 from perdure.web.api import LOCAL, Api
-from perdure.web.audit_rows import THROTTLED_INTERVAL_S, ThrottledOrders
-from perdure.web.ears import Ears
+from perdure.web.auth.shares import KeyGates, Share, Shares, make_share
+from perdure.web.operations.audit_rows import THROTTLED_INTERVAL_S, ThrottledOrders
+from perdure.web.operations.operation import Call
+from perdure.web.operations.table import CONTROL
 from perdure.web.problems import Refusal, RequestRefused
-from perdure.web.route import Call
-from perdure.web.shares import KeyGates, Share, Shares, make_share
-from perdure.web.table import CONTROL
+from perdure.web.worker import listeners as ears
+from perdure.web.worker.listeners import Ears
 from waiting import MAX_WAIT_S
 from web_kit import client_of, make_key, serving, shop
 

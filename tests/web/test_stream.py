@@ -15,10 +15,11 @@ import pytest_asyncio
 
 from perdure import App
 from perdure.engine.operators.keys import Keys
-from perdure.web import feed, stream
+from perdure.web import change_feed as feed
+from perdure.web import sse as stream
 from perdure.web.api import LOCAL, Api
-from perdure.web.feed import Feed, Question, Stream
-from perdure.web.wishes import StreamQuery
+from perdure.web.change_feed import Feed, Question, Stream
+from perdure.web.models.requests import StreamQuery
 from waiting import MAX_WAIT_S
 from web_kit import ADA, Server, make_key, serving, shop
 

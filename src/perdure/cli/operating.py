@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from perdure.engine.app.app import App
     from perdure.engine.client.handle import RunHandle
     from perdure.engine.tasks.options import Retry
-    from perdure.web.views import View
+    from perdure.web.models.views import View
 
 Command = Callable[..., Coroutine[Any, Any, None]]
 T = TypeVar("T")
@@ -130,7 +130,7 @@ def shown(app: App, value: T) -> T:
 
 def view_of(app: App) -> View:
     """Runs and what belongs to them, as the API tells them: `--json` says the same."""
-    from perdure.web.views import View
+    from perdure.web.models.views import View
 
     return View(app.redact)
 

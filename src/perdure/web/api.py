@@ -28,14 +28,28 @@ from perdure.engine.runtime.write import load
 from perdure.errors import SequenceConflict
 from perdure.storage.contract.wire_errors import PROTOCOL_HEADER
 from perdure.telemetry import metrics, table
-from perdure.web import feed
-from perdure.web.audit_rows import AuditRows
-from perdure.web.door import LOOPBACK_NAMES, ON_AUTHENTICATED, SECURITY_HEADERS, Door
-from perdure.web.ears import Ears
-from perdure.web.feed import Feed
-from perdure.web.key_ends import rotation_header
-from perdure.web.keyring import Keyring
+from perdure.web import change_feed as feed
+from perdure.web.auth.key_cache import Keyring
+from perdure.web.auth.key_expiry import rotation_header
+from perdure.web.auth.request_guard import LOOPBACK_NAMES, ON_AUTHENTICATED, SECURITY_HEADERS, Door
+from perdure.web.auth.shares import KeyGates, Shares, make_share
+from perdure.web.auth.throttle import Throttle
+from perdure.web.change_feed import Feed
 from perdure.web.offload import MAX_INLINE_BYTES, Offload
+from perdure.web.operations.audit_rows import AuditRows
+from perdure.web.operations.environments import Workplaces
+from perdure.web.operations.operation import Call, Caller, Route
+from perdure.web.operations.table import ROUTES
+from perdure.web.parse import (
+    is_ambiguous,
+    read_body,
+    read_if_none_match,
+    read_path,
+    read_query,
+    read_reason,
+    read_sequence,
+    routable,
+)
 from perdure.web.problems import (
     CONTENT_TYPE,
     Problem,
@@ -47,23 +61,9 @@ from perdure.web.problems import (
     retry_after,
     with_error,
 )
-from perdure.web.reading import (
-    is_ambiguous,
-    read_body,
-    read_if_none_match,
-    read_path,
-    read_query,
-    read_reason,
-    read_sequence,
-    routable,
-)
-from perdure.web.route import Call, Caller, Route
-from perdure.web.shares import KeyGates, Shares, make_share
-from perdure.web.table import ROUTES
-from perdure.web.throttle import Throttle
 from perdure.web.trace_context import read_trace_context
+from perdure.web.worker.listeners import Ears
 from perdure.web.worker.routes import check_protocol
-from perdure.web.workplace import Workplaces
 
 RATE = Rate(6000, per=60, burst=1000)
 MAX_REQUESTS = 1024

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
-from perdure.web.door import ON_AUTHENTICATED
+from perdure.web.auth.request_guard import ON_AUTHENTICATED
 from perdure.web.problems import CONTENT_TYPE, Refusal, RequestRefused, problem_of
 
 MOST_CONNECTIONS = 4096

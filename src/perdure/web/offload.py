@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perdure.web.shares import KeyGates
+from perdure.web.auth.shares import KeyGates
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -22,8 +22,8 @@ from perdure.engine.webhooks.sender import WebhookSender
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
 from perdure.web.api import RATE, Api, ApiOptions
+from perdure.web.auth.request_guard import LOOPBACK_NAMES, is_loopback
 from perdure.web.connections import ENOUGH, Room, make_room, taking
-from perdure.web.door import LOOPBACK_NAMES, is_loopback
 from perdure.web.memory import return_freed_memory
 
 FAREWELL = 10

@@ -33,7 +33,7 @@ from perdure.engine.runtime import wakeups as hints
 from perdure.engine.tasks.reserved_names import refuse_reserved
 from perdure.engine.worker.database_backend import DatabaseBackend
 from perdure.storage.contract.runs import ClaimRequest, Renewal, Renewed
-from perdure.web.route import Call
+from perdure.web.operations.operation import Call
 from perdure.web.worker.registry import MAX_RUNS_READ
 
 MAX_LINES_WRITTEN = 5000

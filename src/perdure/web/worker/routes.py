@@ -36,9 +36,11 @@ from perdure.engine.tasks.catalogue import known_tasks
 from perdure.storage.contract.explanation import SuspectScope
 from perdure.storage.contract.wire_errors import PROTOCOL
 from perdure.web.offload import MAX_PAGE_BYTES, json_size
+from perdure.web.operations.operation import ANY_KEY, Call, Route
 from perdure.web.problems import Refusal, RequestRefused
-from perdure.web.route import ANY_KEY, Call, Route
-from perdure.web.worker import attempts, declaring, triggering
+from perdure.web.worker import attempts
+from perdure.web.worker import declarations as declaring
+from perdure.web.worker import triggers as triggering
 from perdure.web.worker.registry import MAX_RUNS_READ
 
 BodyT = TypeVar("BodyT")

@@ -15,8 +15,8 @@ from perdure.core.audit_chain import AuditEntry
 from perdure.errors import StorageError
 from perdure.storage.contract.runs import Clock
 from perdure.web.offload import json_size
+from perdure.web.operations.operation import Call, Route
 from perdure.web.problems import Refusal
-from perdure.web.route import Call, Route
 
 THROTTLED_INTERVAL_S = 60.0
 """Between two rows about the throttled orders of one key."""

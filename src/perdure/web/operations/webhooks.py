@@ -12,10 +12,10 @@ from perdure.engine.tasks.secret import Secret
 from perdure.engine.tasks.target import MOST_HEADERS
 from perdure.engine.webhooks.operators import MOST_SECRETS
 from perdure.engine.webhooks.webhook import Delivery, Webhook
+from perdure.web.models.requests import Asked, Limit, NameQuery, Reason, ReasonBody, Tag, When
+from perdure.web.models.views import Items
 from perdure.web.offload import page_by_name
-from perdure.web.route import Call
-from perdure.web.views import Items
-from perdure.web.wishes import Asked, Limit, NameQuery, Reason, ReasonBody, Tag, When
+from perdure.web.operations.operation import Call
 
 MAX_EVENTS = 100
 

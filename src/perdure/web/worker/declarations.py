@@ -35,8 +35,8 @@ from perdure.engine.tasks.concurrency_key import check_key_path
 from perdure.engine.tasks.reserved_names import refuse_reserved, refuse_reserved_names
 from perdure.errors import AccessRefused, InvalidInput, PerdureError
 from perdure.web.offload import json_size
-from perdure.web.route import Call
-from perdure.web.runs import client
+from perdure.web.operations.operation import Call
+from perdure.web.operations.runs import client
 
 MAX_ENTRY_BYTES = 512 * 1024
 MAX_CATALOGUE = 10_000

@@ -11,11 +11,7 @@ from perdure.core.run.effects import DeadLetter, DeadLetterStatus
 from perdure.engine.operators.audit_pages import AuditView, read_page
 from perdure.engine.operators.limits import QueueState, TaskLimits
 from perdure.engine.tasks.catalogue import WorkerEntry
-from perdure.web.offload import page_by_name
-from perdure.web.route import Call
-from perdure.web.runs import Triggered, retry_run
-from perdure.web.views import Items, RunSummary
-from perdure.web.wishes import (
+from perdure.web.models.requests import (
     AgainBody,
     AuditQuery,
     LetterQuery,
@@ -28,6 +24,10 @@ from perdure.web.wishes import (
     RetryBody,
     SealedAuditQuery,
 )
+from perdure.web.models.views import Items, RunSummary
+from perdure.web.offload import page_by_name
+from perdure.web.operations.operation import Call
+from perdure.web.operations.runs import Triggered, retry_run
 
 # Queues and limits
 

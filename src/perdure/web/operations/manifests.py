@@ -12,10 +12,10 @@ from perdure.engine.observability.redaction import Redactor
 from perdure.engine.operators.keys import Scope
 from perdure.engine.tasks.reserved_names import refuse_reserved
 from perdure.errors import InvalidInput, InvalidManifest
+from perdure.web.models.requests import Asked, Label
 from perdure.web.offload import json_size
+from perdure.web.operations.operation import Call
 from perdure.web.problems import Refusal, RequestRefused
-from perdure.web.route import Call
-from perdure.web.wishes import Asked, Label
 
 MAX_ITEMS = 1000
 """Schedules and tasks of one request, and its files."""

@@ -18,12 +18,12 @@ from perdure.errors import InvalidInput, PerdureError
 from perdure.storage.contract.inspection import Ended
 from perdure.storage.contract.runs import Backlog
 from perdure.telemetry.prometheus import CONTENT_TYPE
+from perdure.web.models.requests import NameQuery, StatsQuery
+from perdure.web.models.views import Items
 from perdure.web.offload import cut_page, json_size, page_by_name
-from perdure.web.openapi import document
+from perdure.web.openapi.document import document
+from perdure.web.operations.operation import Call
 from perdure.web.problems import log_problem, problem_of
-from perdure.web.route import Call
-from perdure.web.views import Items
-from perdure.web.wishes import NameQuery, StatsQuery
 
 PATIENCE = 2.0
 """Seconds after which a storage that has not answered is not usable."""

@@ -25,8 +25,8 @@ from perdure.engine.tasks.options import TriggerOptions
 from perdure.engine.tasks.reserved_names import refuse_reserved
 from perdure.errors import AccessRefused, InvalidInput, LeaseLost, PerdureError, StorageUnavailable
 from perdure.storage.contract.wire_errors import error_told
-from perdure.web.route import Call
-from perdure.web.runs import client
+from perdure.web.operations.operation import Call
+from perdure.web.operations.runs import client
 
 
 async def trigger(call: Call, body: TriggerRequest) -> TriggerAnswer:

@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager, contextmanager
 
 import msgspec
 
+from perdure.web.operations.operation import Caller
 from perdure.web.problems import Refusal, RequestRefused
-from perdure.web.route import Caller
 
 
 class Share(msgspec.Struct, frozen=True):

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from perdure.core.run.run import Actor, ActorType
 from perdure.engine.operators.keys import ApiKey, Scope, Secret
-from perdure.web.keyring import Keyring, no_key
+from perdure.web.auth.key_cache import Keyring, no_key
+from perdure.web.auth.throttle import Throttle
+from perdure.web.operations.operation import Caller, Route
 from perdure.web.problems import Refusal, RequestRefused
-from perdure.web.route import Caller, Route
-from perdure.web.throttle import Throttle
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 

@@ -23,8 +23,8 @@ from perdure.storage.contract.inspection import feed_order
 from perdure.storage.contract.runs import Change
 from perdure.telemetry import metrics
 from perdure.telemetry.registry import Gauges
+from perdure.web.models.requests import StreamQuery
 from perdure.web.problems import Refusal, RequestRefused
-from perdure.web.wishes import StreamQuery
 
 PAGE = 100
 """Changes that are read at once: their runs may have payloads of a megabyte each."""

@@ -11,11 +11,11 @@ from typing import TypeVar
 
 from perdure.engine.operators.keys import ApiKey, Grantor, Keys
 from perdure.errors import AccessRefused
+from perdure.web.models.requests import KeyBody, NameQuery, ReasonBody, RotateBody
+from perdure.web.models.views import Items, KeyView, key_view
 from perdure.web.offload import page_by_name
+from perdure.web.operations.operation import Call
 from perdure.web.problems import Refusal, RequestRefused
-from perdure.web.route import Call
-from perdure.web.views import Items, KeyView, key_view
-from perdure.web.wishes import KeyBody, NameQuery, ReasonBody, RotateBody
 
 T = TypeVar("T")
 

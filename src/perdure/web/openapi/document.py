@@ -11,11 +11,11 @@ import msgspec
 
 from perdure.errors import InvalidInput, RunNotFound, StorageUnavailable
 from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
-from perdure.web.instants import mark_instants
+from perdure.web.models.requests import LONGEST_REASON
+from perdure.web.openapi.schemas import Schema, simplify
+from perdure.web.openapi.times import mark_instants
+from perdure.web.operations.operation import ANY_KEY, Route
 from perdure.web.problems import CONTENT_TYPE, PROBLEM_STATUSES, Problem, Refusal, slug_of
-from perdure.web.route import ANY_KEY, Route
-from perdure.web.schemas import Schema, simplify
-from perdure.web.wishes import LONGEST_REASON
 
 REFERENCE = "#/components/schemas/{name}"
 KEY = {"type": "http", "scheme": "bearer", "bearerFormat": "pk_…"}

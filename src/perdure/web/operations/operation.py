@@ -22,7 +22,7 @@ from perdure.errors import PerdureError
 
 if TYPE_CHECKING:
     from perdure.web.api import Api
-    from perdure.web.workplace import Workplace
+    from perdure.web.operations.environments import Workplace
 
 T = TypeVar("T")
 S = TypeVar("S")

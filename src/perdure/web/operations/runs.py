@@ -19,20 +19,7 @@ from perdure.engine.observability.log_reader import Bundle, load_bundle_parts, m
 from perdure.engine.tasks.reserved_names import refuse_reserved
 from perdure.errors import PerdureError
 from perdure.storage.contract.logs import Progress
-from perdure.web.offload import cut_page, json_size
-from perdure.web.problems import Problem, log_problem, problem_of
-from perdure.web.route import Call
-from perdure.web.trigger_bodies import BatchBody, TriggerBody
-from perdure.web.views import (
-    AttemptView,
-    EventView,
-    Items,
-    LogLineView,
-    RunSummary,
-    RunView,
-    WhyView,
-)
-from perdure.web.wishes import (
+from perdure.web.models.requests import (
     AgainBody,
     AttemptQuery,
     EventQuery,
@@ -44,6 +31,19 @@ from perdure.web.wishes import (
     RunQuery,
     object_of,
 )
+from perdure.web.models.trigger_requests import BatchBody, TriggerBody
+from perdure.web.models.views import (
+    AttemptView,
+    EventView,
+    Items,
+    LogLineView,
+    RunSummary,
+    RunView,
+    WhyView,
+)
+from perdure.web.offload import cut_page, json_size
+from perdure.web.operations.operation import Call
+from perdure.web.problems import Problem, log_problem, problem_of
 
 ShownT = TypeVar("ShownT", bound=RunSummary)
 

@@ -12,15 +12,15 @@ from perdure.engine.operators.bulk_order import Action, Order, Words
 from perdure.engine.operators.filters import make_filter, plain_words
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import InvalidInput
-from perdure.web.problems import Refusal, RequestRefused
-from perdure.web.route import Call
-from perdure.web.runs import client
-from perdure.web.wishes import (
+from perdure.web.models.requests import (
     BulkLettersBody,
     BulkRunsBody,
     LetterCountQuery,
     RunCountQuery,
 )
+from perdure.web.operations.operation import Call
+from perdure.web.operations.runs import client
+from perdure.web.problems import Refusal, RequestRefused
 
 
 class BulkView(msgspec.Struct, frozen=True):

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from perdure import errors as e
 from perdure.engine.operators.keys import Scope
-from perdure.web import (
+from perdure.web import sse as stream
+from perdure.web.operations import (
     bulk,
-    control,
     health,
     keys,
     manifests,
     overview,
     runs,
     schedules,
-    stream,
     webhooks,
 )
-from perdure.web.route import ANY_KEY, Route
+from perdure.web.operations import limits as control
+from perdure.web.operations.operation import ANY_KEY, Route
 from perdure.web.worker.routes import WORKER_ROUTES
 
 _READ, _TRIGGER, _OPERATE, _ADMIN = Scope.READ, Scope.TRIGGER, Scope.OPERATE, Scope.ADMIN

@@ -11,8 +11,8 @@ from perdure.engine.app.app import App
 from perdure.engine.runtime.wakeups import Topics
 from perdure.errors import StorageUnavailable
 from perdure.storage.contract.runs import Clock
+from perdure.web.auth.shares import Shares, make_share
 from perdure.web.problems import Refusal
-from perdure.web.shares import Shares, make_share
 
 LONGEST_WAIT = 25.0
 FORGOTTEN_AFTER = 60.0

@@ -11,9 +11,9 @@ from perdure.engine.inspection.doctor import Examination, examine_storage
 from perdure.engine.inspection.overview import Overview
 from perdure.engine.inspection.verify import ExaminedPage, Finding, RunCount, StoredRuns, TallyPage
 from perdure.engine.operators.keys import Scope
-from perdure.web.route import Call
-from perdure.web.views import Items
-from perdure.web.wishes import IntegrityQuery, TallyQuery
+from perdure.web.models.requests import IntegrityQuery, TallyQuery
+from perdure.web.models.views import Items
+from perdure.web.operations.operation import Call
 
 
 class IdentityView(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,11 +20,8 @@ from perdure.core.schedule.explanation import Verdict
 from perdure.engine.schedules.history import Occurrences
 from perdure.engine.tasks.reserved_names import refuse_reserved
 from perdure.errors import ScheduleExists, ScheduleNotFound
-from perdure.web.offload import MAX_PAGE_BYTES, json_size
-from perdure.web.problems import Refusal, RequestRefused
-from perdure.web.route import Call
-from perdure.web.runs import Triggered, made_of
-from perdure.web.schedule_bodies import (
+from perdure.web.models.requests import ReasonBody, object_of
+from perdure.web.models.schedule_requests import (
     BackfillBody,
     CadenceBody,
     CauseBody,
@@ -44,8 +41,11 @@ from perdure.web.schedule_bodies import (
     ScheduleQuery,
     given_fields,
 )
-from perdure.web.views import Items, RunSummary, WhyView, shared
-from perdure.web.wishes import ReasonBody, object_of
+from perdure.web.models.views import Items, RunSummary, WhyView, shared
+from perdure.web.offload import MAX_PAGE_BYTES, json_size
+from perdure.web.operations.operation import Call
+from perdure.web.operations.runs import Triggered, made_of
+from perdure.web.problems import Refusal, RequestRefused
 
 PORTION = 50
 """Schedules that are read at once; each may have a payload of a megabyte."""

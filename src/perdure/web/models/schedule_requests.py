@@ -16,7 +16,7 @@ from perdure.core.schedule.clock_changes import check_zone
 from perdure.engine.schedules.operators import MOST_PREVIEWED
 from perdure.engine.tasks.options import Retry
 from perdure.errors import InvalidInput
-from perdure.web.wishes import (
+from perdure.web.models.requests import (
     Asked,
     Cursor,
     Expected,

@@ -9,8 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 from perdure.engine.client.catalogue_client import Wish
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import InvalidInput
-from perdure.web.schedule_bodies import RetryRules
-from perdure.web.wishes import (
+from perdure.web.models.requests import (
     Asked,
     Instant,
     Label,
@@ -21,6 +20,7 @@ from perdure.web.wishes import (
     Tags,
     object_of,
 )
+from perdure.web.models.schedule_requests import RetryRules
 
 MAX_BATCH = 500
 """Runs in one batch."""

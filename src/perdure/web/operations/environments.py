@@ -12,9 +12,9 @@ from perdure.engine.client.catalogue_client import Asking
 from perdure.engine.operators.audit_log import AuditLog
 from perdure.engine.operators.bulk import QUEUE, define_bulk
 from perdure.storage.contract.runs import Clock
-from perdure.web.views import View
+from perdure.web.models.views import View
 from perdure.web.worker.registry import WorkerRegistry
-from perdure.web.worker.reporting import Reporting
+from perdure.web.worker.reports import Reporting
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from perdure.engine.operators.credential import read_credential
 from perdure.engine.operators.keys import ApiKey, Keys, Secret, find_secret, is_opened, read_keys
 from perdure.engine.runtime.service import Service
 from perdure.errors import StorageError
-from perdure.web.key_ends import current_secret, find_end, find_end_instant
+from perdure.web.auth.key_expiry import current_secret, find_end, find_end_instant
+from perdure.web.operations.operation import Caller
 from perdure.web.problems import Refusal, RequestRefused
-from perdure.web.route import Caller
 
 REFRESH = timedelta(seconds=2)
 WRITE_USES = timedelta(seconds=30)

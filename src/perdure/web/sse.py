@@ -10,10 +10,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from perdure.telemetry import metrics, table
-from perdure.web.feed import Feed, Question, Stream
+from perdure.web.change_feed import Feed, Question, Stream
+from perdure.web.models.requests import StreamQuery
+from perdure.web.operations.operation import Call
 from perdure.web.problems import problem_of
-from perdure.web.route import Call
-from perdure.web.wishes import StreamQuery
 
 HEARTBEAT = 15.0
 """Seconds of silence after which a comment tells that there is still somebody."""

@@ -12,10 +12,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import Scope
 
 from perdure.errors import InvalidInput
-from perdure.web.mistakes import misfit, refuse_body
+from perdure.web.body_errors import misfit, refuse_body
+from perdure.web.models.requests import LONGEST_REASON
+from perdure.web.operations.operation import Call, Route
 from perdure.web.problems import Refusal, RequestRefused
-from perdure.web.route import Call, Route
-from perdure.web.wishes import LONGEST_REASON
 
 REQUEST_BODY_TIMEOUT_S = 30.0
 """For a whole body."""

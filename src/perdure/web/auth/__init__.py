@@ -1,0 +1,1 @@
+"""Check requests before they are carried out: origin, key, scope, rate."""

@@ -1,0 +1,1 @@
+"""Bodies, queries and views of the HTTP API."""
