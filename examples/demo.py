@@ -26,14 +26,14 @@ from rich.console import Console  # noqa: E402  # its database lies in the direc
 from rich.table import Table  # noqa: E402
 
 from perdure import RunHandle  # noqa: E402
-from perdure.cli import sample_app as tasks  # noqa: E402
-from perdure.cli.sample_app import app  # noqa: E402
+from perdure.cli.development import sample_app as tasks  # noqa: E402
+from perdure.cli.development.sample_app import app  # noqa: E402
 from perdure.core.run.events import RecordedEvent  # noqa: E402
 from perdure.engine.inspection.verify import Audit, StoredRuns  # noqa: E402
 from perdure.errors import RunUnsuccessful  # noqa: E402
 from perdure.web.server import Served, ServerOptions  # noqa: E402
 
-SAMPLE = "perdure.cli.sample_app:app"
+SAMPLE = "perdure.cli.development.sample_app:app"
 console = Console(highlight=False, soft_wrap=True)
 COLOURS = {"succeeded": "green", "failed": "red", "dead_lettered": "red", "cancelled": "yellow"}
 

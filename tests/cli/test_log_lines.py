@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from perdure.cli.logs import JsonLines, Lines
+from perdure.cli.services.logs import JsonLines, Lines
 from perdure.telemetry import table
 
 

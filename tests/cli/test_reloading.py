@@ -15,7 +15,7 @@ import pytest
 pytestmark = pytest.mark.system
 
 RELOADED = """
-from perdure.cli.reloading import Reloader
+from perdure.cli.development.reload import Reloader
 from perdure.engine.tasks.source_loader import ignore_bytecode
 
 reloader = Reloader(ignore_bytecode(), print)

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from command import PERDURE, Shell
 from perdure import App, Retry
-from perdure.cli.top_view import View
+from perdure.cli.output.top_view import View
 from perdure.core.limits.rates import Rate
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, ActorType

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perdure import Manifest
-from perdure.cli.manifests import DIFFERS
+from perdure.cli.commands.manifests import DIFFERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "manifests.md"
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)

@@ -20,7 +20,7 @@ SOURCES = sorted((ROOT / "src/perdure").rglob("*.py"))
 SAYING = {"say": 0, "say_with_error": 0, "say_on": 1}
 PLAIN = {"debug", "info", "warning", "error", "exception", "critical"}
 FORWARDING = {
-    "cli/sample_app.py",
+    "cli/development/sample_app.py",
     "engine/targets/shell.py",
     "engine/execution/processes.py",
     "engine/observability/handler_log.py",

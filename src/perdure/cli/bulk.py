@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from perdure.cli import completing
-from perdure.cli.filtering import letter_filters, run_filters, words_of
-from perdure.cli.operating import audited, operator
-from perdure.cli.output import FAILED, CommandFailed, answer
-from perdure.cli.progress import progress
-from perdure.cli.watching import looks
+from perdure.cli import complete as completing
+from perdure.cli.database_command import audited, operator
+from perdure.cli.filters import letter_filters, run_filters, words_of
+from perdure.cli.output.answer import FAILED, CommandFailed, answer
+from perdure.cli.output.progress import progress
+from perdure.cli.output.watch import looks
 
 if TYPE_CHECKING:
-    from perdure.cli.progress import Reached
+    from perdure.cli.output.progress import Reached
     from perdure.engine.app.app import App
     from perdure.engine.client.handle import RunHandle
     from perdure.engine.operators.bulk_order import Order, Report, Words

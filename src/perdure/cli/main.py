@@ -18,49 +18,72 @@ class Line(NamedTuple):
 
 SECTIONS: dict[str, dict[str, Line]] = {
     "Run something": {
-        "demo": Line("demo:demo", "Everything in one process, with sample tasks, to look at."),
-        "dev": Line("dev:dev", "Server, scheduler, maintenance and worker for APP in one process."),
-        "server": Line("server:server", "Serve the HTTP API until stopped."),
-        "worker": Line("worker:worker", "Execute runs of APP (module:attribute) until stopped."),
-        "scheduler": Line("scheduler:scheduler", "Make what is scheduled until stopped."),
-        "tick": Line("database:tick", "One pass of scheduler and maintenance."),
+        "demo": Line(
+            "development.demo:demo", "Everything in one process, with sample tasks, to look at."
+        ),
+        "dev": Line(
+            "development.dev:dev",
+            "Server, scheduler, maintenance and worker for APP in one process.",
+        ),
+        "server": Line("services.server:server", "Serve the HTTP API until stopped."),
+        "worker": Line(
+            "services.worker:worker", "Execute runs of APP (module:attribute) until stopped."
+        ),
+        "scheduler": Line("services.scheduler:scheduler", "Make what is scheduled until stopped."),
+        "tick": Line("administration.database:tick", "One pass of scheduler and maintenance."),
     },
     "Look and steer": {
-        "trigger": Line("trigger:trigger", "Ask for a run of a task that some app has made known."),
-        "runs": Line("runs:runs", "Look at runs and steer them."),
-        "why": Line("runs:why_run", "Why a run does not run, or how it ended."),
+        "trigger": Line(
+            "commands.trigger:trigger", "Ask for a run of a task that some app has made known."
+        ),
+        "runs": Line("commands.runs:runs", "Look at runs and steer them."),
+        "why": Line("commands.runs:why_run", "Why a run does not run, or how it ended."),
         "dead-letters": Line(
-            "dead_letters:dead_letters", "Runs that somebody has to decide about."
+            "commands.dead_letters:dead_letters", "Runs that somebody has to decide about."
         ),
         "schedules": Line(
-            "schedules:schedules", "What runs by itself: look at it, hold it, define it."
+            "commands.schedules:schedules", "What runs by itself: look at it, hold it, define it."
         ),
-        "queues": Line("queues:queues", "What holds for queues: pauses, limits, turns."),
+        "queues": Line("commands.queues:queues", "What holds for queues: pauses, limits, turns."),
         "tasks": Line(
-            "tasks:tasks", "List known tasks: their settings, schemas, versions and workers."
+            "commands.tasks:tasks",
+            "List known tasks: their settings, schemas, versions and workers.",
         ),
-        "limits": Line("limits:limits", "List and set limits of tasks and of their keys."),
-        "workers": Line("workers:workers", "Who works, and who shall end."),
+        "limits": Line("commands.limits:limits", "List and set limits of tasks and of their keys."),
+        "workers": Line("commands.workers:workers", "Who works, and who shall end."),
         "status": Line(
-            "status:status",
+            "administration.status:status",
             "Show last ticks, the next schedule, expired leases, workers and queues.",
         ),
-        "top": Line("top:top", "Watch queues, workers, failures and throughput."),
-        "webhooks": Line("webhooks:webhooks", "Who is told of runs."),
+        "top": Line("administration.top:top", "Watch queues, workers, failures and throughput."),
+        "webhooks": Line("commands.webhooks:webhooks", "Who is told of runs."),
     },
     "Look after it": {
-        "migrate": Line("database:migrate", "Bring the database's schema up to date."),
+        "migrate": Line(
+            "administration.database:migrate", "Bring the database's schema up to date."
+        ),
         "doctor": Line(
-            "doctor:doctor", "See whether the database is well, and say what to do if not."
+            "administration.doctor:doctor",
+            "See whether the database is well, and say what to do if not.",
         ),
-        "audit": Line("database:audit", "Replay every history and compare it with what is stored."),
-        "prune": Line("prune:prune", "Forget runs that ended long ago, with their histories."),
-        "bench": Line("bench:bench", "Measure how fast this database is, from here."),
-        "keys": Line("keys:keys", "Who may use the HTTP API."),
+        "audit": Line(
+            "administration.database:audit",
+            "Replay every history and compare it with what is stored.",
+        ),
+        "prune": Line(
+            "administration.prune:prune", "Forget runs that ended long ago, with their histories."
+        ),
+        "bench": Line(
+            "administration.bench:bench", "Measure how fast this database is, from here."
+        ),
+        "keys": Line("commands.keys:keys", "Who may use the HTTP API."),
         "completion": Line(
-            "completion:completion", "Print what makes a shell finish commands, options and names."
+            "administration.completion:completion",
+            "Print what makes a shell finish commands, options and names.",
         ),
-        "config": Line("settings:config", "Print every setting, its value and who set it."),
+        "config": Line(
+            "administration.settings:config", "Print every setting, its value and who set it."
+        ),
     },
 }
 

@@ -1,0 +1,1 @@
+"""Commands about runs, queues, schedules, webhooks, workers and keys."""

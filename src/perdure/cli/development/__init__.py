@@ -1,0 +1,1 @@
+"""Commands for developing and for trying things."""
