@@ -8,7 +8,7 @@ from typing import Any
 
 from perdure import App
 from perdure.engine.runtime.defaults import Defaults
-from perdure.testing.simulation.loop import SimulationLoop, VirtualClock
+from simulation.loop import SimulationLoop, VirtualClock
 
 Story = Callable[[App], Coroutine[Any, Any, None]]
 

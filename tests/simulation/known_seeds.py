@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from perdure.testing.simulation import POINTS, replay
+from simulation import POINTS, replay
 from simulation.schedule_bugs import BANK
 from simulation.sweeps import simulating_processes, sweep_with_bug
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from perdure.testing.simulation.marathons import YEAR
-from perdure.testing.virtual import EPOCH
+from perdure.testing.virtual.time import EPOCH
+from simulation.marathons import YEAR
 from simulation.sweeps import Marathon
 
 

@@ -13,10 +13,10 @@ from datetime import datetime
 import msgspec
 import pytest
 
-from perdure.testing.simulation import replay
-from perdure.testing.simulation.marathons import minutes, years
-from perdure.testing.simulation.world import World
+from simulation import replay
+from simulation.marathons import minutes, years
 from simulation.schedule_bugs import BANK
+from simulation.world import World
 
 
 class Sweep(msgspec.Struct):

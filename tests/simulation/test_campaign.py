@@ -9,10 +9,11 @@ import os
 import subprocess
 import sys
 from concurrent.futures import Executor
+from pathlib import Path
 
 import pytest
 
-from perdure.testing.simulation import POINTS, command, replay
+from simulation import POINTS, command, replay
 from simulation.known_seeds import MAX_SEEDS_FOR_RARE_STATES, load_known_seeds
 from simulation.sweeps import sweep
 
@@ -46,11 +47,12 @@ def test_a_seed_is_the_same_story_every_time_even_with_other_hashes() -> None:
     """Sets and dictionaries of strings are ordered differently in the other process."""
     seeds = f"{TWICE.start}..{TWICE.stop - 1}"
     other = subprocess.run(
-        [sys.executable, "-m", "perdure.testing.simulation", "--seeds", seeds, "--digests"],
+        [sys.executable, "-m", "simulation", "--seeds", seeds, "--digests"],
         capture_output=True,
         text=True,
         check=True,
         env=os.environ | {"PYTHONHASHSEED": "4711"},
+        cwd=Path(__file__).parents[1],
     )
 
     assert other.stdout.splitlines() == [f"{seed} {replay(seed).digest()}" for seed in TWICE]

@@ -15,7 +15,7 @@ import pytest
 
 from perdure.storage import open_storage
 from perdure.storage.postgres.inline_transactions import InlineAsyncTransaction
-from perdure.testing.inline import Authority
+from perdure.testing.database.inline import Authority
 
 LOCK = "SELECT pg_advisory_xact_lock(1)"
 LIMIT = timedelta(minutes=1)

@@ -13,7 +13,7 @@ import pytest
 
 from perdure import App, Context, Retry
 from perdure.testing import Kit, Stuck
-from perdure.testing.kit.nested import outside_of_any_loop
+from perdure.testing.virtual.nested import outside_of_any_loop
 from waiting import MAX_WAIT_S
 
 

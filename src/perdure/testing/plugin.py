@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Not left to the end of the process: those of pytest-xdist end at once."""
-    databases = sys.modules.get("perdure.testing.kit.database")
+    databases = sys.modules.get("perdure.testing.database.databases")
     if databases is not None:
         databases.close_spare_databases()
 

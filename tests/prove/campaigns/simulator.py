@@ -6,8 +6,8 @@ import os
 from collections import Counter
 from concurrent.futures import as_completed
 
-from perdure.testing.simulation import POINTS, command
 from prove import Outcome, Slice, campaign, require
+from simulation import POINTS, command
 from simulation.known_seeds import MAX_SEEDS_FOR_RARE_STATES, MAX_SEEDS_PER_BUG
 from simulation.marathon_checks import check_minutes, check_years
 from simulation.schedule_bugs import BANK

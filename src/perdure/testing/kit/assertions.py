@@ -15,7 +15,7 @@ from perdure.engine.runtime.input import did_you_mean, only_known
 from perdure.engine.runtime.keywords import explain_methods
 from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput
-from perdure.testing.inline import finish
+from perdure.testing.database.inline import finish
 from perdure.testing.kit.matching import OPTIONS, Wanted, check_payload
 from perdure.testing.kit.world import World, describe
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from perdure.testing.virtual import process_here
+from perdure.testing.virtual.time import process_here
 
 
 class WorkerKilled(BaseException):

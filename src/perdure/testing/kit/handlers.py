@@ -31,7 +31,7 @@ from perdure.testing.kit.boundaries import (
     freeze_if_dead,
     stop_if_dead,
 )
-from perdure.testing.kit.nested import outside_of_any_loop
+from perdure.testing.virtual.nested import outside_of_any_loop
 
 if TYPE_CHECKING:
     from perdure.engine.app.app import App

@@ -15,16 +15,16 @@ from perdure.engine.runtime.input import Duration, duration
 from perdure.engine.runtime.keywords import explain_methods
 from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput
+from perdure.testing.database.databases import SQLITE, return_database, take_database
+from perdure.testing.kit.app_binding import definitions
 from perdure.testing.kit.assertions import AnyRun, Assertions
 from perdure.testing.kit.boundaries import Boundary
 from perdure.testing.kit.crash_matrix import CrashMatrix
-from perdure.testing.kit.database import SQLITE, return_database, take_database
-from perdure.testing.kit.nested import run_aside
 from perdure.testing.kit.points import active
 from perdure.testing.kit.records import Execution, Progress
-from perdure.testing.kit.repoint import definitions
 from perdure.testing.kit.world import PATIENCE, DueSource, Stuck, World, describe
-from perdure.testing.virtual import EPOCH
+from perdure.testing.virtual.nested import run_aside
+from perdure.testing.virtual.time import EPOCH
 
 P = ParamSpec("P")
 R = TypeVar("R")

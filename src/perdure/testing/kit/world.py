@@ -22,15 +22,15 @@ from perdure.engine.app.app import App
 from perdure.engine.execution.context import current
 from perdure.engine.runtime.ids import Ids
 from perdure.engine.runtime.write import load
-from perdure.testing.inline import finish
+from perdure.testing.database.databases import KitDatabase, Upcoming
+from perdure.testing.database.inline import finish
+from perdure.testing.database.storage import KitStorage
+from perdure.testing.kit.app_binding import Repointed, definitions
 from perdure.testing.kit.boundaries import Boundaries, Boundary, stop_if_dead
-from perdure.testing.kit.database import KitDatabase, Upcoming
 from perdure.testing.kit.handlers import KitHost, Watched, Witness
-from perdure.testing.kit.loop import KitLoop, is_guest
-from perdure.testing.kit.nested import run_aside
-from perdure.testing.kit.repoint import Repointed, definitions
-from perdure.testing.kit.storage import KitStorage
-from perdure.testing.virtual import EPOCH, Process, VirtualClock, process_here
+from perdure.testing.virtual.loop import KitLoop, is_guest
+from perdure.testing.virtual.nested import run_aside
+from perdure.testing.virtual.time import EPOCH, Process, VirtualClock, process_here
 
 T = TypeVar("T")
 

@@ -10,10 +10,10 @@ from perdure.errors import LeaseLost, StorageUnavailable, TransactionError
 from perdure.storage.contract.transactions import AnswerLost
 from perdure.storage.sql.rows import Dialect
 from perdure.storage.sql.statements import Operation
-from perdure.testing.simulation.loop import Process
+from simulation.loop import Process
 
 if TYPE_CHECKING:
-    from perdure.testing.simulation.faults import Server
+    from simulation.faults import Server
 
 T = TypeVar("T")
 

@@ -4,14 +4,14 @@ Apps, workers, maintenance, clients and operators run as they are, on one loop w
 and whose schedule chance decides, over the real SQLite adapter; around them everything goes
 wrong that may. One number, the seed, decides all of it.
 
-    python -m perdure.testing.simulation --seeds 1..1000
-    python -m perdure.testing.simulation --seed 17
+    PYTHONPATH=tests python -m simulation --seeds 1..1000
+    PYTHONPATH=tests python -m simulation --seed 17
 """
 
-from perdure.testing.simulation.campaign import Campaign, command, replay, run_seeds
-from perdure.testing.simulation.loop import SimulationLoop, VirtualClock
-from perdure.testing.simulation.notes import POINTS, Notes
-from perdure.testing.simulation.scenario import Scenario, make_scenario
+from simulation.campaign import Campaign, command, replay, run_seeds
+from simulation.loop import SimulationLoop, VirtualClock
+from simulation.notes import POINTS, Notes
+from simulation.scenario import Scenario, make_scenario
 
 __all__ = [
     "POINTS",

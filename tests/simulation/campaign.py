@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from perdure.testing.simulation.database import Database
-from perdure.testing.simulation.notes import POINTS, Notes
-from perdure.testing.simulation.scenario import make_scenario
-from perdure.testing.simulation.world import World
+from simulation.database import Database
+from simulation.notes import POINTS, Notes
+from simulation.scenario import make_scenario
+from simulation.world import World
 
 _databases: list[Database] = []
 
@@ -34,7 +34,7 @@ def replay(seed: int) -> Notes:
 
 def command(seed: int) -> str:
     """What shows a seed again."""
-    return f"python -m perdure.testing.simulation --seed {seed}"
+    return f"PYTHONPATH=tests python -m simulation --seed {seed}"
 
 
 class Campaign(msgspec.Struct):

@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from perdure.core.limits.admission import LimitScope
-from perdure.testing.simulation.database import LimitRow, RunRow
-from perdure.testing.simulation.notes import Notes
+from simulation.database import LimitRow, RunRow
+from simulation.notes import Notes
 
 Place = tuple[str, str, str]
 """Scope, name and key."""

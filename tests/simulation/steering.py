@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from random import Random  # noqa: TID251  # seeded
+from random import Random  # seeded
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
@@ -15,11 +15,11 @@ from perdure.core.limits.admission import LimitScope
 from perdure.core.limits.rates import Rate
 from perdure.errors import PerdureError
 from perdure.storage.contract.reservation import ReserveRequest
-from perdure.testing.simulation.faults import LATEST
-from perdure.testing.simulation.workload import SETTINGS
+from simulation.faults import LATEST
+from simulation.workload import SETTINGS
 
 if TYPE_CHECKING:
-    from perdure.testing.simulation.world import World
+    from simulation.world import World
 
 QUEUES = ("default", "busy", "fair")
 TASKS = ("narrow", "keyed", "paced", "plain")

@@ -6,12 +6,12 @@ import argparse
 import sys
 import time
 
-from perdure.testing.simulation.campaign import Campaign, command, replay, run_seeds
-from perdure.testing.simulation.scenario import make_scenario
+from simulation.campaign import Campaign, command, replay, run_seeds
+from simulation.scenario import make_scenario
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m perdure.testing.simulation")
+    parser = argparse.ArgumentParser(prog="python -m simulation")
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--seed", type=int, help="replay one seed and print its trace")
     chosen.add_argument("--seeds", type=_range, metavar="A..B", help="run A to B, both included")

@@ -18,8 +18,8 @@ from perdure.engine.client.trigger import CommitBatcher, Made
 from perdure.engine.observability.metrics import Metrics
 from perdure.engine.runtime.storage_time import StorageTime
 from perdure.engine.runtime.wakeups import Hub
-from perdure.testing.kit.nested import run_aside
-from perdure.testing.virtual import Process, process_here
+from perdure.testing.virtual.nested import run_aside
+from perdure.testing.virtual.time import Process, process_here
 
 if TYPE_CHECKING:
     from perdure.testing.kit.world import World

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from random import Random  # noqa: TID251  # seeded
+from random import Random  # seeded
 from typing import Any
 
 import msgspec
 
 from perdure.core.limits.rates import Rate
-from perdure.testing.simulation.faults import FaultPlan
-from perdure.testing.simulation.schedules import Planned, plan_schedules
-from perdure.testing.simulation.workload import FEATURES, Item, make_items, with_transactions
+from simulation.faults import FaultPlan
+from simulation.schedules import Planned, plan_schedules
+from simulation.workload import FEATURES, Item, make_items, with_transactions
 
 TROUBLES = (
     "before",

@@ -14,8 +14,8 @@ from perdure.core.run import events as e
 from perdure.core.run.failure import CRASH, FailureKind
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import ActorType, Lease, Run
-from perdure.testing.simulation.loop import Process
-from perdure.testing.simulation.notes import Notes
+from simulation.loop import Process
+from simulation.notes import Notes
 
 RETURNED, RAISED, RELEASED, STOPPED = "returned", "raised", "released", "stopped"
 

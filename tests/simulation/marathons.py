@@ -6,21 +6,21 @@ Other than the scenarios of a campaign these are long, and so there are few of t
 from __future__ import annotations
 
 from datetime import timedelta
-from random import Random  # noqa: TID251  # seeded
+from random import Random  # seeded
 from typing import Any
 
 from perdure.core.run.codec import decode_events
 from perdure.core.run.reducer import replay
 from perdure.core.schedule import cron, every
-from perdure.testing.simulation.database import Database
-from perdure.testing.simulation.faults import FaultPlan
-from perdure.testing.simulation.loop import Process
-from perdure.testing.simulation.oracle import Oracle
-from perdure.testing.simulation.scenario import SCHEDULERS, Scenario, wrong_clock
-from perdure.testing.simulation.schedules import Planned
-from perdure.testing.simulation.workload import Script
-from perdure.testing.simulation.world import World
-from perdure.testing.virtual import EPOCH
+from perdure.testing.virtual.time import EPOCH
+from simulation.database import Database
+from simulation.faults import FaultPlan
+from simulation.loop import Process
+from simulation.oracle import Oracle
+from simulation.scenario import SCHEDULERS, Scenario, wrong_clock
+from simulation.schedules import Planned
+from simulation.workload import Script
+from simulation.world import World
 
 QUICK: dict[str, Any] = {"payload": {"script": Script(("ok",), 0.0)}}
 EACH: dict[str, Any] = QUICK | {"overlap": "allow", "max_concurrency": 1000}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from random import Random  # noqa: TID251  # seeded
+from random import Random  # seeded
 from typing import TYPE_CHECKING
 
-from perdure.testing.simulation.workload import TTL
+from simulation.workload import TTL
 
 if TYPE_CHECKING:
-    from perdure.testing.simulation.world import Node, World
+    from simulation.world import Node, World
 
 
 class Nemesis:

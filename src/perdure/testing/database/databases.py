@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from perdure.errors import InvalidInput
 from perdure.storage.sql.storage import SqlStorage
-from perdure.testing.inline import Authority, InlineDatabase
-from perdure.testing.virtual import VirtualLoop
+from perdure.testing.database.inline import Authority, InlineDatabase
+from perdure.testing.virtual.time import VirtualLoop
 
 SQLITE = "sqlite"
 POSTGRES = "postgres"
@@ -160,7 +160,7 @@ def take_database(name: str) -> KitDatabase:
     if name != POSTGRES and not name.startswith(("postgresql://", "postgres://")):
         known = "'sqlite', 'postgres' or the URL of a PostgreSQL server, postgresql://…"
         raise InvalidInput("database", f"must be {known}, not {name!r:.80}")
-    from perdure.testing.kit.postgres import PostgresDatabase
+    from perdure.testing.database.postgres import PostgresDatabase
 
     return PostgresDatabase(None if name == POSTGRES else name)
 

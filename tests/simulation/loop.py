@@ -7,16 +7,16 @@ step.
 from __future__ import annotations
 
 import asyncio
-from random import Random  # noqa: TID251  # seeded: this is the simulator's only chance
+from random import Random  # seeded: this is the simulator's only chance
 from typing import Any, NoReturn
 
-from perdure.testing.virtual import (
+from perdure.testing.virtual.time import (
     EPOCH,
     VirtualClock,
     VirtualLoop,
     process_here,
 )
-from perdure.testing.virtual import Process as VirtualProcess
+from perdure.testing.virtual.time import Process as VirtualProcess
 
 __all__ = ["EPOCH", "Process", "SimulationLoop", "VirtualClock", "current_process"]
 

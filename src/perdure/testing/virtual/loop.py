@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.engine.execution.context import _current
-from perdure.testing.kit.nested import outside_of_any_loop
-from perdure.testing.virtual import VirtualLoop
+from perdure.testing.virtual.nested import outside_of_any_loop
+from perdure.testing.virtual.time import VirtualLoop
 
 is_guest: contextvars.ContextVar[bool] = contextvars.ContextVar("perdure_guest", default=False)
 """Whether this is a coroutine of the test, which the kit's loop only hosts."""

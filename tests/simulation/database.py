@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from perdure.core.schedule import Schedule, SkippedSpan
-from perdure.testing.inline import HistoryRow, InlineDatabase, finish
-from perdure.testing.virtual import EPOCH
+from perdure.testing.database.inline import HistoryRow, InlineDatabase, finish
+from perdure.testing.virtual.time import EPOCH
 
 __all__ = ["Database", "HistoryRow", "RunRow", "finish"]
 

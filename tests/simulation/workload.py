@@ -6,7 +6,7 @@ import asyncio
 import functools
 from collections.abc import Sequence
 from datetime import timedelta
-from random import Random  # noqa: TID251  # seeded
+from random import Random  # seeded
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,11 +28,11 @@ from perdure.errors import (
     RunUnsuccessful,
     StorageUnavailable,
 )
-from perdure.testing.simulation.ledger import RAISED, RELEASED, RETURNED, STOPPED
-from perdure.testing.simulation.loop import Process, current_process
+from simulation.ledger import RAISED, RELEASED, RETURNED, STOPPED
+from simulation.loop import Process, current_process
 
 if TYPE_CHECKING:
-    from perdure.testing.simulation.world import World
+    from simulation.world import World
 
 DEFAULTS = Defaults(
     url="sqlite:///:memory:",

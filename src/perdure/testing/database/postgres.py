@@ -16,10 +16,10 @@ from psycopg import sql
 
 from perdure.storage import open_storage
 from perdure.storage.sql.queries import positional
-from perdure.testing.inline import Authority, finish
-from perdure.testing.kit.database import KitDatabase
+from perdure.testing.database.databases import KitDatabase
+from perdure.testing.database.inline import Authority, finish
 from perdure.testing.postgres import PrivatePostgres, shared_server
-from perdure.testing.virtual import VirtualLoop
+from perdure.testing.virtual.time import VirtualLoop
 
 # `now()` stands still within a transaction: the instant that held when the transaction began. So
 # each instant is kept with the real time at which it came.

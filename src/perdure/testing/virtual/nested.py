@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from perdure.testing.virtual import VirtualLoop
+from perdure.testing.virtual.time import VirtualLoop
 
 T = TypeVar("T")
 

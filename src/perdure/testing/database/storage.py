@@ -14,11 +14,11 @@ from perdure.core.run.commit import Commit
 from perdure.storage.contract.explanation import SuspectScope
 from perdure.storage.contract.runs import Claimed, ClaimRequest, Outcome, Renewal, Renewed
 from perdure.storage.sql.storage import Make, SqlStorage
-from perdure.testing.inline import finish
+from perdure.testing.database.databases import KitDatabase
+from perdure.testing.database.inline import finish
+from perdure.testing.database.transactions import InlineTransactions, KitTransactions
 from perdure.testing.kit.boundaries import Boundaries, freeze_if_dead
-from perdure.testing.kit.database import KitDatabase
-from perdure.testing.kit.transactions import InlineTransactions, KitTransactions
-from perdure.testing.virtual import process_here
+from perdure.testing.virtual.time import process_here
 
 T = TypeVar("T")
 

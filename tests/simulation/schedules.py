@@ -7,7 +7,7 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from random import Random  # noqa: TID251  # seeded
+from random import Random  # seeded
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,14 +26,14 @@ from perdure.core.schedule import (
     rfc3339,
 )
 from perdure.errors import PerdureError
-from perdure.testing.simulation.database import Database
-from perdure.testing.simulation.faults import LATEST
-from perdure.testing.simulation.notes import Notes
-from perdure.testing.simulation.workload import Script
-from perdure.testing.virtual import EPOCH
+from perdure.testing.virtual.time import EPOCH
+from simulation.database import Database
+from simulation.faults import LATEST
+from simulation.notes import Notes
+from simulation.workload import Script
 
 if TYPE_CHECKING:
-    from perdure.testing.simulation.world import World
+    from simulation.world import World
 
 TASKS = ("plain", "plain", "narrow", "once")
 OVERLAPS = ("forbid", "allow", "skip", "queue_latest", "replace")

@@ -28,14 +28,14 @@ from perdure.core.run.events import (
 from perdure.core.run.reducer import project
 from perdure.core.run.run import ActorType, Run
 from perdure.errors import PerdureError, SequenceConflict
-from perdure.testing.simulation.database import Database, HistoryRow, RunRow, finish
-from perdure.testing.simulation.flow import FlowWatch
-from perdure.testing.simulation.ledger import Ledger
-from perdure.testing.simulation.loop import EPOCH, Process
-from perdure.testing.simulation.notes import Notes
-from perdure.testing.simulation.schedules import ScheduleWatch
-from perdure.testing.simulation.sightings import sighted
-from perdure.testing.simulation.transactions import effect_problems
+from simulation.database import Database, HistoryRow, RunRow, finish
+from simulation.flow import FlowWatch
+from simulation.ledger import Ledger
+from simulation.loop import EPOCH, Process
+from simulation.notes import Notes
+from simulation.schedules import ScheduleWatch
+from simulation.sightings import sighted
+from simulation.transactions import effect_problems
 
 MICROSECOND = timedelta(microseconds=1)
 

@@ -11,7 +11,7 @@ from perdure.engine.execution.context import current
 from perdure.storage.contract.transactions import Transaction
 from perdure.storage.sql.rows import Dialect
 from perdure.storage.sql.statements import Operation
-from perdure.testing.virtual import process_here
+from perdure.testing.virtual.time import process_here
 
 T = TypeVar("T")
 

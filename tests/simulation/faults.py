@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Sequence
-from random import Random  # noqa: TID251  # seeded
+from random import Random  # seeded
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -30,13 +30,13 @@ from perdure.storage.contract.wakeups import HintTransport
 from perdure.storage.sql.queries import load_queries
 from perdure.storage.sql.statements import Operation
 from perdure.storage.sql.storage import Make, SqlStorage
-from perdure.testing.simulation.database import Database, finish
-from perdure.testing.simulation.loop import Process, SimulationLoop
-from perdure.testing.simulation.notes import Notes
-from perdure.testing.simulation.transactions import SimulatedTransactions
+from simulation.database import Database, finish
+from simulation.loop import Process, SimulationLoop
+from simulation.notes import Notes
+from simulation.transactions import SimulatedTransactions
 
 if TYPE_CHECKING:
-    from perdure.testing.simulation.oracle import Oracle
+    from simulation.oracle import Oracle
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from perdure.storage import open_storage
-from perdure.testing.virtual import EPOCH, VirtualLoop
+from perdure.testing.virtual.time import EPOCH, VirtualLoop
 
 T = TypeVar("T")
 

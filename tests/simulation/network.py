@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perdure.storage.contract.wakeups import HintTransport
-from perdure.testing.simulation.faults import Faults
-from perdure.testing.simulation.loop import Process, SimulationLoop
-from perdure.testing.simulation.notes import Notes
+from simulation.faults import Faults
+from simulation.loop import Process, SimulationLoop
+from simulation.notes import Notes
 
 
 class Network:

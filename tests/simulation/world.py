@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from random import Random  # noqa: TID251  # seeded
+from random import Random  # seeded
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,18 +19,18 @@ from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.runtime.ids import Ids
 from perdure.errors import PerdureError, StorageUnavailable
 from perdure.storage import Storage
-from perdure.testing.simulation.database import Database
-from perdure.testing.simulation.faults import Faults, FaultyStorage, Server
-from perdure.testing.simulation.ledger import Ledger
-from perdure.testing.simulation.loop import Process, SimulationLoop, VirtualClock, current_process
-from perdure.testing.simulation.nemesis import Nemesis
-from perdure.testing.simulation.network import Network
-from perdure.testing.simulation.notes import Notes
-from perdure.testing.simulation.oracle import Oracle
-from perdure.testing.simulation.scenario import Scenario
-from perdure.testing.simulation.schedules import ScheduleMeddler
-from perdure.testing.simulation.steering import Operator, Pusher, Steerer
-from perdure.testing.simulation.workload import (
+from simulation.database import Database
+from simulation.faults import Faults, FaultyStorage, Server
+from simulation.ledger import Ledger
+from simulation.loop import Process, SimulationLoop, VirtualClock, current_process
+from simulation.nemesis import Nemesis
+from simulation.network import Network
+from simulation.notes import Notes
+from simulation.oracle import Oracle
+from simulation.scenario import Scenario
+from simulation.schedules import ScheduleMeddler
+from simulation.steering import Operator, Pusher, Steerer
+from simulation.workload import (
     DEFAULTS,
     ClientNode,
     Item,

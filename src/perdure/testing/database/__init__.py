@@ -1,0 +1,1 @@
+"""The databases that tests run on."""
