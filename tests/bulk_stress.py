@@ -68,7 +68,10 @@ async def carry_out(app: App, step: Step) -> Report:
     words: Any = {"task": task} | ({"status": status} if status else {})
     order = Order(action=action, words=words, before=app.time(), by=ADA)
     run_id = make_run_id(app.time())
-    return await BulkOrder(app, order, run_id, lambda seen, total: None).carry_out()
+
+    def tell(seen: int, total: int) -> None: ...
+
+    return await BulkOrder(app.runtime, app.served_tasks, order, run_id, tell).carry_out()
 
 
 async def measure_bulk(url: str, count: int) -> list[Measured]:

@@ -72,8 +72,9 @@ def define_tasks(app: App) -> None:
 
 async def a_worker(app: App, name: str = "worker-1", **said: Any) -> None:
     """A worker says that it is there, with places left, unless told otherwise."""
-    words = {"concurrency": 10, "running": 0, "queues": None, "stopping": False} | said
-    await Registration(app, app.backend, name).beat(**words)
+    words: dict[str, Any] = {"concurrency": 10, "running": 0, "queues": None, "stopping": False}
+    words |= {"tasks": app.served_tasks} | said
+    await Registration(app.clock, app.backend, name).beat(**words)
 
 
 async def a_run(app: App, **options: Any) -> str:

@@ -17,7 +17,8 @@ import httpx
 
 from perdure import App, Retry
 from perdure.core.run.run import Actor, ActorType
-from perdure.engine.operators.keys import Keys, Scope
+from perdure.engine.operators.keys import Keys
+from perdure.engine.protocol.scope import Scope
 from perdure.errors import RunFailed
 from perdure.web.api import LOCAL, Api, ApiOptions
 from waiting import MAX_WAIT_S
@@ -54,7 +55,7 @@ async def dead_letter(app: App, **arguments: str) -> str:
 
 
 async def make_key(app: App, *scopes: str, environment: str | None = None) -> str:
-    made = await Keys(app).create("test", scopes, environment=environment, by=ADA)
+    made = await Keys(app.runtime).create("test", scopes, environment=environment, by=ADA)
     return made.text
 
 

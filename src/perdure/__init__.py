@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from perdure.engine.execution.context import Context, Fail, RetryAfter, current
     from perdure.engine.manifests.manifest import Manifest
     from perdure.engine.observability.logging_handler import RunLogHandler
-    from perdure.engine.observability.redaction import Redaction
     from perdure.engine.runtime.defaults import Defaults
     from perdure.engine.tasks.options import Retry
     from perdure.engine.tasks.secret import secret
     from perdure.engine.tasks.task import Task
     from perdure.storage.contract.logs import LogLine, Progress
+    from perdure.telemetry.redactor import Redaction
 
 __all__ = [
     "App",
@@ -49,7 +49,7 @@ _HOMES = {
     "Manifest": "perdure.engine.manifests.manifest",
     "Progress": "perdure.storage.contract.logs",
     "Rate": "perdure.core.limits.rates",
-    "Redaction": "perdure.engine.observability.redaction",
+    "Redaction": "perdure.telemetry.redactor",
     "Retry": "perdure.engine.tasks.options",
     "RetryAfter": "perdure.engine.execution.context",
     "RunHandle": "perdure.engine.client.handle",

@@ -14,8 +14,8 @@ import msgspec
 
 from attack.building import STREAM, AttackRequest, Builder
 from attack.knowledge import Knowledge, Victim
-from perdure.engine.operators.keys import Scope
 from perdure.engine.protocol.operations import OPERATIONS
+from perdure.engine.protocol.scope import Scope
 from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.operations.operation import Route
 from perdure.web.operations.table import ROUTES

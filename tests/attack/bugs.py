@@ -5,6 +5,7 @@ Patched by name, so that a guard that has moved breaks its test instead of being
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -109,7 +110,8 @@ def _(patch: Patch) -> None:
 
     async def return_any(self: Any, worker_id: str, tokens: Any, now: Any) -> Any:
         for run in await self._storage.leases(worker_id):
-            other = DatabaseBackend(self._app.without_tasks(run.environment), self._storage)
+            components = dataclasses.replace(self._components, environment=run.environment)
+            other = DatabaseBackend(components, self._storage)
             await return_claims(other, worker_id, tokens, now)
         return ReturnedClaims()
 

@@ -150,9 +150,11 @@ class Honest:
         self._client = await stack.enter_async_context(client)
         self._server = self._world.with_key(worker)
         at_server = App(self._world.address, api_key=worker, environment=self.environment)
-        backend = RemoteBackend(at_server, self._server)
+        backend = RemoteBackend(at_server.components, self._server)
         self.remote = self._worker("remote", backend)
-        self.embedded = self._worker("embedded", DatabaseBackend(self.app, self.app.storage))
+        self.embedded = self._worker(
+            "embedded", DatabaseBackend(self.app.components, self.app.storage)
+        )
         await self.remote.beat()
         await self.embedded.beat()
         await self._create_schedule(SCHEDULE)
@@ -169,7 +171,7 @@ class Honest:
         await self.call("POST", "/v1/schedules", schedule)
 
     async def _key(self, name: str, *scopes: str) -> str:
-        made = await Keys(self.app).create(name, scopes, by=ADA)
+        made = await Keys(self.app.runtime).create(name, scopes, by=ADA)
         self.roles[made.key.id] = name
         return made.text
 

@@ -56,7 +56,7 @@ async def measure(url: str, directory: Path, seed: int, runs: int) -> Latencies:
 
 
 async def _key(app: App, name: str, scopes: tuple[str, ...], environment: str) -> str:
-    return (await Keys(app).create(name, scopes, environment=environment, by=ADA)).text
+    return (await Keys(app.runtime).create(name, scopes, environment=environment, by=ADA)).text
 
 
 @asynccontextmanager

@@ -30,7 +30,7 @@ async def read_state(honest: Honest) -> State:
     found = await storage.find(RunFilter(environment=own), limit=MAX_READ)
     runs = sorted(found.runs, key=lambda run: run.id)
     labels = label_runs(honest, runs)
-    audit = [it.entry for it in await AuditLog(app).read(limit=MAX_READ)]
+    audit = [it.entry for it in await AuditLog(app.runtime).read(limit=MAX_READ)]
     limits, workers = await storage.limits(own), await app.workers.list()
     counts = await storage.counts(own)
     state: State = {
@@ -45,7 +45,7 @@ async def read_state(honest: Honest) -> State:
         "workers": {it.id: _worker(honest, it) for it in workers if it.tasks != (BULK_TASK,)},
         "catalogue": [_plain(it) for it in await known_tasks(storage, own)],
         "limits": [_plain(it) for it in limits],
-        "keys": {it.id: _key(it) for it in await Keys(app).list() if it.environment == own},
+        "keys": {it.id: _key(it) for it in await Keys(app.runtime).list() if it.environment == own},
     }
     return _shown(state, honest)
 

@@ -84,7 +84,7 @@ async def test_all_that_fit_are_cancelled_by_a_durable_run(app: App, shell: Shel
     async with app:
         order = await app.runs.get(done["run_id"])
         one = await app.runs.get(runs[0])
-        [entry] = [it.entry for it in await AuditLog(app).read()]
+        [entry] = [it.entry for it in await AuditLog(app.runtime).read()]
     assert (order.task, order.status) == ("perdure.bulk", Status.SUCCEEDED)
     assert one.reason == "wrong list"
     assert (entry.action, entry.actor.id, entry.details) == (
@@ -125,7 +125,7 @@ async def test_each_order_beside_the_database_is_in_the_audit_log(app: App, shel
     for order in orders:
         assert shell.perdure(*order, "--by", "ada").code == 0
     async with app:
-        entries = [it.entry for it in await AuditLog(app).read()]
+        entries = [it.entry for it in await AuditLog(app.runtime).read()]
 
     routes = {route.name for route in ROUTES if route.is_audited}
     assert [(it.target, it.actor.id) for it in entries] == [(it[2], "ada") for it in orders]

@@ -15,7 +15,8 @@ import pytest
 
 from command import Answer, Shell
 from perdure import App, Context, every, secret
-from perdure.engine.operators.keys import Keys, Scope
+from perdure.engine.operators.keys import Keys
+from perdure.engine.protocol.scope import Scope
 from perdure.errors import RunFailed
 from waiting import MAX_WAIT_S
 from web_kit import ADA, serving, shop
@@ -56,7 +57,7 @@ class Office:
 
     async def _make(self, scopes: tuple[str, ...]) -> str:
         async with App(self.shell.url) as app:
-            return (await Keys(app).create("-".join(scopes), scopes, by=ADA)).text
+            return (await Keys(app.runtime).create("-".join(scopes), scopes, by=ADA)).text
 
 
 async def furnish(url: str) -> dict[str, str]:
@@ -434,7 +435,7 @@ def test_a_key_of_another_environment_needs_no_flag(office: Office) -> None:
     async def prepare() -> str:
         async with shop(office.shell.url, "staging") as app:
             await app.tasks["double"].trigger(7)
-            return (await Keys(app).create("staging", ["read"], by=ADA)).text
+            return (await Keys(app.runtime).create("staging", ["read"], by=ADA)).text
 
     key = asyncio.run(prepare())
     listed = office.shell.perdure(

@@ -84,7 +84,7 @@ async def test_a_drained_process_lets_its_run_end_and_exits_with_0(plant: Plant)
     assert await run.result(1) == "waited"
     [heard] = plant.said("asked to drain")
     assert (heard["by"], heard["reason"]) == ("ada", "new release")
-    [entry] = [it.entry for it in await AuditLog(plant.app).read()]
+    [entry] = [it.entry for it in await AuditLog(plant.app.runtime).read()]
     assert (entry.action, entry.target, entry.reason) == ("drain_worker", worker_id, "new release")
 
 

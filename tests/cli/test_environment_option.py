@@ -61,12 +61,12 @@ def test_a_command_does_not_find_a_run_of_another_environment(
 
 async def test_the_end_of_a_key_is_in_the_audit_log_of_its_environment(shell: Shell) -> None:
     async with App(shell.url) as app:
-        key = (await Keys(app).create("ci", ["read"], environment="elsewhere")).key
+        key = (await Keys(app.runtime).create("ci", ["read"], environment="elsewhere")).key
         shell.perdure("keys", "rotate", key.id)
         shell.perdure("keys", "revoke", key.id, "--reason", "leaked")
 
-        entries = await AuditLog(app, "elsewhere").read()
+        entries = await AuditLog(app.runtime, "elsewhere").read()
 
         assert [it.entry.action for it in entries] == ["rotate_key", "revoke_key"]
         assert [it.entry.target for it in entries] == [key.id, key.id]
-        assert await AuditLog(app).read() == []
+        assert await AuditLog(app.runtime).read() == []

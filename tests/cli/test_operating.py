@@ -172,8 +172,10 @@ async def test_lists_and_top_agree_about_a_dead_worker(app: App, shell: Shell) -
     """Its last heartbeat was sent before it claimed a run, and longer ago than a lease."""
     app = App(shell.url, defaults=QUICK)
     async with app:
-        line = Registration(app, app.backend, "worker_dead")
-        await line.beat(concurrency=4, running=0, queues=None, stopping=False)
+        line = Registration(app.clock, app.backend, "worker_dead")
+        await line.beat(
+            concurrency=4, running=0, tasks=app.served_tasks, queues=None, stopping=False
+        )
         await stored(app.storage, new_run())
         await claim_one(app.storage, worker_id="worker_dead")
         await wait_until(app.storage, await app.storage.now() + QUICK.lease_ttl)

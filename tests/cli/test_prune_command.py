@@ -74,7 +74,7 @@ async def test_an_age_is_asked_about_first(app: App, shell: Shell) -> None:
     assert done.out == "1 runs are forgotten.\n"
     assert await left(app) == ["scheduled", "succeeded", "succeeded", "succeeded"]
     async with app:
-        [entry] = [it.entry for it in await AuditLog(app).read()]
+        [entry] = [it.entry for it in await AuditLog(app.runtime).read()]
     assert (entry.action, entry.actor.id, entry.target) == ("prune", "ada", "0s")
 
 

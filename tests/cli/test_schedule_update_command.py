@@ -57,7 +57,7 @@ async def test_a_new_timeout_leaves_the_rest_as_it_is(app: App, shell: Shell) ->
     assert (after.cadence, after.payload_json) == (before.cadence, before.payload_json)
     assert (after.queue, after.tags) == ("slow", {"team": "red"})
     async with app:
-        [sealed] = await AuditLog(app).read()
+        [sealed] = await AuditLog(app.runtime).read()
     entry = sealed.entry
     assert (entry.action, entry.actor.id, entry.reason) == ("patch_schedule", "ann", "slow")
     assert entry.details == {"fields": ["timeout"]}

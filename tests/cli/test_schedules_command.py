@@ -404,7 +404,7 @@ async def test_one_is_disabled_and_enabled_and_no_resume_does_that(app: App, she
     assert (disabled.out, enabled.out) == ("hourly is disabled.\n", "hourly is live.\n")
     assert (resumed.code, "`perdure schedules enable`" in resumed.err) == (2, True)
     async with app:
-        entries = [it.entry for it in await AuditLog(app).read()]
+        entries = [it.entry for it in await AuditLog(app.runtime).read()]
     assert [(it.action, it.target, it.reason, it.details) for it in entries] == [
         ("patch_schedule", "hourly", "loud", {"enabled": False}),
         ("patch_schedule", "hourly", None, {"enabled": True}),

@@ -101,6 +101,6 @@ async def test_orders_from_a_shell_are_in_the_audit_log(shell: Shell) -> None:
         await asyncio.to_thread(webhooks, shell, *words, "--by", "ada")
 
     async with App(shell.url) as app:
-        text = "".join(it.body for it in await AuditLog(app).read())
+        text = "".join(it.body for it in await AuditLog(app.runtime).read())
     for word in ("create_webhook", "pause_webhook", "delete_webhook", "they asked", "ada"):
         assert word in text

@@ -9,7 +9,8 @@ import pytest
 
 from fix_app import QUICK
 from perdure import App
-from perdure.engine.tasks.catalogue import find_task, known_tasks, trigger_known
+from perdure.engine.app.session import session_of
+from perdure.engine.tasks.catalogue import find_task, known_tasks
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import InvalidInput, InvalidPayload, InvalidTask, TaskNotFound
 from perdure.testing import Kit
@@ -61,11 +62,11 @@ async def test_a_run_under_the_old_name_is_executed_by_the_renamed_task(
 async def test_whoever_asks_by_an_old_name_gets_the_task_of_today(storage_url: str) -> None:
     app = after(storage_url)
     async with app:
-        handle = await trigger_known(app, "welcome", {"name": "ada"}, TriggerOptions())
+        handle = await session_of(app).trigger_known("welcome", {"name": "ada"}, TriggerOptions())
 
         assert (await handle.get()).task == "salute"
         with pytest.raises(InvalidPayload):
-            await trigger_known(app, "welcome", {"nam": "ada"}, TriggerOptions())
+            await session_of(app).trigger_known("welcome", {"nam": "ada"}, TriggerOptions())
         with pytest.raises(TaskNotFound):
             await find_task(app.storage, app.environment, "nobody")
 

@@ -29,7 +29,7 @@ async def test_two_logs_at_once_make_one_whole_trail(
     opened: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit_log, "PAGE", 7)
-    logs = [AuditLog(opened), AuditLog(opened)]
+    logs = [AuditLog(opened.runtime), AuditLog(opened.runtime)]
 
     await asyncio.gather(*(logs[n % 2].write(entry(opened, f"run {n}")) for n in range(40)))
     found, head = await flaws(opened)
@@ -44,7 +44,7 @@ async def test_two_logs_at_once_make_one_whole_trail(
 async def test_who_cannot_write_is_told_and_the_next_one_writes(
     opened: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = AuditLog(opened)
+    log = AuditLog(opened.runtime)
 
     async def away(_: str) -> None:
         raise StorageUnavailable("away")
@@ -70,7 +70,7 @@ TAMPERING = {
 
 @pytest.mark.parametrize("how", TAMPERING)
 async def test_whatever_is_done_to_the_trail_is_found(opened: App, how: str) -> None:
-    log = AuditLog(opened)
+    log = AuditLog(opened.runtime)
     for number in range(6):
         await log.write(entry(opened, f"run {number}"))
     execute(opened.url, TAMPERING[how])
@@ -81,7 +81,7 @@ async def test_whatever_is_done_to_the_trail_is_found(opened: App, how: str) -> 
 
 
 async def test_a_cut_tail_is_found_by_a_head_that_was_kept(opened: App) -> None:
-    log = AuditLog(opened)
+    log = AuditLog(opened.runtime)
     for number in range(3):
         await log.write(entry(opened, f"run {number}"))
     _, kept = await flaws(opened)

@@ -56,7 +56,8 @@ async def test_one_refused_run_refuses_no_other(storage_url: str) -> None:
         await app.runs.cancel(runs[1])
         order = Order(action=Action.PAUSE, words={}, before=app.time(), by=ADA)
 
-        refusals = await BulkAction(app, order, make_run_id(app.time())).apply(runs)
+        action = BulkAction(app.runtime, app.served_tasks, order, make_run_id(app.time()))
+        refusals = await action.apply(runs)
 
         assert [type(error) for error in refusals] == [NotAllowed]
         counts = await app.storage.counts("default")

@@ -18,8 +18,9 @@ from perdure.core.decide import (
 from perdure.core.decide.event import Events
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, ActorType, Run
+from perdure.engine.app.bulk import carrier, place_order
 from perdure.engine.operators import bulk
-from perdure.engine.operators.bulk import carrier, count_fitting, place_order
+from perdure.engine.operators.bulk import count_fitting
 from perdure.engine.operators.bulk_order import ABOUT, Action, Order
 from perdure.errors import NotAllowed
 from waiting import MAX_WAIT_S
@@ -55,10 +56,10 @@ async def test_old_orders_do_not_hide_that_there_are_too_many(
     async def nothing() -> None: ...
 
     monkeypatch.setattr(bulk, "MOST", 3)
-    async with app, carrier(app) as carrying:
+    async with app, carrier(app, ADA) as carrying:
         for _ in range(5):
             await nothing.trigger()
         order = Order(action=Action.CANCEL, words={}, before=app.time(), by=ADA)
         await (await place_order(carrying, order)).result(MAX_WAIT_S)
 
-        assert await count_fitting(app, Action.RERUN, {}) == 3
+        assert await count_fitting(app.runtime, Action.RERUN, {}) == 3

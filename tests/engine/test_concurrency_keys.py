@@ -17,8 +17,8 @@ from command import Shell
 from fix_app import QUICK
 from perdure import App, every
 from perdure.core.run.run import Run
+from perdure.engine.app.session import session_of
 from perdure.engine.schedules.scheduler import Scheduler
-from perdure.engine.tasks.catalogue import trigger_known
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import InvalidInput
 from remote_kit import Hall, world_at
@@ -68,7 +68,7 @@ async def test_a_trigger_without_the_key_that_a_limit_counts_by_is_refused(
             await greet.trigger(1)
         outcomes = await greet.trigger_many([{"user_id": 1}, {"user_id": 2}])
         with pytest.raises(InvalidInput, match=NEEDS_KEY):
-            await trigger_known(app, "greet", {"user_id": 1}, TriggerOptions())
+            await session_of(app).trigger_known("greet", {"user_id": 1}, TriggerOptions())
         with pytest.raises(InvalidInput, match=NEEDS_KEY):
             await app.schedules.create("hourly", HOURLY, greet, payload={"user_id": 1})
         assert [type(outcome) for outcome in outcomes] == [InvalidInput] * 2
@@ -238,7 +238,7 @@ async def test_a_task_without_a_limit_per_key_needs_none_over_http_either(
         async with shop(world.address, key, **free) as remote:
             await remote.tasks["greet"].trigger(None)
             await remote.tasks["greet"].trigger_many([{"user_id": None}, {"user_id": 3}])
-        await trigger_known(world.app, "greet", {"user_id": None}, TriggerOptions())
+        await session_of(world.app).trigger_known("greet", {"user_id": None}, TriggerOptions())
         assert await keys(world.app) == [None, None, "3", None]
 
 
@@ -291,7 +291,7 @@ async def test_occurrences_wait_while_their_task_lacks_a_key(
     async with shop(storage_url, concurrency_per_key=None) as app:
         await app.schedules.create("often", every(seconds=1), "greet")
     async with shop(storage_url) as app:
-        scheduler = Scheduler(app)
+        scheduler = Scheduler(app, app.metrics)
         await rewound(app, "often", timedelta(seconds=30))
         with caplog.at_level(logging.ERROR, "perdure.scheduler"):
             await scheduler.run_once()
@@ -299,5 +299,5 @@ async def test_occurrences_wait_while_their_task_lacks_a_key(
         assert await keys(app) == []
 
         await app.schedules.update("often", concurrency_key="k")
-        await Scheduler(app).run_once()
+        await Scheduler(app, app.metrics).run_once()
         assert set(await keys(app)) == {"k"}

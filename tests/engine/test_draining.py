@@ -96,8 +96,8 @@ async def test_a_worker_hears_of_it_at_once(storage_url: str) -> None:
 
 
 async def test_to_ask_twice_is_to_ask_once(opened: App) -> None:
-    line = Registration(opened, opened.backend, "worker_1")
-    await line.beat(concurrency=1, running=0, queues=None, stopping=False)
+    line = Registration(opened.clock, opened.backend, "worker_1")
+    await line.beat(concurrency=1, running=0, tasks={}, queues=None, stopping=False)
 
     first = await opened.workers.drain("worker_1", "first", by="ada")
     second = await opened.workers.drain("worker_1", "second", by="bob")
@@ -106,11 +106,14 @@ async def test_to_ask_twice_is_to_ask_once(opened: App) -> None:
 
 
 async def test_a_wish_is_kept_while_the_worker_speaks(opened: App) -> None:
-    line = Registration(opened, opened.backend, "worker_1")
-    unasked = await line.beat(concurrency=1, running=0, queues=None, stopping=False)
+    line = Registration(opened.clock, opened.backend, "worker_1")
+    unasked = await line.beat(concurrency=1, running=0, tasks={}, queues=None, stopping=False)
 
     await opened.workers.drain("worker_1", "upgrade")
-    wishes = [await line.beat(concurrency=n, running=0, queues=None, stopping=True) for n in (3, 2)]
+    wishes = [
+        await line.beat(concurrency=n, running=0, tasks={}, queues=None, stopping=True)
+        for n in (3, 2)
+    ]
 
     told = await entry_of(opened, "worker_1")
     assert unasked is None
@@ -132,10 +135,12 @@ async def test_a_worker_on_the_callers_loop_is_drained_too(app: App) -> None:
 async def test_who_is_not_there_is_not_drained(storage_url: str) -> None:
     at_once = replace(QUICK, lease_ttl=timedelta(microseconds=1))
     async with App(storage_url, defaults=at_once) as app:
-        line = Registration(app, app.backend, "ended")
-        await line.beat(concurrency=1, running=0, queues=None, stopping=True, stopped=True)
-        line = Registration(app, app.backend, "silent")
-        await line.beat(concurrency=1, running=0, queues=None, stopping=False)
+        line = Registration(app.clock, app.backend, "ended")
+        await line.beat(
+            concurrency=1, running=0, tasks={}, queues=None, stopping=True, stopped=True
+        )
+        line = Registration(app.clock, app.backend, "silent")
+        await line.beat(concurrency=1, running=0, tasks={}, queues=None, stopping=False)
 
         for worker_id in ("nobody", "ended", "silent"):
             with pytest.raises(WorkerNotFound, match="no live worker is called"):

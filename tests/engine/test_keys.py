@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from perdure import App
 from perdure.core.run.run import Actor, ActorType
 from perdure.engine.operators.credential import PATTERN, make_credential, read_credential
-from perdure.engine.operators.keys import Keys, Scope, is_opened, make_scopes
+from perdure.engine.operators.keys import Keys, is_opened, make_scopes
+from perdure.engine.protocol.scope import Scope
 from perdure.errors import InvalidInput, KeyNotFound
 
 ADA = Actor(ActorType.OPERATOR, "ada")
@@ -58,7 +59,7 @@ def test_scopes_are_named_and_never_none() -> None:
 
 
 async def test_a_key_opens_until_it_expires(opened: App) -> None:
-    made = await Keys(opened).create("ci", ["read"], expires_in=3600, by=ADA)
+    made = await Keys(opened.runtime).create("ci", ["read"], expires_in=3600, by=ADA)
     credential, now = read_credential(made.text), opened.time()
 
     assert credential is not None
@@ -68,8 +69,8 @@ async def test_a_key_opens_until_it_expires(opened: App) -> None:
 
 
 async def test_a_key_does_not_open_with_anothers_secret(opened: App) -> None:
-    mine = await Keys(opened).create("mine", ["read"], by=ADA)
-    yours = await Keys(opened).create("yours", ["read"], by=ADA)
+    mine = await Keys(opened.runtime).create("mine", ["read"], by=ADA)
+    yours = await Keys(opened.runtime).create("yours", ["read"], by=ADA)
     credential = read_credential(yours.text)
 
     assert credential is not None
@@ -77,7 +78,7 @@ async def test_a_key_does_not_open_with_anothers_secret(opened: App) -> None:
 
 
 async def test_of_several_rotations_each_secret_ends_in_its_own_time(opened: App) -> None:
-    keys = Keys(opened)
+    keys = Keys(opened.runtime)
     first = await keys.create("ci", ["read"], by=ADA)
     second = await keys.rotate(first.key.id, 2 * HOUR)
     third = await keys.rotate(first.key.id, HOUR)
@@ -94,7 +95,7 @@ async def test_of_several_rotations_each_secret_ends_in_its_own_time(opened: App
 
 
 async def test_a_revoked_key_cannot_come_back(opened: App) -> None:
-    keys = Keys(opened)
+    keys = Keys(opened.runtime)
     made = await keys.create("ci", ["read"], by=ADA)
     revoked = await keys.revoke(made.key.id)
     credential = read_credential(made.text)
@@ -109,7 +110,7 @@ async def test_a_revoked_key_cannot_come_back(opened: App) -> None:
 
 
 async def test_last_use_is_kept_but_never_over_a_change(opened: App) -> None:
-    keys = Keys(opened)
+    keys = Keys(opened.runtime)
     made = await keys.create("ci", ["read"], by=ADA)
     now = opened.time()
 

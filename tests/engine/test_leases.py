@@ -32,7 +32,7 @@ class Told:
     def __init__(self, app: App) -> None:
         self.lost: list[str] = []
         self.leases = Leases(
-            app, app.backend, self.lost.append, lambda token: None, lambda token: False
+            app.components, app.backend, self.lost.append, lambda token: None, lambda token: False
         )
 
 

@@ -52,7 +52,7 @@ async def test_a_node_that_has_just_started_takes_no_lease(opened: App) -> None:
     await stored(opened.storage, new_run())
     run = await claim_one(opened.storage, lease_ttl=SHORT)
     await wait_until(opened.storage, _lease(run).expires_at)
-    maintenance = Maintenance(opened)
+    maintenance = Maintenance(opened, opened.metrics)
 
     await maintenance.run_once()
     at_first = (await opened.storage.get([run.id]))[run.id].status
@@ -64,7 +64,7 @@ async def test_a_node_that_has_just_started_takes_no_lease(opened: App) -> None:
 
 
 async def test_an_outage_that_retries_have_hidden_counts_as_one(opened: App) -> None:
-    maintenance = Maintenance(opened)
+    maintenance = Maintenance(opened, opened.metrics)
     await maintenance.run_once()
     await stored(opened.storage, new_run())
     run = await claim_one(opened.storage, lease_ttl=SHORT)
@@ -78,7 +78,7 @@ async def test_an_outage_that_retries_have_hidden_counts_as_one(opened: App) -> 
 async def test_a_read_only_period_costs_no_lease(postgres_storage_url: str) -> None:
     """Its reads succeed all the time, for longer than the lease and the grace together."""
     async with App(postgres_storage_url, defaults=QUICK, call_timeout=SHORT) as app:
-        maintenance = Maintenance(app)
+        maintenance = Maintenance(app, app.metrics)
         watched = await app.storage.now() + 2 * QUICK.renewal_interval
         while await app.storage.now() < watched:
             await maintenance.run_once()
@@ -124,7 +124,7 @@ async def test_expired_runs_need_no_patience(opened: App) -> None:
     assert run.expires_at is not None
     await wait_until(opened.storage, run.expires_at)
 
-    await Maintenance(opened).run_once()
+    await Maintenance(opened, opened.metrics).run_once()
 
     assert (await opened.storage.get([run.id]))[run.id].status is Status.EXPIRED
 
@@ -169,7 +169,7 @@ async def test_pruning_goes_on_until_nothing_is_left_but_does_not_hold_up_the_re
         many = 2 * PRUNE_BATCHES + 3
         await stored(app.storage, *(new_run() for _ in range(many)))
         await stored(app.storage, *(success(run) for run in (await claim(app.storage, many)).runs))
-        maintenance = Maintenance(app)
+        maintenance = Maintenance(app, app.metrics)
 
         left = []
         for _ in range(2):
@@ -220,7 +220,7 @@ async def test_a_run_that_cannot_be_helped_does_not_keep_the_others(
         return decide_attention(run, now, jitter)
 
     monkeypatch.setattr("perdure.engine.maintenance.maintenance.decide_attention", decide)
-    await Maintenance(opened).run_once()
+    await Maintenance(opened, opened.metrics).run_once()
 
     found = await opened.storage.get([sick.id, well.id])
     assert [found[run.id].status for run in (sick, well)] == [Status.QUEUED, Status.EXPIRED]

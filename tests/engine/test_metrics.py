@@ -143,7 +143,9 @@ async def test_whoever_waits_longest_is_seen(opened: App) -> None:
 
 async def test_renewed_recovered_and_lost_leases_are_counted(opened: App) -> None:
     lost: list[str] = []
-    leases = Leases(opened, opened.backend, lost.append, lambda token: None, lambda token: False)
+    leases = Leases(
+        opened.components, opened.backend, lost.append, lambda token: None, lambda token: False
+    )
     await stored(opened.storage, new_run(policy=AT_ONCE))
     run = await claim_one(opened.storage, lease_ttl=timedelta(milliseconds=50))
     leases.hold([run])

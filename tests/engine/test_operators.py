@@ -257,7 +257,7 @@ async def test_a_worker_that_stopped_says_so(app: App) -> None:
 
 async def test_a_worker_that_was_taken_for_dead_is_in_the_registry_again(app: App) -> None:
     async with app:
-        line = Registration(app, app.backend, "worker_1")
+        line = Registration(app.clock, app.backend, "worker_1")
         for _ in range(3):
             await _beat(line)
         await app.storage.forget(app.environment, "worker", await app.storage.now())
@@ -267,7 +267,7 @@ async def test_a_worker_that_was_taken_for_dead_is_in_the_registry_again(app: Ap
 
 
 async def _beat(line: Registration) -> None:
-    await line.beat(concurrency=1, running=0, queues=None, stopping=False)
+    await line.beat(concurrency=1, running=0, tasks={}, queues=None, stopping=False)
 
 
 async def _until(app: App, run_id: str, status: Status) -> None:

@@ -75,9 +75,9 @@ SIGNED: dict[str, Order] = {
     "webhooks.replay": lambda app, run, how: app.webhooks.replay("known", since=THEN, **how),
     "webhooks.test": lambda app, run, how: app.webhooks.test("known", **how),
     "webhooks.delete": lambda app, run, how: app.webhooks.delete("known", **how),
-    "keys.create": lambda app, run, how: Keys(app).create("ci", ["read"], **how),
-    "keys.revoke": lambda app, run, how: Keys(app).revoke("0123456789ab", **how),
-    "keys.rotate": lambda app, run, how: Keys(app).rotate("0123456789ab", **how),
+    "keys.create": lambda app, run, how: Keys(app.runtime).create("ci", ["read"], **how),
+    "keys.revoke": lambda app, run, how: Keys(app.runtime).revoke("0123456789ab", **how),
+    "keys.rotate": lambda app, run, how: Keys(app.runtime).rotate("0123456789ab", **how),
     "manifests.apply": lambda app, run, how: app.manifests.apply(
         Manifest.parse(MANIFEST, "m.yaml"), **how
     ),
@@ -154,7 +154,7 @@ async def test_the_audit_log_keeps_the_actor_of_an_order_that_nothing_else_keeps
         await app.webhooks.create("known", url, signing_secret=secret("HOOK"))
         run = await app.tasks["send"].options(delay=60).trigger()
         await SIGNED[name](app, run, {"by": "ada"})
-        [sealed] = await AuditLog(app).read()
+        [sealed] = await AuditLog(app.runtime).read()
 
     entry = sealed.entry
     assert (entry.action, entry.target) == IN_AUDIT_LOG[name]
@@ -232,7 +232,7 @@ async def test_a_reset_key_is_written_down_with_who_and_why(app: App) -> None:
     async with app:
         run = await app.tasks["send"].options(delay=60, idempotency_key="k").trigger()
         await app.runs.reset_idempotency_key(run, "sent twice by hand", by="alice")
-        [entry] = await AuditLog(app).read()
+        [entry] = await AuditLog(app.runtime).read()
         assert (await app.tasks["send"].options(idempotency_key="k").trigger()).id != run.id
     assert entry.entry.action == "reset_idempotency_key"
     assert (entry.entry.target, entry.entry.actor.id) == (run.id, "alice")
@@ -320,6 +320,6 @@ async def _everything(app: App, run: RunHandle[Any]) -> Any:
         await app.limits.list(),
         await app.schedules.list(),
         await app.webhooks.list(),
-        await Keys(app).list(),
-        await AuditLog(app).read(),
+        await Keys(app.runtime).list(),
+        await AuditLog(app.runtime).read(),
     )

@@ -111,7 +111,7 @@ async def test_starts_last_ticks_the_next_schedule_and_expired_leases_are_told(a
 
 async def test_services_store_one_tick_per_renewal_interval_between_them(storage_url: str) -> None:
     async with App(storage_url) as app:
-        maintenance = [Maintenance(app) for _ in range(3)]
+        maintenance = [Maintenance(app, app.metrics) for _ in range(3)]
         for _ in range(5):
             for service in maintenance:
                 await service.run_once()

@@ -150,7 +150,7 @@ async def test_recovery_goes_on_when_somebody_sets_the_clock_back(sqlite_storage
         lease_ttl=timedelta(milliseconds=30), maintenance_tick=timedelta(milliseconds=1)
     )
     async with App(sqlite_storage_url, defaults=quick, clock=clock) as app:
-        maintenance = Maintenance(app)
+        maintenance = Maintenance(app, app.metrics)
         await maintenance.run_once()
         clock.step = -timedelta(hours=1)
         await stored(app.storage, new_run(at=clock.now()))

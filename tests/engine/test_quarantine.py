@@ -76,7 +76,7 @@ async def test_zoneless_runs_of_another_tenant_hide_no_dead_workers_lease(
     assert lost.lease is not None
     await wait_until(opened.storage, lost.lease.expires_at)
     caplog.set_level(logging.WARNING)
-    maintenance = Maintenance(opened, grace=NO_GRACE)
+    maintenance = Maintenance(opened, opened.metrics, grace=NO_GRACE)
 
     for _ in range(3):
         await maintenance.run_once()
@@ -98,7 +98,7 @@ async def test_a_run_that_cannot_be_decided_about_is_set_aside(
         return list(decide_attention(run, now, jitter))
 
     monkeypatch.setattr(maintenance_module, "decide_attention", fail_for_one)
-    maintenance = Maintenance(opened, grace=NO_GRACE)
+    maintenance = Maintenance(opened, opened.metrics, grace=NO_GRACE)
 
     for _ in range(3):
         await maintenance.run_once()

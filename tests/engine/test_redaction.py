@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from perdure import Redaction
-from perdure.engine.observability.redaction import HIDDEN, Redactor
+from perdure.telemetry.redactor import HIDDEN, Redactor
 
 
 @pytest.mark.parametrize(

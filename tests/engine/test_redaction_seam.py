@@ -21,11 +21,11 @@ from hook_kit import SECRET, telling
 from perdure import App, Context, Redaction, Retry, secret
 from perdure.core.run.failure import MAX_MESSAGE
 from perdure.engine.observability.log_writer import LONGEST_MESSAGE
-from perdure.engine.observability.redaction import OVERLAP_CHARS
 from perdure.engine.operators.audit_log import AuditLog
 from perdure.engine.tasks.task import Task
 from perdure.telemetry import table
 from perdure.telemetry.record import RedactedException
+from perdure.telemetry.redactor import OVERLAP_CHARS
 from perdure.web.api import LOCAL, Api
 from raw import TABLES, execute
 from web_kit import client_of
@@ -250,7 +250,7 @@ async def test_the_query_of_a_webhooks_url_is_not_in_the_audit_log(
         made = await client.post("/v1/webhooks", json=hook | {"url": url})
         changed = await client.patch("/v1/webhooks/billing", json={"url": f"{url}&v=3"})
         refused = await client.patch("/v1/webhooks/billing", json={"url": f"ftp://x/?k={CANARY}"})
-        entries = [it.entry for it in await AuditLog(app).read()]
+        entries = [it.entry for it in await AuditLog(app.runtime).read()]
 
     assert (made.status_code, changed.status_code, refused.status_code) == (201, 200, 422)
     assert [it.outcome for it in entries] == ["done", "done", "invalid-input"]
@@ -266,7 +266,7 @@ async def test_every_entry_of_the_audit_log_is_redacted_where_it_is_written(
     async with telling(storage_url) as app:
         run = await app.tasks["double"].options(idempotency_key="one").trigger()
         await app.runs.reset_idempotency_key(run.id, f"PROD_TOKEN_OLD={CANARY} leaked")
-        [entry] = [it.entry for it in await AuditLog(app).read()]
+        [entry] = [it.entry for it in await AuditLog(app.runtime).read()]
 
     assert entry.reason == "PROD_TOKEN_OLD=[redacted] leaked"
     [rows] = execute(storage_url, "SELECT body FROM perdure_audit")

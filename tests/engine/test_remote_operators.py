@@ -11,9 +11,10 @@ import pytest_asyncio
 
 from perdure import App, Manifest, Rate, every, secret
 from perdure.core.run.lifecycle import Status
+from perdure.engine.app.session import session_of
 from perdure.engine.observability.record_redaction import Showing
 from perdure.engine.operators.audit_log import AuditLog
-from perdure.engine.operators.keys import Keys, keys_of
+from perdure.engine.operators.keys import Keys
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import (
     AccessRefused,
@@ -51,7 +52,7 @@ class Operator:
         self.actor_id = actor_id
 
     async def log(self) -> list[tuple[str, str | None, str | None]]:
-        entries = [it.entry for it in await AuditLog(self.beside).read()]
+        entries = [it.entry for it in await AuditLog(self.beside.runtime).read()]
         assert {it.actor.id for it in entries} <= {self.actor_id}
         return [(it.action, it.target, it.reason) for it in entries]
 
@@ -59,7 +60,7 @@ class Operator:
 @pytest_asyncio.fixture
 async def operator(world: World) -> AsyncIterator[Operator]:
     scopes = ["read", "trigger", "operate", "admin"]
-    made = await Keys(world.app).create("ops", scopes, by=ADA)
+    made = await Keys(world.app.runtime).create("ops", scopes, by=ADA)
     async with App(world.address, api_key=made.text, because="on call") as app:
         yield Operator(app, world.app, made.key.actor.id)
 
@@ -202,7 +203,7 @@ async def test_manifests_are_applied_where_the_schedules_are(operator: Operator)
 
 
 async def test_commands_in_a_manifest_need_more_than_to_operate(world: World) -> None:
-    made = await Keys(world.app).create("ops", ["read", "operate"], by=ADA)
+    made = await Keys(world.app.runtime).create("ops", ["read", "operate"], by=ADA)
     text = "{name: a, every: 1h, target: {kind: shell, argv: [rm, -rf, /]}}"
     async with App(world.address, api_key=made.text) as app:
         with pytest.raises(AccessRefused, match="has a target that others would execute"):
@@ -237,7 +238,7 @@ async def test_webhooks_are_kept_by_the_server(operator: Operator) -> None:
 
 
 async def test_keys_are_made_by_a_key_that_may(operator: Operator) -> None:
-    keys = keys_of(operator.app)
+    keys = session_of(operator.app).keys
 
     made = await keys.create("ci", ["read"], expires_in=3600, by=ADA)
     rotated = await keys.rotate(made.key.id, 60)
@@ -247,7 +248,7 @@ async def test_keys_are_made_by_a_key_that_may(operator: Operator) -> None:
     assert rotated.text != made.text
     assert revoked.revoked_at is not None
     assert {it.id for it in await keys.list()} == {
-        it.id for it in await Keys(operator.beside).list()
+        it.id for it in await Keys(operator.beside.runtime).list()
     }
     with pytest.raises(InvalidInput, match="makes none for 'elsewhere'"):
         await keys.create("ci", ["read"], environment="elsewhere", by=ADA)
@@ -273,7 +274,7 @@ async def test_errors_come_back_as_what_they_were(operator: Operator) -> None:
     with pytest.raises(WebhookNotFound):
         await app.webhooks.pause("nobody")
     with pytest.raises(KeyNotFound):
-        await keys_of(app).revoke("nobody")
+        await session_of(app).keys.revoke("nobody")
     with pytest.raises(InvalidInput, match="cannot be part of a path"):
         await app.queues.pause("..")
     with pytest.raises(InvalidInput, match="cannot be chosen over HTTP"):
@@ -300,7 +301,7 @@ async def test_only_a_run_as_it_was_seen_is_steered(operator: Operator) -> None:
 
 @pytest.mark.parametrize("scopes", [["read"], ["work", "trigger"], ["admin"]])
 async def test_a_key_without_operate_changes_nothing(world: World, scopes: list[str]) -> None:
-    made, run_id = await Keys(world.app).create("k", scopes, by=ADA), await later(world.app)
+    made, run_id = await Keys(world.app.runtime).create("k", scopes, by=ADA), await later(world.app)
     async with App(world.address, api_key=made.text) as app:
         with pytest.raises(AccessRefused, match="needs the scope operate"):
             await app.runs.cancel(run_id)
@@ -309,7 +310,10 @@ async def test_a_key_without_operate_changes_nothing(world: World, scopes: list[
 
 
 async def test_a_key_that_only_operates_is_told_what_became_of_the_run(world: World) -> None:
-    made, run_id = await Keys(world.app).create("k", ["operate"], by=ADA), await later(world.app)
+    made, run_id = (
+        await Keys(world.app.runtime).create("k", ["operate"], by=ADA),
+        await later(world.app),
+    )
     async with App(world.address, api_key=made.text) as app:
         cancelled = await app.runs.cancel(run_id)
         with pytest.raises(AccessRefused, match="needs the scope read"):
@@ -319,16 +323,22 @@ async def test_a_key_that_only_operates_is_told_what_became_of_the_run(world: Wo
 
 
 async def test_who_may_only_trigger_needs_to_know_nothing(world: World) -> None:
-    from perdure.engine.tasks.catalogue import trigger_known
+    from perdure.engine.app.session import session_of
 
-    made = await Keys(world.app).create("site", ["trigger"], by=ADA)
+    made = await Keys(world.app.runtime).create("site", ["trigger"], by=ADA)
     async with App(world.address, api_key=made.text) as app:
         asked: dict[str, Any] = {"number": 4}
-        run = await trigger_known(app, "double", asked, TriggerOptions(priority=3, tags={"a": "b"}))
-        again = await trigger_known(app, "double", asked, TriggerOptions(idempotency_key="k"))
-        same = await trigger_known(app, "double", asked, TriggerOptions(idempotency_key="k"))
+        run = await session_of(app).trigger_known(
+            "double", asked, TriggerOptions(priority=3, tags={"a": "b"})
+        )
+        again = await session_of(app).trigger_known(
+            "double", asked, TriggerOptions(idempotency_key="k")
+        )
+        same = await session_of(app).trigger_known(
+            "double", asked, TriggerOptions(idempotency_key="k")
+        )
         with pytest.raises(InvalidInput, match="no such argument"):
-            await trigger_known(app, "double", {"nmber": 1}, TriggerOptions())
+            await session_of(app).trigger_known("double", {"nmber": 1}, TriggerOptions())
         with pytest.raises(AccessRefused, match="needs the scope read"):
             await app.runs.get(run.id)
 
@@ -338,7 +348,7 @@ async def test_who_may_only_trigger_needs_to_know_nothing(world: World) -> None:
 
 
 async def test_an_app_that_may_only_trigger_does_so_with_its_own_code(world: World) -> None:
-    made = await Keys(world.app).create("site", ["trigger"], by=ADA)
+    made = await Keys(world.app.runtime).create("site", ["trigger"], by=ADA)
     async with shop(world.address, api_key=made.text) as app:
         run = await app.tasks["double"].trigger(4)
 

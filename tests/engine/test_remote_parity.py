@@ -16,14 +16,13 @@ import pytest_asyncio
 
 from perdure import App, Context, Manifest, Rate, Retry, at, cron, every, secret
 from perdure.core.schedule import Definition
+from perdure.engine.app.session import session_of
 from perdure.engine.inspection.verify import Audit, StoredRuns
 from perdure.engine.observability.record_redaction import Showing
-from perdure.engine.operators.audit_log import AuditLog, Verification, audit_entries_of
-from perdure.engine.operators.bulk import count_fitting
+from perdure.engine.operators.audit_log import Verification
 from perdure.engine.operators.bulk_order import Action
-from perdure.engine.operators.keys import Keys, keys_of
+from perdure.engine.operators.keys import Keys
 from perdure.engine.rest.health import RemoteIntegrity
-from perdure.engine.tasks.catalogue import list_tasks, trigger_known
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import PerdureError
 from remote_kit import Hall, world_at
@@ -59,7 +58,9 @@ class Pair:
 async def pair(hall: Hall, storage_url: str) -> AsyncIterator[Pair]:
     async with world_at(hall, storage_url, furnished(storage_url)) as world:
         ids = await furnish(world.app)
-        key = await Keys(world.app).create("all", ["read", "trigger", "operate", "admin"], by=ADA)
+        key = await Keys(world.app.runtime).create(
+            "all", ["read", "trigger", "operate", "admin"], by=ADA
+        )
         async with App(world.address, api_key=key.text) as remote:
             yield Pair(world.app, remote, ids, hall.requests[world.address])
 
@@ -128,7 +129,7 @@ async def _audited(app: App) -> object:
 
 
 async def _verified(app: App) -> object:
-    verification = Verification(audit_entries_of(app), "default")
+    verification = Verification(session_of(app).audit_entries, "default")
     flaws = [flaw async for flaw in verification.flaws()]
     return flaws, msgspec.to_builtins(verification.totals)
 
@@ -151,7 +152,7 @@ async def _why(app: App, run_id: str) -> object:
 
 async def _keys(app: App) -> object:
     hidden = {"secrets": (), "version": 0, "last_used_at": None}
-    return [msgspec.structs.replace(key, **hidden) for key in await keys_of(app).list()]
+    return [msgspec.structs.replace(key, **hidden) for key in await session_of(app).keys.list()]
 
 
 READS: dict[str, Operation] = {
@@ -226,14 +227,16 @@ READS: dict[str, Operation] = {
     "keys.list": lambda app, ids: _keys(app),
     "audit_log.page": lambda app, ids: app.audit_log.page(limit=3),
     "audit_log.page, filtered": lambda app, ids: app.audit_log.page(action="pause_webhook"),
-    "audit_log.read": lambda app, ids: AuditLog(app).read(),
+    "audit_log.read": lambda app, ids: session_of(app).audit_entries.audit_entries("default"),
     "audit_log, verified": lambda app, ids: _verified(app),
     "integrity": lambda app, ids: _audited(app),
     "doctor": lambda app, ids: _doctor(app),
     "overview": lambda app, ids: _overview(app),
-    "tasks": lambda app, ids: list_tasks(app),
-    "bulk count, runs": lambda app, ids: count_fitting(app, Action.CANCEL, {"task": "double"}),
-    "bulk count, letters": lambda app, ids: count_fitting(app, Action.DISCARD, {}),
+    "tasks": lambda app, ids: session_of(app).known_tasks(),
+    "bulk count, runs": lambda app, ids: session_of(app).count_fitting(
+        Action.CANCEL, {"task": "double"}
+    ),
+    "bulk count, letters": lambda app, ids: session_of(app).count_fitting(Action.DISCARD, {}),
 }
 
 
@@ -345,7 +348,7 @@ async def test_a_schedule_made_at_the_server_equals_one_made_beside_the_database
 
 
 async def test_a_trigger_at_the_server_may_lower_a_priority_to_zero(pair: Pair) -> None:
-    run = await trigger_known(pair.remote, "urgent", {}, TriggerOptions(priority=0))
+    run = await session_of(pair.remote).trigger_known("urgent", {}, TriggerOptions(priority=0))
 
     assert (await pair.direct.runs.get(run.id)).priority == 0
 
@@ -431,7 +434,7 @@ ERRORS: dict[str, Operation] = {
         Manifest.parse("{name: a, every: 1h, task: double, payload: {nmber: 2}}", "a.yaml")
     ),
     "manifests.export": lambda app, ids: app.manifests.export(["no"]),
-    "keys.revoke": lambda app, ids: keys_of(app).revoke("no key"),
+    "keys.revoke": lambda app, ids: session_of(app).keys.revoke("no key"),
 }
 
 
@@ -453,7 +456,7 @@ async def test_a_key_of_another_environment_is_refused_before_anything_is_asked(
     hall: Hall, sqlite_storage_url: str
 ) -> None:
     async with world_at(hall, sqlite_storage_url) as world:
-        key = await Keys(world.app).create("k", ["read"], environment="elsewhere", by=ADA)
+        key = await Keys(world.app.runtime).create("k", ["read"], environment="elsewhere", by=ADA)
         async with App(world.address, api_key=key.text) as app:
             error = await error_of(lambda app, _: app.runs.list(), app, {})
 

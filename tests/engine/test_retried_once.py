@@ -96,7 +96,9 @@ async def test_a_bulk_retry_skips_and_counts_what_has_a_retry(failing: App) -> N
     )
 
     reports = [
-        await BulkOrder(failing, order, f"order {number}", lambda *_: None).carry_out()
+        await BulkOrder(
+            failing.runtime, failing.served_tasks, order, f"order {number}", lambda *_: None
+        ).carry_out()
         for number in (1, 2)
     ]
 

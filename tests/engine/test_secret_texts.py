@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from perdure import Redaction
-from perdure.engine.observability.redaction import OVERLAP_CHARS, Mask, Redactor
+from perdure.telemetry.redactor import OVERLAP_CHARS, Mask, Redactor
 from perdure.telemetry.secret_texts import PrivateKeyLines
 from secret_texts import HARMLESS, HOSTILE, KEY_BODY, LEAKS
 

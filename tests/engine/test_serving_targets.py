@@ -10,8 +10,9 @@ import pytest
 from endpoints import Endpoint, answering
 from perdure import App, Retry
 from perdure.core.explain.reason import Code
+from perdure.engine.app.session import session_of
 from perdure.engine.runtime.defaults import Defaults
-from perdure.engine.tasks.catalogue import known_workers, trigger_known
+from perdure.engine.tasks.catalogue import known_workers
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.engine.tasks.secret import secret
 from perdure.engine.tasks.target import read_target
@@ -40,8 +41,8 @@ async def test_http_tasks_are_served_from_the_catalogue_and_commands_are_not(
     async with Endpoint(answering(200, "served")) as endpoint, bare:
         await publish(storage_url, endpoint.url)
         async with bare.worker(concurrency=1, targets=["http"]) as worker:
-            greeting = await trigger_known(bare, "greet", {}, NO_OPTIONS)
-            run = await trigger_known(bare, "hook", {"order": 7}, NO_OPTIONS)
+            greeting = await session_of(bare).trigger_known("greet", {}, NO_OPTIONS)
+            run = await session_of(bare).trigger_known("hook", {"order": 7}, NO_OPTIONS)
             assert await run.result(MAX_WAIT_S) == "served"
             [seen] = await known_workers(bare.storage, bare.environment)
             why = await bare.runs.why(greeting.id)
@@ -58,7 +59,7 @@ async def test_commands_are_served_where_that_is_said(sqlite_storage_url: str) -
     async with bare:
         await publish(sqlite_storage_url, "https://example.com/")
         async with bare.worker(concurrency=1, targets=["http", "shell"]):
-            run = await trigger_known(bare, "greet", {}, NO_OPTIONS)
+            run = await session_of(bare).trigger_known("greet", {}, NO_OPTIONS)
             assert await run.result(MAX_WAIT_S) == "hello"
 
 
@@ -74,7 +75,7 @@ async def test_without_being_asked_a_worker_serves_its_own_tasks_only(
     async with bare:
         await publish(sqlite_storage_url, "https://example.com/")
         async with bare.worker(concurrency=1):
-            run = await trigger_known(bare, "hook", {}, NO_OPTIONS)
+            run = await session_of(bare).trigger_known("hook", {}, NO_OPTIONS)
             assert await (await own.trigger()).result(MAX_WAIT_S) == 1
         assert (await run.get()).counters.claims == 0
 
@@ -84,12 +85,12 @@ async def test_what_is_defined_or_changed_later_is_served_soon(sqlite_storage_ur
     old, new = Endpoint(answering(200, "old")), Endpoint(answering(200, "new"))
     async with old, new, bare, bare.worker(concurrency=1, targets=["http"]):
         await publish(sqlite_storage_url, old.url)
-        run = await trigger_known(bare, "hook", {}, NO_OPTIONS)
+        run = await session_of(bare).trigger_known("hook", {}, NO_OPTIONS)
         assert await run.result(MAX_WAIT_S) == "old"
         await publish(sqlite_storage_url, new.url)
         async with asyncio.timeout(MAX_WAIT_S):
             while not new.asked:
-                again = await trigger_known(bare, "hook", {}, NO_OPTIONS)
+                again = await session_of(bare).trigger_known("hook", {}, NO_OPTIONS)
                 said = await again.result(MAX_WAIT_S)
 
     assert said == "new"
@@ -117,7 +118,7 @@ async def test_the_catalogue_gets_only_secrets_that_an_operator_listed(
         once = Retry(max_attempts=1)
         await publish(sqlite_storage_url, endpoint.url, headers=headers, retry=once)
         async with bare.worker(concurrency=1, targets=["http"]):
-            run = await trigger_known(bare, "hook", {}, NO_OPTIONS)
+            run = await session_of(bare).trigger_known("hook", {}, NO_OPTIONS)
             if succeeds:
                 await run.result(MAX_WAIT_S)
             else:

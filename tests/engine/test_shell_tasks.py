@@ -21,7 +21,6 @@ from perdure import App, Retry, RunHandle, Task
 from perdure.core.run.attempts import Attempt
 from perdure.core.run.failure import Failure, FailureKind
 from perdure.core.run.lifecycle import Status
-from perdure.engine.observability.redaction import Mask
 from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.targets.output_capture import Capture, Lines
 from perdure.engine.tasks import catalogue
@@ -29,6 +28,7 @@ from perdure.engine.tasks.options import Executor
 from perdure.engine.tasks.secret import secret
 from perdure.engine.tasks.target import ShellTarget
 from perdure.errors import RunCancelled, RunFailed
+from perdure.telemetry.redactor import Mask
 from waiting import MAX_WAIT_S
 
 QUICK = Defaults(poll=timedelta(milliseconds=100), cancel_grace=timedelta(milliseconds=300))

@@ -16,8 +16,8 @@ from perdure.core.run.events import Event
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.reducer import replay
 from perdure.engine.observability.record_redaction import Showing
-from perdure.engine.observability.redaction import HIDDEN
 from perdure.engine.tasks.target import HttpTarget, ShellTarget
+from perdure.telemetry.redactor import HIDDEN
 
 CANARY = "hunter2-canary-9a11"
 SAID = f"their password={CANARY}"

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from perdure import Redaction
-from perdure.engine.observability.redaction import Mask
 from perdure.engine.tasks.secret import (
     Allow,
     Secret,
@@ -26,6 +25,7 @@ from perdure.engine.tasks.target import (
     read_target,
 )
 from perdure.errors import InvalidInput
+from perdure.telemetry.redactor import Mask
 
 URL = "https://example.com/hooks/1?a=b"
 

@@ -14,7 +14,7 @@ from hook_kit import SECRET, SIGNED, Receiver, settle, telling
 from perdure import App
 from perdure.core.explain.health import Code
 from perdure.core.webhook import WebhookState
-from perdure.engine.operators.keys import Scope
+from perdure.engine.protocol.scope import Scope
 from perdure.engine.webhooks.sender import WebhookSender
 from perdure.errors import InvalidInput
 from perdure.telemetry import metrics

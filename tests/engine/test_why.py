@@ -72,7 +72,8 @@ async def test_a_worker_that_is_silent_for_a_lease_is_not_live(app: App) -> None
     async with app:
         await a_worker(app)
         run_id = await a_run(app)
-        app.defaults = replace(PATIENT, lease_ttl=timedelta(microseconds=1))
+    app.defaults = replace(PATIENT, lease_ttl=timedelta(microseconds=1))
+    async with app:
         [reason] = (await app.runs.why(run_id)).reasons
 
     assert (reason.code, reason.workers) == (Code.NO_WORKER, ("worker-1",))

@@ -21,7 +21,8 @@ from fuzzing.known import Known
 from fuzzing.values import NAMES, QUEUES, TASKS
 from loop_cpu import Callback, read_report, resident_bytes
 from perdure import App, every, secret
-from perdure.engine.operators.keys import Keys, Scope
+from perdure.engine.operators.keys import Keys
+from perdure.engine.protocol.scope import Scope
 from situations import a_worker
 from waiting import MAX_WAIT_S
 from web_kit import ADA, ALL, _Log, dead_letter, shop
@@ -94,7 +95,7 @@ def fill(target: Target) -> None:
 
 async def _furnish(url: str) -> tuple[dict[str, str], Known]:
     async with _shop(url, "other") as other:
-        foreign = await Keys(other).create("foreign", ALL, by=ADA)
+        foreign = await Keys(other.runtime).create("foreign", ALL, by=ADA)
         await other.tasks["double"].trigger(1)
     async with _shop(url) as app:
         known = Known(await _make_names(app))
@@ -134,7 +135,7 @@ async def _make_keys(app: App, known: Known) -> dict[str, str]:
     scopes: dict[str, tuple[str, ...]] = {str(scope): (scope,) for scope in Scope}
     scopes |= {f"{one}_{two}": (one, two) for one, two in combinations(Scope, 2)}
     scopes |= dict.fromkeys(("all", "all_too", "revoked"), ALL)
-    keys, texts = Keys(app), dict[str, str]()
+    keys, texts = Keys(app.runtime), dict[str, str]()
     for name, of in scopes.items():
         new = await keys.create(name, of, by=ADA)
         texts[name] = new.text

@@ -11,7 +11,8 @@ from fix_app import QUICK
 from perdure import App, Manifest, Retry, cron, every
 from perdure.core.run.run import Actor, ActorType, Policy
 from perdure.core.schedule import DefinedBy, SkipReason, Verdict
-from perdure.engine.manifests.apply import Action, Application, made_entry
+from perdure.engine.app.manifests import make_entry
+from perdure.engine.manifests.apply import Action, Application
 from perdure.engine.manifests.render import to_yaml
 from perdure.engine.schedules.change import stored_schedule
 from perdure.engine.tasks.catalogue import find_task, publish_tasks
@@ -164,7 +165,7 @@ async def test_half_an_application_is_mended_by_another(app: App, shop: App) -> 
     """As if it had died after the targets, and after the first of the schedules."""
     whole = Manifest.parse(f"{PING}---{NIGHTLY}")
     async with shop, app:
-        entry = made_entry(app, whole.tasks[0])
+        entry = make_entry(app, whole.tasks[0])
         await publish_tasks(app.storage, app.environment, [entry])
         await applied(app, NIGHTLY)
         found = await app.manifests.apply(whole, by="ann")
@@ -407,7 +408,7 @@ async def test_one_that_is_left_out_goes_on_unless_it_is_pruned(app: App, shop: 
         dry = await applied(app, PING, prune=True, dry_run=True)
         still = await app.schedules.get("nightly")
         pruned = await applied(app, PING, prune=True)
-        gone = await stored_schedule(app, "nightly")
+        gone = await stored_schedule(app.runtime, "nightly")
         names = [schedule.id for schedule in await app.schedules.list()]
         again = await applied(app, PING, prune=True)
 

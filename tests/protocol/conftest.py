@@ -33,11 +33,11 @@ async def side(world: World, kind: str) -> Side:
     """A registered worker's, beside the database and at its server."""
     backend: DatabaseBackend | RemoteBackend
     if kind == "database":
-        backend = DatabaseBackend(world.app, world.app.storage)
+        backend = DatabaseBackend(world.app.components, world.app.storage)
         made = Side(world.app, backend, world.app.storage)
     else:
         app = App(world.address, api_key="pk_not_used_here", defaults=world.app.defaults)
-        backend = RemoteBackend(app, await world.server("work", "trigger"))
+        backend = RemoteBackend(app.components, await world.server("work", "trigger"))
         made = Side(world.app, backend, backend)
     await backend.heartbeat(an_entry())
     return made

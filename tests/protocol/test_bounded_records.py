@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from perdure import App
-from perdure.engine.tasks.catalogue import WORKER, list_tasks, publish_tasks
+from perdure.engine.app.session import session_of
+from perdure.engine.tasks.catalogue import WORKER, publish_tasks
 from perdure.errors import AccessRefused, InvalidInput
 from perdure.storage.contract.runs import Record
 from perdure.web.offload import MAX_PAGE_BYTES
@@ -38,7 +39,7 @@ async def test_a_page_of_large_tasks_ends_early_and_python_reads_all_pages(world
         page = await asyncio.to_thread(
             httpx.get, f"{world.address}/v1/tasks", headers=headers, timeout=60
         )
-        found = await list_tasks(app)
+        found = await session_of(app).known_tasks()
 
     assert len(page.content) <= MAX_PAGE_BYTES + 1000
     assert page.json()["cursor"] is not None

@@ -50,7 +50,7 @@ class Cut:
         self.server = server
         self.storage = world.app.storage
         app = App(world.address, api_key="pk_not_used_here", defaults=world.app.defaults)
-        self.backend = RemoteBackend(app, server)
+        self.backend = RemoteBackend(app.components, server)
         self.side = Side(world.app, self.backend, self.backend)
 
 

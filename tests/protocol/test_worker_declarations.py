@@ -120,7 +120,7 @@ async def test_a_target_needs_admin_and_is_in_the_audit_log(world: World) -> Non
     assert [it.name for it in refused.declined] == ["command"]
     assert "needs the scope admin" in refused.declined[0].why
     assert accepted.accepted == again.accepted == ("command",)
-    log = [it.entry for it in await AuditLog(world.app).read()]
+    log = [it.entry for it in await AuditLog(world.app.runtime).read()]
     assert [(it.action, it.target, it.outcome) for it in log] == [
         ("declare", "command", "scope-missing"),
         ("declare", "command", "done"),

@@ -149,7 +149,7 @@ def _(patch: Patch) -> None:
 
 @bug("renewals come too late")
 def _(patch: Patch) -> None:
-    patch(Leases, "_interval", lambda self, runs: self._app.defaults.lease_ttl * 1.1)
+    patch(Leases, "_interval", lambda self, runs: self._components.defaults.lease_ttl * 1.1)
 
 
 @bug("the worker's own clock decides whether it still has a lease")
@@ -157,7 +157,7 @@ def _(patch: Patch) -> None:
     renew = Leases.renew
 
     async def renew_what_looks_alive(self: Leases) -> None:
-        now = self._app.clock.now()
+        now = self._components.clock.now()
         for token, run in list(self.held.items()):
             if run.lease is not None and run.lease.expires_at < now:
                 self.drop(token)
@@ -340,7 +340,7 @@ def _(patch: Patch) -> None:
         for run in await storage.leases(self._worker_id) if self._since else ():
             if run.lease is not None and run.lease.token not in HELD[self._worker_id].held:
                 events = decide_shutdown(run, run.lease.token, self._time.now())
-                commit = prepare_commit(run, events, self._app.ids.commit_id())
+                commit = prepare_commit(run, events, self._components.ids.commit_id())
                 await storage.commit([commit])
         self._since.clear()
         self._unsettled.clear()

@@ -142,7 +142,7 @@ def make_app(url: str) -> App:
 @pytest.mark.system
 async def test_a_server_and_a_worker_live_with_their_roles(logins: Logins, tmp_path: Path) -> None:
     async with App(logins.server, defaults=QUICK) as app:
-        key = await Keys(app).create(
+        key = await Keys(app.runtime).create(
             "all", ["read", "trigger", "operate", "admin"], environment="default", by=ADA
         )
     headers = {"authorization": f"Bearer {key.text}"}
@@ -315,7 +315,7 @@ def test_what_a_role_must_not_do_is_refused(
 
 async def test_only_a_server_sees_and_changes_api_keys(logins: Logins) -> None:
     async with App(logins.server, defaults=QUICK) as app:
-        await Keys(app).create("all", ["read"], environment="default", by=ADA)
+        await Keys(app.runtime).create("all", ["read"], environment="default", by=ADA)
     keys = "SELECT count(*) FROM perdure_records WHERE kind = 'key'"
     spoil = "UPDATE perdure_records SET body = '{}' WHERE kind = 'key' RETURNING name"
     remove = "DELETE FROM perdure_records WHERE kind = 'key' RETURNING name"

@@ -116,7 +116,7 @@ async def test_a_dead_workers_lease_is_recovered_after_its_ttl(
         machine.offset = -HOUR
         machine.pass_time(2 * MINUTE)
 
-        await Maintenance(app, grace=timedelta(0)).run_once()
+        await Maintenance(app, app.metrics, grace=timedelta(0)).run_once()
 
         assert (await app.storage.get([lost.id]))[lost.id].status is Status.QUEUED
 

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from perdure import App, every, secret
 from perdure.engine.operators.audit_log import Verification
 from perdure.engine.operators.credential import make_credential
-from perdure.engine.operators.keys import Keys, Scope, read_keys
+from perdure.engine.operators.keys import Keys, read_keys
+from perdure.engine.protocol.scope import Scope
 from perdure.web.api import LOCAL, Api, ApiOptions
 from perdure.web.auth.key_cache import Keyring
 from perdure.web.operations.operation import ANY_KEY, Route
@@ -127,7 +128,7 @@ async def world(storage_url: str) -> AsyncIterator[World]:
         for each in (app, other):
             await each.schedules.create("nightly", every(60), "double", payload={"number": 1})
         await a_worker(app, "worker_1")
-        made = await Keys(app).create("victim", ["admin"], by=ADA)
+        made = await Keys(app.runtime).create("victim", ["admin"], by=ADA)
         await app.webhooks.create("secretive", "http://192.0.2.1/", signing_secret=secret("X"))
         async with Api(App(storage_url), LOCAL) as api:
             there = World(api, app, run_id)
@@ -159,7 +160,7 @@ async def test_every_route_takes_its_scope_and_no_other(world: World) -> None:
 
 
 async def test_a_key_without_scopes_opens_nothing(world: World) -> None:
-    keys = Keys(world.app)
+    keys = Keys(world.app.runtime)
     await world.api.keyring.stop()  # so that it first hears of the key when that is shown
     made = await keys.create("empty", ["read"], by=ADA)
     await keys._change(made.key.id, lambda key: replace(key, scopes=()))
@@ -254,8 +255,8 @@ async def test_a_server_for_others_is_shut_before_the_first_key(storage_url: str
 
 
 async def test_losing_the_last_key_opens_nothing(shop_app: App) -> None:
-    made = await Keys(shop_app).create("only", ["read"], by=ADA)
-    await Keys(shop_app).revoke(made.key.id)
+    made = await Keys(shop_app.runtime).create("only", ["read"], by=ADA)
+    await Keys(shop_app.runtime).revoke(made.key.id)
 
     async with calling(shop_app.url) as client:
         assert (await client.get("/v1/runs")).status_code == 401
@@ -275,7 +276,7 @@ async def test_a_key_cannot_make_one_that_may_do_more(shop_app: App) -> None:
 async def test_a_rotated_key_opens_with_both_texts_until_the_overlap_is_over(
     shop_app: App,
 ) -> None:
-    made = await Keys(shop_app).create("k", ["admin", "read"], by=ADA)
+    made = await Keys(shop_app.runtime).create("k", ["admin", "read"], by=ADA)
 
     async with calling(shop_app.url, key=made.text) as client:
         rotated = await client.post(f"/v1/keys/{made.key.id}/rotate", json={"overlap": 60})
@@ -288,8 +289,8 @@ async def test_a_rotated_key_opens_with_both_texts_until_the_overlap_is_over(
 
 
 async def test_an_expired_key_opens_nothing(shop_app: App) -> None:
-    lasting = await Keys(shop_app).create("k", ["read"], expires_in=3600, by=ADA)
-    ended = await Keys(shop_app).create("k", ["read"], expires_in=1e-6, by=ADA)
+    lasting = await Keys(shop_app.runtime).create("k", ["read"], expires_in=3600, by=ADA)
+    ended = await Keys(shop_app.runtime).create("k", ["read"], expires_in=1e-6, by=ADA)
     async with Api(App(shop_app.url), LOCAL) as api:
         async with client_of(api, lasting.text) as client:
             assert (await client.get("/v1/runs")).status_code == 200
@@ -298,22 +299,22 @@ async def test_an_expired_key_opens_nothing(shop_app: App) -> None:
 
 
 async def test_a_revoked_key_opens_nothing_once_that_is_known(shop_app: App) -> None:
-    made = await Keys(shop_app).create("k", ["read"], by=ADA)
+    made = await Keys(shop_app.runtime).create("k", ["read"], by=ADA)
     async with Api(App(shop_app.url), LOCAL) as api, client_of(api, made.text) as client:
         assert (await client.get("/v1/runs")).status_code == 200
-        await Keys(shop_app).revoke(made.key.id)
+        await Keys(shop_app.runtime).revoke(made.key.id)
         await api.keyring.refresh()
 
         assert (await client.get("/v1/runs")).status_code == 401
 
 
 async def test_when_a_key_was_last_used_is_written_down_by_and_by(shop_app: App) -> None:
-    made = await Keys(shop_app).create("k", ["read"], by=ADA)
+    made = await Keys(shop_app.runtime).create("k", ["read"], by=ADA)
     async with Api(App(shop_app.url), LOCAL) as api, client_of(api, made.text) as client:
         await client.get("/v1/runs")
-        [before] = await Keys(shop_app).list()
+        [before] = await Keys(shop_app.runtime).list()
         await api.keyring.write_uses()
-        [after] = await Keys(shop_app).list()
+        [after] = await Keys(shop_app.runtime).list()
 
     assert before.last_used_at is None
     assert after.last_used_at is not None
@@ -332,7 +333,7 @@ async def test_the_database_holds_no_key_that_could_be_used(shop_app: App) -> No
 
 
 async def test_orders_are_in_the_audit_log_also_those_that_were_refused(shop_app: App) -> None:
-    made = await Keys(shop_app).create("ops", ["operate", "read", "admin"], by=ADA)
+    made = await Keys(shop_app.runtime).create("ops", ["operate", "read", "admin"], by=ADA)
     reader = await make_key(shop_app, "read")
     run = await shop_app.tasks["double"].trigger(1)
     async with calling(shop_app.url, key=made.text) as client:
@@ -482,7 +483,7 @@ async def test_a_key_made_while_the_others_are_being_read_is_not_missed(shop_app
     keyring = Slow(shop_app)
     early = asyncio.create_task(keyring.refresh())
     await keyring.has_read.wait()
-    made = await Keys(shop_app).create("k", ["read"], by=ADA)
+    made = await Keys(shop_app.runtime).create("k", ["read"], by=ADA)
     asked = asyncio.create_task(keyring.key_of(f"Bearer {made.text}"))
     await asyncio.sleep(0)
     keyring.may_end.set()

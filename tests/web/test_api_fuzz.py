@@ -80,7 +80,7 @@ async def _furnish(url: str) -> tuple[str, Names]:
         await app.schedules.create("nightly", every(60), "double", payload={"number": 1})
         await app.webhooks.create("told", "http://192.0.2.1/", signing_secret=secret("WEBHOOK_X"))
         await a_worker(app, "worker_1")
-        other = await Keys(app).create("other", ["read"], by=ADA)
+        other = await Keys(app.runtime).create("other", ["read"], by=ADA)
         names = {"run_id": runs, "task": ["double"], "queue": ["numbers"], "worker": ["worker_1"]}
         names |= {"schedule": ["nightly"], "webhook": ["told"], "key_id": [other.key.id]}
         return await make_key(app, *ALL), names

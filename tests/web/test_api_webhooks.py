@@ -112,7 +112,7 @@ async def test_orders_are_in_the_audit_log_without_their_secrets(
     await made(client, headers={"authorization": "Bearer planted-text"}, url=f"{URL}?token=planted")
     await client.post("/v1/webhooks/billing/pause", json={"reason": "they asked"})
 
-    entries = await AuditLog(shop_app).read()
+    entries = await AuditLog(shop_app.runtime).read()
 
     text = "".join(it.body for it in entries)
     assert [word in text for word in ("create_webhook", "pause_webhook", "they asked")] == [

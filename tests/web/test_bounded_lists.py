@@ -12,7 +12,8 @@ import pytest
 from perdure import App, secret
 from perdure.core.run.run import Actor, ActorType
 from perdure.engine.operators.catalogue import MAX_LISTED_WORKERS, add_workers
-from perdure.engine.operators.keys import HOME, KEY, MAX_KEYS, ApiKey, Keys, Scope
+from perdure.engine.operators.keys import HOME, KEY, MAX_KEYS, ApiKey, Keys
+from perdure.engine.protocol.scope import Scope
 from perdure.engine.tasks.catalogue import publish_tasks
 from perdure.engine.webhooks.operators import MAX_HEADER_CHARS
 from perdure.storage.contract.runs import Record
@@ -70,7 +71,7 @@ async def test_a_list_comes_in_pages_each_item_once(
 
 async def test_keys_come_in_pages_oldest_first(shop_app: App) -> None:
     admin = await make_key(shop_app, "admin")
-    others = [await Keys(shop_app).create(f"key_{number}", ["read"]) for number in range(4)]
+    others = [await Keys(shop_app.runtime).create(f"key_{number}", ["read"]) for number in range(4)]
 
     async with Api(App(shop_app.url), LOCAL) as api, client_of(api, admin) as client:
         pages = await _pages(client, "/v1/keys", "name")
@@ -128,7 +129,7 @@ async def test_a_key_creates_no_more_keys_than_an_environment_may_have(shop_app:
             answers = [await client.post("/v1/keys", json=body) for _ in range(2)]
         async with client_of(api, elsewhere) as client:
             other = await client.post("/v1/keys", json=body)
-    beside = await Keys(shop_app).create("beside", ["read"])
+    beside = await Keys(shop_app.runtime).create("beside", ["read"])
 
     assert [answer.status_code for answer in answers] == [201, 422]
     assert other.status_code == 201

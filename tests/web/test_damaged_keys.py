@@ -24,7 +24,7 @@ async def _is_refused(ring: Keyring, text: str) -> bool:
 
 
 async def test_a_damaged_key_is_refused_and_a_revocation_is_still_noticed(shop_app: App) -> None:
-    keys = Keys(shop_app)
+    keys = Keys(shop_app.runtime)
     damaged, revoked, good = [await keys.create(name, ["read"]) for name in ("a", "b", "c")]
     async with Keyring(shop_app) as ring:
         await shop_app.storage.put([_damaged(damaged.key.id, 2)])
@@ -46,7 +46,7 @@ async def test_a_server_with_only_a_damaged_key_is_not_open(shop_app: App) -> No
 async def test_a_damaged_key_is_logged_once_an_hour(
     shop_app: App, caplog: pytest.LogCaptureFixture
 ) -> None:
-    damaged = await Keys(shop_app).create("damaged", ["read"])
+    damaged = await Keys(shop_app.runtime).create("damaged", ["read"])
     await shop_app.storage.put([_damaged(damaged.key.id, 2)])
 
     async with Keyring(shop_app) as ring:

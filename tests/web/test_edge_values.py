@@ -181,7 +181,7 @@ async def furnish(app: App) -> dict[str, str]:
     await app.schedules.create("nightly", every(60), "double", payload={"number": 1})
     await app.webhooks.create("posts", "http://192.0.2.1/", signing_secret=secret("WEBHOOK_X"))
     await a_worker(app, "worker_1")
-    made = await Keys(app).create("other", ["read"], by=ADA)
+    made = await Keys(app.runtime).create("other", ["read"], by=ADA)
     letter = await dead_letter(app)
     return {**{k: v for k, v in USUAL.items() if isinstance(v, str)}, "key_id": made.key.id,
             "letter": letter}  # fmt: skip

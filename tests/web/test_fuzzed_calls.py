@@ -20,7 +20,7 @@ from fuzzing.hostile import encode
 from fuzzing.known import Known
 from fuzzing.target import serve_furnished
 from fuzzing.values import Values
-from perdure.engine.operators.keys import Scope
+from perdure.engine.protocol.scope import Scope
 from perdure.errors import PerdureError
 from perdure.web.operations.operation import Route
 from perdure.web.operations.table import ROUTES

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from perdure import App
-from perdure.engine.operators.keys import Keys, Scope
+from perdure.engine.operators.keys import Keys
 from perdure.engine.protocol.fields import MAX_HINT_WAIT_S
+from perdure.engine.protocol.scope import Scope
 from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from perdure.web.api import Api
 from perdure.web.problems import Refusal, RequestRefused
@@ -107,11 +108,11 @@ def problem_of_end(text: str) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ENDS)
 async def test_a_stream_ends_with_its_key_and_says_why(shop_app: App, api: Api, name: str) -> None:
     end, slug = ENDS[name]
-    made = await Keys(shop_app).create("k", ["read"], by=ADA)
-    other = await Keys(shop_app).create("other", ["read"], by=ADA)
+    made = await Keys(shop_app.runtime).create("k", ["read"], by=ADA)
+    other = await Keys(shop_app.runtime).create("other", ["read"], by=ADA)
 
     async with streaming(api, made.text) as stream, streaming(api, other.text) as unaffected:
-        await end(Keys(shop_app), made.key.id)
+        await end(Keys(shop_app.runtime), made.key.id)
         await api.keyring.refresh()
         problem = problem_of_end(await stream.read())
         async with client_of(api, made.text) as client:
@@ -130,10 +131,10 @@ async def test_a_stream_ends_when_its_key_does_though_no_keys_are_read(
     shop_app: App, api: Api, name: str
 ) -> None:
     life, end, slug = BRIEF_ENDS[name]
-    made = await Keys(shop_app).create("k", ["read"], expires_in=life, by=ADA)
+    made = await Keys(shop_app.runtime).create("k", ["read"], expires_in=life, by=ADA)
 
     async with streaming(api, made.text) as stream:
-        await end(Keys(shop_app), made.key.id)
+        await end(Keys(shop_app.runtime), made.key.id)
         await api.keyring.refresh()
         await api.keyring.stop()
         problem = problem_of_end(await stream.read())
@@ -142,10 +143,10 @@ async def test_a_stream_ends_when_its_key_does_though_no_keys_are_read(
 
 
 async def test_a_rotation_with_an_overlap_leaves_the_stream_open(shop_app: App, api: Api) -> None:
-    made = await Keys(shop_app).create("k", ["read"], by=ADA)
+    made = await Keys(shop_app.runtime).create("k", ["read"], by=ADA)
 
     async with streaming(api, made.text) as stream:
-        await Keys(shop_app).rotate(made.key.id, 3600)
+        await Keys(shop_app.runtime).rotate(made.key.id, 3600)
         await api.keyring.refresh()
         assert stream.is_open
 
@@ -154,7 +155,7 @@ async def test_a_stream_without_a_key_ends_when_there_is_a_first_key(
     shop_app: App, api: Api
 ) -> None:
     async with streaming(api, None) as stream:
-        await Keys(shop_app).create("first", ["read"], by=ADA)
+        await Keys(shop_app.runtime).create("first", ["read"], by=ADA)
         await api.keyring.refresh()
         problem = problem_of_end(await stream.read())
 
@@ -164,10 +165,10 @@ async def test_a_stream_without_a_key_ends_when_there_is_a_first_key(
 async def test_a_watch_of_a_key_that_has_ended_already_tells_so_at_once(
     shop_app: App, api: Api
 ) -> None:
-    made = await Keys(shop_app).create("k", ["read"], by=ADA)
+    made = await Keys(shop_app.runtime).create("k", ["read"], by=ADA)
     [route] = [it for it in api.routes if it.path == "/v1/stream"]
     caller = await api.door.identify(route, {"authorization": f"Bearer {made.text}"})
-    await Keys(shop_app).revoke(made.key.id, by=ADA)
+    await Keys(shop_app.runtime).revoke(made.key.id, by=ADA)
     await api.keyring.refresh()
 
     ends: list[RequestRefused] = []
@@ -177,7 +178,7 @@ async def test_a_watch_of_a_key_that_has_ended_already_tells_so_at_once(
 
 
 async def test_a_long_poll_whose_client_leaves_is_cancelled(shop_app: App, api: Api) -> None:
-    made = await Keys(shop_app).create("k", ["read"], by=ADA)
+    made = await Keys(shop_app.runtime).create("k", ["read"], by=ADA)
     [route] = [it for it in api.routes if it.path == "/v1/stream"]
     caller = await api.door.identify(route, {"authorization": f"Bearer {made.text}"})
     began, ended = asyncio.Event(), asyncio.Event()
@@ -215,7 +216,7 @@ async def test_a_long_poll_for_hints_ends_with_its_key(
 
 async def _poll_until_end(app: App, api: Api, end: End) -> dict[str, Any]:
     """End a key while it polls. Return what it was refused with."""
-    made = await Keys(app).create("k", ["work"], by=ADA)
+    made = await Keys(app.runtime).create("k", ["work"], by=ADA)
     body = {"session": "0" * 32, "wait": MAX_HINT_WAIT_S}
     headers = {PROTOCOL_HEADER: str(PROTOCOL)}
 
@@ -229,13 +230,13 @@ async def _poll_until_end(app: App, api: Api, end: End) -> dict[str, Any]:
     polling = asyncio.create_task(poll())
     while not api.keyring._watches:  # noqa: ASYNC110  # nothing tells that a poll has begun
         await asyncio.sleep(0)
-    await end(Keys(app), made.key.id)
+    await end(Keys(app.runtime), made.key.id)
     await api.keyring.refresh()
     return await polling
 
 
 async def test_a_client_that_leaves_leaves_no_watch(shop_app: App, api: Api) -> None:
-    made = await Keys(shop_app).create("k", Scope, expires_in=3, by=ADA)
+    made = await Keys(shop_app.runtime).create("k", Scope, expires_in=3, by=ADA)
 
     async with streaming(api, made.text):
         assert len(api.keyring._watches) == 1

@@ -14,9 +14,9 @@ from perdure.engine.operators.keys import (
     MAX_ENDED_SECRETS,
     MAX_VALID_SECRETS,
     Keys,
-    Scope,
     find_secret,
 )
+from perdure.engine.protocol.scope import Scope
 from perdure.errors import InvalidInput
 from perdure.web.api import Api
 from perdure.web.auth.key_expiry import ROTATED_HEADER
@@ -34,7 +34,7 @@ def bearer(text: str) -> dict[str, str]:
 
 
 async def test_a_key_receives_the_text_of_no_key_with_wider_scopes(shop_app: App, api: Api) -> None:
-    wide = await Keys(shop_app).create("wide", Scope, by=ADA)
+    wide = await Keys(shop_app.runtime).create("wide", Scope, by=ADA)
     before = await shop_app.storage.records("", "key")
     narrow = await make_key(shop_app, "admin")
 
@@ -52,8 +52,8 @@ async def test_a_key_receives_the_text_of_no_key_with_wider_scopes(shop_app: App
 async def test_a_key_may_rotate_itself_and_keys_of_the_same_or_fewer_scopes(
     shop_app: App, api: Api, scopes: list[str]
 ) -> None:
-    caller = await Keys(shop_app).create("caller", scopes, by=ADA)
-    other = await Keys(shop_app).create("other", scopes[:1], by=ADA)
+    caller = await Keys(shop_app.runtime).create("caller", scopes, by=ADA)
+    other = await Keys(shop_app.runtime).create("other", scopes[:1], by=ADA)
 
     async with client_of(api, caller.text) as client:
         answers = [await rotate(client, key_id) for key_id in (other.key.id, caller.key.id)]
@@ -62,9 +62,9 @@ async def test_a_key_may_rotate_itself_and_keys_of_the_same_or_fewer_scopes(
 
 
 async def test_a_key_creates_and_rotates_none_that_outlives_it(shop_app: App, api: Api) -> None:
-    caller = await Keys(shop_app).create("caller", ["admin"], expires_in=HOUR, by=ADA)
-    lasting = await Keys(shop_app).create("lasting", ["admin"], by=ADA)
-    brief = await Keys(shop_app).create("brief", ["admin"], expires_in=HOUR / 2, by=ADA)
+    caller = await Keys(shop_app.runtime).create("caller", ["admin"], expires_in=HOUR, by=ADA)
+    lasting = await Keys(shop_app.runtime).create("lasting", ["admin"], by=ADA)
+    brief = await Keys(shop_app.runtime).create("brief", ["admin"], expires_in=HOUR / 2, by=ADA)
     body = {"name": "n", "scopes": ["admin"]}
 
     async with client_of(api, caller.text) as client:
@@ -81,7 +81,7 @@ async def test_a_key_creates_and_rotates_none_that_outlives_it(shop_app: App, ap
 async def test_a_key_of_another_environment_cannot_be_rotated_revoked_or_seen(
     shop_app: App, api: Api
 ) -> None:
-    other = await Keys(shop_app).create("other", ["admin"], environment="elsewhere", by=ADA)
+    other = await Keys(shop_app.runtime).create("other", ["admin"], environment="elsewhere", by=ADA)
     key = await make_key(shop_app, *Scope)
 
     async with client_of(api, key) as client:
@@ -94,7 +94,7 @@ async def test_a_key_of_another_environment_cannot_be_rotated_revoked_or_seen(
 
 
 async def test_a_key_with_the_name_of_a_wider_one_is_another_key(shop_app: App, api: Api) -> None:
-    wide = await Keys(shop_app).create("wide", Scope, by=ADA)
+    wide = await Keys(shop_app.runtime).create("wide", Scope, by=ADA)
     narrow = await make_key(shop_app, "admin")
 
     async with client_of(api, narrow) as client:
@@ -103,15 +103,15 @@ async def test_a_key_with_the_name_of_a_wider_one_is_another_key(shop_app: App, 
 
     assert (refused.status_code, made.status_code) == (403, 201)
     assert made.json()["id"] != wide.key.id
-    [kept] = [key for key in await Keys(shop_app).list() if key.id == wide.key.id]
+    [kept] = [key for key in await Keys(shop_app.runtime).list() if key.id == wide.key.id]
     assert kept.secrets == wide.key.secrets
 
 
 async def test_a_narrow_key_may_revoke_a_wide_one_which_hands_out_nothing(
     shop_app: App, api: Api
 ) -> None:
-    wide = await Keys(shop_app).create("wide", Scope, by=ADA)
-    narrow = await Keys(shop_app).create("narrow", ["admin"], by=ADA)
+    wide = await Keys(shop_app.runtime).create("wide", Scope, by=ADA)
+    narrow = await Keys(shop_app.runtime).create("narrow", ["admin"], by=ADA)
 
     async with client_of(api, narrow.text) as client:
         revoked = (await client.post(f"/v1/keys/{wide.key.id}/revoke")).json()
@@ -121,8 +121,8 @@ async def test_a_narrow_key_may_revoke_a_wide_one_which_hands_out_nothing(
 
 
 async def test_rotations_are_in_the_audit_log_also_refused_ones(shop_app: App, api: Api) -> None:
-    wide = await Keys(shop_app).create("wide", Scope, by=ADA)
-    narrow = await Keys(shop_app).create("narrow", ["admin"], by=ADA)
+    wide = await Keys(shop_app.runtime).create("wide", Scope, by=ADA)
+    narrow = await Keys(shop_app.runtime).create("narrow", ["admin"], by=ADA)
 
     async with client_of(api, narrow.text) as client:
         await rotate(client, wide.key.id)
@@ -137,8 +137,8 @@ async def test_rotations_are_in_the_audit_log_also_refused_ones(shop_app: App, a
 
 
 async def test_the_owner_of_a_rotated_key_sees_when_and_by_whom(shop_app: App, api: Api) -> None:
-    owned = await Keys(shop_app).create("owned", ["admin"], by=ADA)
-    other = await Keys(shop_app).create("other", ["admin"], by=ADA)
+    owned = await Keys(shop_app.runtime).create("owned", ["admin"], by=ADA)
+    other = await Keys(shop_app.runtime).create("other", ["admin"], by=ADA)
     by = f"other ({other.key.id})"
 
     async with client_of(api, owned.text) as owner, client_of(api, other.text) as client:
@@ -159,8 +159,8 @@ async def test_the_owner_of_a_rotated_key_sees_when_and_by_whom(shop_app: App, a
 
 
 async def test_a_text_that_a_rotation_ended_is_told_so(shop_app: App, api: Api) -> None:
-    owned = await Keys(shop_app).create("owned", ["read"], by=ADA)
-    await Keys(shop_app).rotate(owned.key.id, 0, by="eve")
+    owned = await Keys(shop_app.runtime).create("owned", ["read"], by=ADA)
+    await Keys(shop_app.runtime).rotate(owned.key.id, 0, by="eve")
     await api.keyring.refresh()
 
     async with client_of(api, owned.text) as client:
@@ -172,8 +172,8 @@ async def test_a_text_that_a_rotation_ended_is_told_so(shop_app: App, api: Api) 
 
 
 async def test_a_text_that_the_key_never_had_learns_nothing(shop_app: App, api: Api) -> None:
-    owned = await Keys(shop_app).create("owned", ["read"], by=ADA)
-    await Keys(shop_app).rotate(owned.key.id, 0, by="eve")
+    owned = await Keys(shop_app.runtime).create("owned", ["read"], by=ADA)
+    await Keys(shop_app.runtime).rotate(owned.key.id, 0, by="eve")
     await api.keyring.refresh()
     _, forged = make_credential(b"x" * 38, owned.key.id)
 
@@ -185,7 +185,7 @@ async def test_a_text_that_the_key_never_had_learns_nothing(shop_app: App, api: 
 
 
 async def test_the_secrets_of_a_key_are_bounded(shop_app: App) -> None:
-    keys = Keys(shop_app)
+    keys = Keys(shop_app.runtime)
     made = await keys.create("ci", ["read"], by=ADA)
     for _ in range(MAX_VALID_SECRETS - 1):
         await keys.rotate(made.key.id, HOUR)
@@ -202,12 +202,12 @@ async def test_the_secrets_of_a_key_are_bounded(shop_app: App) -> None:
 
 
 async def test_a_rotation_beside_the_database_records_the_operator(shop_app: App) -> None:
-    made = await Keys(shop_app).create("ci", ["read"], by=ADA)
+    made = await Keys(shop_app.runtime).create("ci", ["read"], by=ADA)
 
-    await Keys(shop_app).rotate(made.key.id, by="grace")
-    await Keys(shop_app).revoke(made.key.id, by="grace")
+    await Keys(shop_app.runtime).rotate(made.key.id, by="grace")
+    await Keys(shop_app.runtime).revoke(made.key.id, by="grace")
 
-    [key] = await Keys(shop_app).list()
+    [key] = await Keys(shop_app.runtime).list()
     assert key.rotated_at is not None
     grace = Actor(ActorType.OPERATOR, "grace")
     assert (key.rotated_by, key.revoked_by) == (grace, grace)

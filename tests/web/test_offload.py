@@ -14,7 +14,6 @@ import pytest_asyncio
 
 from perdure import App
 from perdure.core.run.events import RecordedEvent
-from perdure.engine.observability.redaction import Redaction
 from perdure.engine.protocol.checks import MAX_ITEMS, check_message
 from perdure.errors import InvalidInput
 from perdure.storage.contract.runs import RunFilter
@@ -22,6 +21,7 @@ from perdure.storage.sql import rows
 from perdure.storage.sql.read import runs as reading
 from perdure.storage.sql.read.runs import MAX_PAGE_BYTES
 from perdure.storage.sql.statements import Rows
+from perdure.telemetry.redactor import Redaction
 from perdure.web import offload
 from perdure.web.api import LOCAL, Api
 from perdure.web.offload import MAX_INLINE_BYTES, SLICE_BYTES, Offload, cut_page, json_size, slices

@@ -48,7 +48,7 @@ async def test_a_databases_words_are_in_the_log_only(
 async def test_an_unknown_key_costs_as_much_work_as_a_wrong_secret(
     api: Api, shop_app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = await keys.Keys(shop_app).create("known", ["read"], by=ADA)
+    made = await keys.Keys(shop_app.runtime).create("known", ["read"], by=ADA)
     await api.keyring.refresh()
     _, wrong = make_credential(bytes(range(38)), made.key.id)
     _, unknown = make_credential(bytes(range(38)), "0" * 12)
@@ -76,10 +76,10 @@ def _counted(function: Any, name: str, work: list[str]) -> Any:
 
 
 async def test_a_rotated_secret_is_known_at_once(api: Api, shop_app: App) -> None:
-    made = await keys.Keys(shop_app).create("known", ["read"], by=ADA)
+    made = await keys.Keys(shop_app.runtime).create("known", ["read"], by=ADA)
     async with client_of(api, made.text) as client:
         assert (await client.get("/v1/runs")).status_code == 200
-    rotated = await keys.Keys(shop_app).rotate(made.key.id)
+    rotated = await keys.Keys(shop_app.runtime).rotate(made.key.id)
 
     async with client_of(api, rotated.text) as client:
         assert (await client.get("/v1/runs")).status_code == 200

@@ -248,7 +248,7 @@ async def test_a_key_that_orders_and_reads_much_at_once_waits_for_itself_only(
 
 
 async def read_audit(app: App) -> list[SealedEntry]:
-    return list(await AuditLog(app).read())
+    return list(await AuditLog(app.runtime).read())
 
 
 async def test_throttled_orders_leave_one_row_with_their_number(shop_app: App) -> None:

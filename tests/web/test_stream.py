@@ -266,10 +266,10 @@ def _scope(path: str) -> dict[str, Any]:
 async def test_a_stream_of_a_key_that_is_revoked_elsewhere_ends_and_stays_shut(
     app: App, server: Server
 ) -> None:
-    made = await Keys(app).create("k", ["read"], by=ADA)
+    made = await Keys(app.runtime).create("k", ["read"], by=ADA)
 
     async with listening(server.address, key=made.text) as told:
-        await Keys(app).revoke(made.key.id, by=ADA)
+        await Keys(app.runtime).revoke(made.key.id, by=ADA)
         end = await told.next()
     async with httpx.AsyncClient(base_url=server.address, timeout=MAX_WAIT_S) as client:
         bearer = {"authorization": f"Bearer {made.text}"}

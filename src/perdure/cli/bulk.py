@@ -80,14 +80,14 @@ async def order(
     app: App, as_json: bool, action: str, many: Many, reason: str | None, by: str | None
 ) -> None:
     """Count, ask, do."""
-    from perdure.engine.operators.bulk import count_fitting
+    from perdure.engine.app.session import session_of
     from perdure.engine.operators.bulk_order import OF_LETTERS, Action, Order
     from perdure.engine.operators.filters import plain_words
     from perdure.engine.runtime.input import actor_of
 
     what = Action(action)
     words = many.words if what in OF_LETTERS else plain_words(many.words, app.time())
-    matched = await count_fitting(app, what, words)
+    matched = await session_of(app).count_fitting(what, words)
     if many.dry_run or not matched:
         answer(as_json, {"matched": matched}, f"{_count(matched)} {_fit(matched)}.")
         return
@@ -146,14 +146,14 @@ async def _placed(
     app: App, wanted: Order, matched: int
 ) -> AsyncIterator[tuple[App, RunHandle[Report]]]:
     """The order's run, and an app to follow it with. A server carries it out itself."""
-    from perdure.engine.operators.bulk import carrier, place_order
+    from perdure.engine.app.bulk import carrier, place_order
 
     if app.rest is not None:
         from perdure.engine.rest.orders import order_remotely
 
-        yield app, await order_remotely(app, app.rest, wanted, matched)
+        yield app, await order_remotely(app.rest, wanted, matched)
         return
-    async with carrier(app) as carrying:
+    async with carrier(app, wanted.by) as carrying:
         yield carrying, await place_order(carrying, wanted)
 
 

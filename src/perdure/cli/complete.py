@@ -67,9 +67,9 @@ async def _check_schema(app: App) -> None:
 
 
 async def _tasks(app: App) -> Names:
-    from perdure.engine.tasks.catalogue import list_tasks
+    from perdure.engine.app.session import session_of
 
-    return {it.name: f"queue {it.queue}" for it in await list_tasks(app)}
+    return {it.name: f"queue {it.queue}" for it in await session_of(app).known_tasks()}
 
 
 async def _queues(app: App) -> Names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
+import socket
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,6 +47,25 @@ retry_option = click.option(
 
 def on_database(command: Command) -> Callable[..., None]:
     """A command that is given an open app, and whether to answer in JSON."""
+    return _on_database(command, lambda app, by: None)
+
+
+def on_database_as_client(command: Command) -> Callable[..., None]:
+    """The same. Runs that it triggers beside the database name the operator and the host."""
+
+    def name_client(app: App, by: str | None) -> None:
+        from perdure.engine.runtime.input import client_of
+
+        if not is_server(app.url):
+            app.actor = client_of(f"{operator(by)}@{socket.gethostname()}")
+
+    return _on_database(command, name_client)
+
+
+def _on_database(
+    command: Command, prepare: Callable[[App, str | None], None]
+) -> Callable[..., None]:
+    """`prepare` is called before the app is open."""
 
     @url_option
     @environment_option
@@ -58,6 +78,7 @@ def on_database(command: Command) -> Callable[..., None]:
             raise CommandFailed("at a server the key says who asks: leave out --by")
 
         async def opened() -> None:
+            prepare(app, arguments.get("by"))
             async with await at_home(app, environment):
                 await command(app, as_json, **arguments)
 
@@ -186,7 +207,7 @@ async def audited(
         outcome="done",
         details=details or None,
     )
-    await AuditLog(app, environment).write(entry)
+    await AuditLog(app.runtime, environment).write(entry)
 
 
 async def nothing_found(app: App, task: str | None) -> str:

@@ -38,7 +38,7 @@ async def at_home(app: App, environment: str | None) -> App:
         return app
     sources = {setting.name: setting.source for setting in configured().settings}
     if sources["environment"] == DEFAULT:
-        from perdure.engine.rest.client import open_rest
+        from perdure.engine.app.connect import open_rest
 
         async with open_rest(app) as rest:
             app.environment = (await rest.identify()).environment

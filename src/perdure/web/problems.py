@@ -13,9 +13,9 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure import errors as e
-from perdure.engine.observability.redaction import Redactor
 from perdure.storage.contract.wire_errors import ErrorTold, error_told
 from perdure.telemetry import table
+from perdure.telemetry.redactor import Redactor
 
 URN = "urn:perdure:problem:"
 CONTENT_TYPE = "application/problem+json"

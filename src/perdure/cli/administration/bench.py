@@ -11,7 +11,7 @@ from perdure.cli.output.answer import answer, explained, json_option, run
 from perdure.cli.output.progress import progress
 
 if TYPE_CHECKING:
-    from perdure.engine.inspection.bench import Measured
+    from perdure.cli.administration.measurement import Measured
 
 
 @click.command()
@@ -27,7 +27,7 @@ def bench(runs: int, concurrency: int | None, url: str | None, as_json: bool) ->
     Triggers runs that do nothing and executes them in this process, in an environment of their
     own, while everybody else goes on; then forgets them. Alone on the machine it measures best.
     """
-    from perdure.engine.inspection.bench import STEPS, measure
+    from perdure.cli.administration.measurement import STEPS, measure
 
     app = database_app(beside_a_database(database_url(url), "bench"), None)
 

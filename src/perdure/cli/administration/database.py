@@ -106,8 +106,8 @@ def audit(
 async def _sources(app: App) -> AsyncIterator[tuple[IntegritySource, AuditEntries]]:
     """What both audits read. Beside the database the app is not opened: it would bring an older
     schema up to date."""
+    from perdure.engine.app.connect import open_rest
     from perdure.engine.inspection.verify import StoredRuns
-    from perdure.engine.rest.client import open_rest
     from perdure.engine.rest.health import RemoteAuditLog, RemoteIntegrity
 
     if is_server(app.url):

@@ -33,12 +33,12 @@ async def create(
     app: App, as_json: bool, name: str, scopes: tuple[str, ...], expires: str | None, by: str | None
 ) -> None:
     """Make a key for one environment. Its text is shown once."""
-    from perdure.engine.operators.keys import keys_of
+    from perdure.engine.app.session import session_of
     from perdure.engine.runtime.input import actor_of
 
     lifetime = None if expires is None else duration_of(expires, "--expires")
     actor = actor_of(operator(by))
-    made = await keys_of(app).create(name, scopes, expires_in=lifetime, by=actor)
+    made = await session_of(app).keys.create(name, scopes, expires_in=lifetime, by=actor)
     await audited(app, by, "create_key", made.key.id, scopes=list(made.key.scopes))
     _show(as_json, made)
 
@@ -47,9 +47,9 @@ async def create(
 @on_database
 async def list_keys(app: App, as_json: bool) -> None:
     """All keys of the database, revoked ones too."""
-    from perdure.engine.operators.keys import keys_of
+    from perdure.engine.app.session import session_of
 
-    found = await keys_of(app).list()
+    found = await session_of(app).keys.list()
     now = app.time()
     rows = [
         (k.id, k.name, k.environment, ",".join(k.scopes), _state(k, now),
@@ -67,10 +67,10 @@ async def list_keys(app: App, as_json: bool) -> None:
 @on_database
 async def revoke(app: App, as_json: bool, key_id: str, reason: str | None, by: str | None) -> None:
     """End a key. Servers know within seconds."""
-    from perdure.engine.operators.keys import keys_of
+    from perdure.engine.app.session import session_of
     from perdure.engine.runtime.input import actor_of
 
-    key = await keys_of(app).revoke(key_id, by=actor_of(operator(by)))
+    key = await session_of(app).keys.revoke(key_id, by=actor_of(operator(by)))
     await audited(app, by, "revoke_key", key.id, reason, environment=key.environment)
     answer(as_json, _data(key), f"{key.id} ({key.name}) opens nothing any more.")
 
@@ -82,11 +82,11 @@ async def revoke(app: App, as_json: bool, key_id: str, reason: str | None, by: s
 @on_database
 async def rotate(app: App, as_json: bool, key_id: str, overlap: str, by: str | None) -> None:
     """Another text for the same key; the old one stays good for a while."""
-    from perdure.engine.operators.keys import keys_of
+    from perdure.engine.app.session import session_of
     from perdure.engine.runtime.input import actor_of
 
     length, actor = duration_of(overlap, "--overlap"), actor_of(operator(by))
-    made = await keys_of(app).rotate(key_id, length, by=actor)
+    made = await session_of(app).keys.rotate(key_id, length, by=actor)
     await audited(app, by, "rotate_key", made.key.id, environment=made.key.environment)
     _show(as_json, made)
 

@@ -103,7 +103,7 @@ def _item(item: Applied) -> Iterator[str]:
 async def export(app: App, as_json: bool, names: tuple[str, ...]) -> None:
     """Write schedules as a manifest: these, or all. To apply it changes nothing."""
     from perdure.engine.manifests.render import to_yaml
-    from perdure.engine.observability.redaction import HIDDEN
+    from perdure.telemetry.redactor import HIDDEN
 
     said = await app.manifests.export(names or None)
     if is_server(app.url) and HIDDEN in json.dumps(said):

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from perdure.core.schedule import Schedule
     from perdure.engine.app.app import App
+    from perdure.engine.tasks.catalogue import TaskEntry
 
 name_argument = click.argument("name", shell_complete=completing.schedules)
 
@@ -57,12 +58,11 @@ for command in (apply, export, schema, update):
 @on_database
 async def list_schedules(app: App, as_json: bool, deleted: bool) -> None:
     """All that are not deleted, in order of name."""
-    from perdure.engine.manifests.apply import all_schedules
-    from perdure.engine.schedules.change import tasks_by_name
+    from perdure.engine.schedules.pages import all_schedules
 
-    every = [shown(app, schedule) async for schedule in all_schedules(app)]
+    every = [shown(app, schedule) async for schedule in all_schedules(app.schedules)]
     found = [it for it in every if (it.deleted is not None) is deleted]
-    tasks = await tasks_by_name(app)
+    tasks = await _known_tasks(app)
     text = listed(found, tasks, app.time(), deleted=deleted) if found else "There are none."
     answer(as_json, [data_of(it, tasks) for it in found], text)
 
@@ -75,10 +75,9 @@ async def show(app: App, as_json: bool, name: str) -> None:
 
     Of a deleted one too: who deleted it, and why.
     """
-    from perdure.engine.schedules.change import tasks_by_name
 
     schedule = shown(app, await app.schedules.get(name, deleted=True))
-    tasks = await tasks_by_name(app)
+    tasks = await _known_tasks(app)
     coming = list(await app.schedules.preview(name, 5)) if schedule.is_live else []
     last = shown(app, await app.schedules.last(name))
     said = app.redactor.fields(await app.manifests.say(schedule))
@@ -258,6 +257,12 @@ async def _backfilled(
             if done.rest_after is None:
                 return made, found
             start = done.rest_after + timedelta(microseconds=1)
+
+
+async def _known_tasks(app: App) -> dict[str, TaskEntry]:
+    from perdure.engine.app.session import session_of
+
+    return {entry.name: entry for entry in await session_of(app).known_tasks()}
 
 
 def _said(app: App, as_json: bool, schedule: Schedule) -> None:

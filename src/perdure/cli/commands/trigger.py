@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,8 +11,7 @@ from perdure.cli.database_command import (
     audited,
     by_option,
     made_run,
-    on_database,
-    operator,
+    on_database_as_client,
     parse_retry,
     parse_values,
     payload_of,
@@ -21,7 +19,6 @@ from perdure.cli.database_command import (
     tag_option,
     tags_of,
 )
-from perdure.cli.load import is_server
 from perdure.cli.output.times import instant_of
 
 if TYPE_CHECKING:
@@ -57,7 +54,7 @@ if TYPE_CHECKING:
 )
 @tag_option
 @by_option
-@on_database
+@on_database_as_client
 async def trigger(
     app: App,
     as_json: bool,
@@ -71,8 +68,7 @@ async def trigger(
     **options: Any,
 ) -> None:
     """Ask for a run of a task that some app has made known."""
-    from perdure.engine.runtime.input import client_of
-    from perdure.engine.tasks.catalogue import trigger_known
+    from perdure.engine.app.session import session_of
     from perdure.engine.tasks.options import TriggerOptions
 
     due = None if run_at is None else instant_of(run_at, "--run-at")
@@ -83,9 +79,7 @@ async def trigger(
         retry=parse_retry(retry),
         **options,
     )
-    if not is_server(app.url):
-        app.actor = client_of(f"{operator(by)}@{socket.gethostname()}")
-    made = await trigger_known(app, task, payload_of(payload) or {}, asked)
+    made = await session_of(app).trigger_known(task, payload_of(payload) or {}, asked)
     await audited(app, by, "trigger_run", made.id, task=task, created=made.created)
     how = f"asks for {task}" if made.created else f"asked for {task} before, under the same key"
     made_run(as_json, made, how)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from perdure import App, Context, Fail, Retry, every
+from perdure.engine.app.session import session_of
 from perdure.engine.runtime.defaults import Defaults
-from perdure.engine.tasks.catalogue import trigger_known
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import ScheduleExists
 
@@ -95,6 +95,6 @@ async def fill(app: App) -> None:
     """Something of everything, for whoever looks at it. The app must be open."""
     await app.queues.pause("reports", "until the figures are in")
     for task, payload in SAMPLES:
-        await trigger_known(app, task, payload, TriggerOptions())
+        await session_of(app).trigger_known(task, payload, TriggerOptions())
     with suppress(ScheduleExists):  # in a directory that was used before
         await app.schedules.create("good-morning", every(TICK), "greet", payload={"name": "world"})

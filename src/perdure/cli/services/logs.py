@@ -13,8 +13,8 @@ from typing import Any
 
 from perdure.cli.output.answer import CannotStart
 from perdure.cli.output.table import format_value
-from perdure.engine.observability.redaction import Redact, Redaction, Redactor
 from perdure.telemetry.record import fields_of
+from perdure.telemetry.redactor import Redact, Redaction, Redactor
 
 _FIELD = re.compile(r"%\((\w+)\)")
 """A field that a message shows, as `%(name)s`."""

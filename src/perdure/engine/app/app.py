@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from perdure.core.json_text import check_label
 from perdure.core.run.run import Actor
+from perdure.engine.app.components import make_components
 from perdure.engine.app.configuration import configured
 from perdure.engine.app.declarations import Declarations
+from perdure.engine.app.services import running_services, tick_services
 from perdure.engine.app.sync import SyncFacade
 from perdure.engine.observability.metrics import Metrics
-from perdure.engine.observability.redaction import Redact, Redaction, Redactor
 from perdure.engine.observability.storage_metrics import metered
 from perdure.engine.observability.tracing import tracing_of
 from perdure.engine.runtime import forks
@@ -25,11 +26,14 @@ from perdure.engine.runtime.ids import Ids
 from perdure.engine.runtime.input import Duration, client_of, duration, only_known
 from perdure.engine.runtime.keywords import explain_keywords
 from perdure.engine.runtime.open_lock import Door, to_the_end
+from perdure.engine.runtime.runtime import Components, Runtime
+from perdure.engine.runtime.storage_time import StorageTime
 from perdure.engine.runtime.wakeups import Hints, Hub
 from perdure.engine.tasks.definition import keywords_of
 from perdure.errors import AppNotOpen, InvalidInput
-from perdure.storage import Storage, check_url, is_remote, open_storage, options_of, refuse_server
+from perdure.storage import Storage, check_url, open_storage, options_of, refuse_server
 from perdure.storage.contract.runs import Clock
+from perdure.telemetry.redactor import Redact, Redaction, Redactor
 
 if TYPE_CHECKING:
     # Imported when first used: whoever only defines tasks must not wait for it.
@@ -96,6 +100,7 @@ class App(Declarations):
         self.hub: Hub = Hub(self.ids.token(), self.metrics.registry)
         self.original: App = self
         self.sync = SyncFacade(self)
+        self.storage_time = StorageTime
         self._door = Door()
         self._opened: Opened | None = None
         self._times_opened = 0
@@ -152,17 +157,7 @@ class App(Declarations):
 
     def twin(self) -> App:
         """The same app, closed: for another loop."""
-        twin = App(
-            self.url,
-            environment=self.environment,
-            defaults=self.defaults,
-            clock=self.clock,
-            ids=self.ids,
-            actor=self.actor,
-            redact=self.redact,
-            tracing=self.tracing,
-            **self.storage_options,
-        )
+        twin = self._copy(self.environment, actor=self.actor)
         twin.original, twin.sync = self.original, self.sync
         twin.metrics = Metrics(twin, like=self.metrics)
         twin.tasks, twin.aliases = self.tasks, self.aliases
@@ -172,18 +167,22 @@ class App(Declarations):
 
     def without_tasks(self, environment: str | None = None) -> App:
         """An app on the same database, closed, without tasks. `home_environment` stays ours."""
-        app = App(
+        app = self._copy(environment or self.environment)
+        app.home_environment = self.home_environment
+        return app
+
+    def _copy(self, environment: str, *, actor: Actor | None = None) -> App:
+        return App(
             self.url,
-            environment=environment or self.environment,
+            environment=environment,
             defaults=self.defaults,
             clock=self.clock,
             ids=self.ids,
+            actor=actor,
             redact=self.redact,
             tracing=self.tracing,
             **self.storage_options,
         )
-        app.home_environment = self.home_environment
-        return app
 
     def open_storage(self) -> Storage:
         """Another way into the same storage, for another loop."""
@@ -193,7 +192,24 @@ class App(Declarations):
         """The same, and what happens there is counted."""
         return metered(self.open_storage(), self.metrics.registry)
 
+    def open_backend(self) -> WorkerBackend:
+        """Another connection for a worker, for another loop."""
+        from perdure.engine.app.connect import open_backend
+
+        return open_backend(self)
+
     # Using
+
+    @property
+    def components(self) -> Components:
+        """What services need of the app that exists before it is open."""
+        return make_components(self)
+
+    @property
+    def runtime(self) -> Runtime:
+        """What services need of an open app beside its database. Raise StorageRefused where
+        there is none."""
+        return self._open.runtime
 
     @property
     def storage(self) -> Storage:
@@ -250,9 +266,9 @@ class App(Declarations):
 
     @property
     def manifests(self) -> Manifests:
-        from perdure.engine.rest.manifests import make_manifests
+        from perdure.engine.app.manifests import make_manifests
 
-        return make_manifests(self)
+        return make_manifests(self, self._open)
 
     @property
     def webhooks(self) -> Webhooks:
@@ -271,8 +287,7 @@ class App(Declarations):
 
     def time(self) -> datetime:
         """This process's estimate of the storage's time. It never judges a lease."""
-        self._open.time.keep_fresh()
-        return self._open.time.now()
+        return self._open.components.now()
 
     # Running
 
@@ -306,14 +321,14 @@ class App(Declarations):
         refuse_server(self.url)
         from perdure.engine.maintenance.maintenance import Maintenance
 
-        return Maintenance(self)
+        return Maintenance(self, self.metrics)
 
     def scheduler(self) -> Scheduler:
         """Makes what is scheduled inside this process: `async with app.scheduler():`."""
         refuse_server(self.url)
         from perdure.engine.schedules.scheduler import Scheduler
 
-        return Scheduler(self)
+        return Scheduler(self, self.metrics)
 
     def webhook_sender(self) -> WebhookSender:
         """Posts to webhooks inside this process: `async with app.webhook_sender():`."""
@@ -337,31 +352,19 @@ class App(Declarations):
         worker = self.worker(
             concurrency=concurrency, queues=queues, drain=drain, same_loop=same_loop
         )
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(self)
-            if not is_remote(self.url):
-                await stack.enter_async_context(self.maintenance())
-                await stack.enter_async_context(self.scheduler())
-                await stack.enter_async_context(self.webhook_sender())
-            await stack.enter_async_context(worker)
+        async with running_services(self, worker):
             yield self
 
     async def overview(self) -> Overview:
         """What is going on: queues, workers, the latest failures, what ended within a minute."""
-        from perdure.engine.inspection.overview import overview
-
-        return await overview(self)
+        return await self._open.overview()
 
     async def doctor(self) -> Examination:
         """Look at the database and at who works on it: what is wrong, and what to do. The app
         need not be open."""
-        if is_remote(self.url):
-            from perdure.engine.rest.health import examine_remotely
+        from perdure.engine.app.examination import examine
 
-            return await examine_remotely(self)
-        from perdure.engine.inspection.doctor import examine_app
-
-        return await examine_app(self)
+        return await examine(self)
 
     def pruning(
         self,
@@ -377,10 +380,7 @@ class App(Declarations):
         from perdure.engine.maintenance.retention import Pruning
 
         return Pruning(
-            self,
-            older_than=older_than,
-            statuses=statuses,
-            open_dead_letters=open_dead_letters,
+            self, older_than=older_than, statuses=statuses, open_dead_letters=open_dead_letters
         )
 
     async def tick(self, *, grace: Duration | None = None) -> None:
@@ -388,12 +388,7 @@ class App(Declarations):
         take them: for `grace`, by default the renewal interval, during which the storage must have
         answered, so that an outage costs nobody's lease. `grace=0` takes them at once."""
         refuse_server(self.url)
-        from perdure.engine.maintenance.maintenance import Maintenance
-        from perdure.engine.schedules.scheduler import Scheduler
-
-        chosen = None if grace is None else duration(grace, "grace")
-        await Scheduler(self).run_once()
-        await Maintenance(self, grace=chosen).tick()
+        await tick_services(self, None if grace is None else duration(grace, "grace"))
 
 
 _OPTIONS = keywords_of(App.__init__)

@@ -31,8 +31,8 @@ from perdure.errors import InvalidInput, InvalidTask
 if TYPE_CHECKING:
     # Imported when first used: whoever only defines tasks must not wait for it.
     from perdure.core.schedule import Cadence, Stated
-    from perdure.engine.app.app import App
     from perdure.engine.schedules.options import ScheduleKeywords
+    from perdure.engine.targets.target_task import TargetApp
     from perdure.engine.tasks.secret import Secret
     from perdure.engine.tasks.target import Stdout, Text
     from perdure.engine.tasks.task import (
@@ -65,8 +65,8 @@ class Declarations:
         self.stated_schedules: dict[str, Stated] = {}
 
     @property
-    def _app(self) -> App:
-        return cast("App", self)
+    def _app(self) -> TargetApp:
+        return cast("TargetApp", self)
 
     @overload
     def task(  # type: ignore[overload-overlap]  # the narrower one comes first
@@ -212,4 +212,10 @@ class Declarations:
         from perdure.engine.schedules.options import cadence_of
 
         cadence_of(cadence)
-        return lambda task: state(self._app, task, cadence, name, settings)
+
+        def declare(task: TaskT) -> TaskT:
+            tasks, stated = self.served_tasks, self.stated_schedules
+            state(tasks, stated, self.defaults, task, cadence, name, settings)
+            return task
+
+        return declare

@@ -19,8 +19,9 @@ from perdure.core.json_text import encode_value
 from perdure.core.run.commit import Commit, prepare_commit
 from perdure.core.run.run import Actor, Run
 from perdure.engine.client.trigger import CommitBatcher, Made, handle_of, new_run
-from perdure.engine.observability.tracing import Carrier
+from perdure.engine.observability.tracing import Carrier, Tracing
 from perdure.engine.runtime.input import find_similar
+from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.tasks.catalogue import (
     KnownTask,
     TaskEntry,
@@ -33,8 +34,7 @@ from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import PerdureError, RunNotFound, TaskNotFound
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-    from perdure.engine.client.handle import RunHandle
+    from perdure.engine.client.handle import HandleApp, RunHandle
     from perdure.engine.tasks.task import Task
 
 FRESH = 1.0
@@ -81,9 +81,12 @@ async def run_inline(size: int, function: Callable[..., Any], *arguments: Any) -
 class Asking:
     """The trigger side of a process that has nobody's code."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, runtime: Runtime, tracing: Tracing, app: HandleApp) -> None:
+        """`app`: the one that the handles belong to."""
+        self._runtime = runtime
+        self._tracing = tracing
         self._app = app
-        self._batches = CommitBatcher(app)
+        self._batches = CommitBatcher(runtime)
         self._entries: dict[str, TaskEntry] = {}
         self._similar: dict[str, str | None] = {}
         self._read_at = float("-inf")
@@ -116,7 +119,7 @@ class Asking:
         found = {run.id: run for run in parents if run is not None}
         run_ids = {wish.options.continuation_of for wish in good} - found.keys()
         wanted = sorted(run_id for run_id in run_ids if run_id is not None)
-        return found | await self._app.storage.get(wanted) if wanted else found
+        return found | await self._runtime.storage.get(wanted) if wanted else found
 
     async def _made(
         self,
@@ -136,11 +139,11 @@ class Asking:
                 return await self._made_for(wish, wish.origin, task, actor, continued)
             payload = await offload(wish.payload_size, self._payload, wish, schema)
             queue = wish.options.queue or task.settings.queue
-            with self._app.tracing.trigger(wish.task, queue, wish.trace_carrier) as span:
-                now = self._app.time()
+            with self._tracing.trigger(wish.task, queue, wish.trace_carrier) as span:
+                now = self._runtime.now()
                 new = replace(
                     new_run(task, payload, wish.options, now, None),
-                    environment=self._app.environment,
+                    environment=self._runtime.environment,
                     batch_id=batch_id,
                     trace_carrier=span.carrier,
                 )
@@ -160,25 +163,25 @@ class Asking:
         continued: Mapping[str, Run],
     ) -> RunHandle[Any]:
         """The client has opened a span of its own, and has made the payload's text."""
-        app, now = self._app, self._app.time()
+        now = self._runtime.now()
         new = replace(
             new_run(task, origin.payload_json, wish.options, now, origin.parent),
-            environment=app.environment,
+            environment=self._runtime.environment,
             batch_id=origin.batch_id,
             trace_carrier=origin.carrier,
         )
         events = decide_create(_continuing(new, wish, continued), origin.run_id, actor, now)
         commit = prepare_commit(None, events, origin.commit_id)
-        return handle_of(app, task, await self._batches.commit(commit))
+        return handle_of(self._app, task, await self._batches.commit(commit))
 
     def _payload(self, wish: Wish, schema: dict[str, Any]) -> msgspec.Raw:
         """Checked, as it is stored. Raises InvalidInput."""
         check_payload(wish.task, schema, wish.payload)
-        return encode_value(dict(wish.payload), limit=self._app.defaults.payload_limit)
+        return encode_value(dict(wish.payload), limit=self._runtime.defaults.payload_limit)
 
     def _creation(self, new: NewRun, actor: Actor, now: datetime) -> Commit:
-        events = decide_create(new, self._app.ids.run_id(now), actor, now)
-        return prepare_commit(None, events, self._app.ids.commit_id())
+        events = decide_create(new, self._runtime.ids.run_id(now), actor, now)
+        return prepare_commit(None, events, self._runtime.ids.commit_id())
 
     def _task(self, name: str) -> Task[..., Any]:
         if name not in self._entries:
@@ -193,10 +196,10 @@ class Asking:
         return self._similar.get(name)
 
     async def _look_up(self, names: set[str]) -> None:
-        now = self._app.clock.elapsed()
+        now = self._runtime.clock.elapsed()
         if names <= self._entries.keys() and now - self._read_at < FRESH:
             return
-        found = await known_tasks(self._app.storage, self._app.environment)
+        found = await known_tasks(self._runtime.storage, self._runtime.environment)
         self._entries, self._read_at, self._similar = by_name(found), now, {}
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
-from perdure.engine.execution.context import note_wait_here, transaction_here
+from perdure.engine.runtime.current_run import note_wait_here, transaction_here
 from perdure.engine.runtime.input import Duration, duration
 from perdure.errors import (
     ResultTimeout,
@@ -23,11 +24,12 @@ from perdure.errors import (
 )
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-    from perdure.engine.client.results import EndedRun
+    from perdure.engine.client.results import EndedRun, Results
     from perdure.engine.tasks.signature import Signature
+    from perdure.engine.tasks.task import Task
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 _ERRORS: dict[Status, type[RunUnsuccessful]] = {
     Status.FAILED: RunFailed,
@@ -38,10 +40,41 @@ _ERRORS: dict[Status, type[RunUnsuccessful]] = {
 }
 
 
+class RunReader(Protocol):
+    async def get(self, run: str, /) -> Run: ...
+
+
+class HandleSync(Protocol):
+    """The app of a handle, for code that cannot await."""
+
+    def call(self, use: Callable[[HandleApp], Awaitable[T]], /) -> T: ...
+
+    def wait(self, use: Callable[[HandleApp], Awaitable[T]], method: str, instead: str, /) -> T: ...
+
+
+class HandleApp(Protocol):
+    """What a handle needs of the app that it belongs to."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def runs(self) -> RunReader: ...
+
+    @property
+    def results(self) -> Results: ...
+
+    @property
+    def served_tasks(self) -> Mapping[str, Task[..., Any]]: ...
+
+    @property
+    def sync(self) -> HandleSync: ...
+
+
 class RunHandle(Generic[R]):
     """`id`, and whether this trigger made the run or found the one that owned its key."""
 
-    def __init__(self, app: App, run_id: str, signature: Signature | None, *, created: bool):
+    def __init__(self, app: HandleApp, run_id: str, signature: Signature | None, *, created: bool):
         self._app = app
         self._signature = signature
         self.id = run_id

@@ -16,12 +16,12 @@ from perdure.core.run.run import Run
 from perdure.engine.client.handle import RunHandle
 from perdure.engine.client.trigger import Bulk, creation, handle_of, work_of
 from perdure.engine.observability.tracing import Carrier, Producer
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.storage.borrowed.create_runs import Order, Prepare, enqueue, enqueue_sync
 from perdure.storage.contract.runs import Outcome
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
     from perdure.engine.tasks.task import Task
 
 P = ParamSpec("P")
@@ -31,9 +31,9 @@ R = TypeVar("R")
 class Place(Protocol):
     """A transaction in which runs can be created."""
 
-    async def create(self, app: App, order: Order) -> list[Outcome]: ...
+    async def create(self, components: Components, order: Order) -> list[Outcome]: ...
 
-    def create_sync(self, app: App, order: Order) -> list[Outcome]: ...
+    def create_sync(self, components: Components, order: Order) -> list[Outcome]: ...
 
 
 class Borrowing:
@@ -42,11 +42,11 @@ class Borrowing:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def create(self, app: App, order: Order) -> list[Outcome]:
-        return await enqueue(self._connection, app.url, app.clock, order)
+    async def create(self, components: Components, order: Order) -> list[Outcome]:
+        return await enqueue(self._connection, components.url, components.clock, order)
 
-    def create_sync(self, app: App, order: Order) -> list[Outcome]:
-        return enqueue_sync(self._connection, app.url, app.clock, order)
+    def create_sync(self, components: Components, order: Order) -> list[Outcome]:
+        return enqueue_sync(self._connection, components.url, components.clock, order)
 
 
 class TransactionalTask(Generic[P, R]):
@@ -56,6 +56,7 @@ class TransactionalTask(Generic[P, R]):
     def __init__(self, task: Task[P, R], options: TriggerOptions, place: Place) -> None:
         self._task = task
         self._app = task.app
+        self._components = task.app.components
         self._options = options
         self._place = place
 
@@ -75,7 +76,7 @@ class TransactionalTask(Generic[P, R]):
         self, items: Iterable[Mapping[str, Any]]
     ) -> list[RunHandle[R] | Exception]:
         """Ask for one run an item; in place of a bad one stands the error."""
-        bulk = Bulk(self._app, self._task, items, self._options)
+        bulk = Bulk(self._components, self._app.original, self._task, items, self._options)
         with self._span() as span:
             prepare = partial(bulk.prepare, carrier=span.carrier)
             return bulk.handles(await self._create(prepare))
@@ -84,7 +85,7 @@ class TransactionalTask(Generic[P, R]):
         self, items: Iterable[Mapping[str, Any]]
     ) -> list[RunHandle[R] | Exception]:
         """`trigger_many`, from code that cannot await."""
-        bulk = Bulk(self._app, self._task, items, self._options)
+        bulk = Bulk(self._components, self._app.original, self._task, items, self._options)
         with self._span() as span:
             prepare = partial(bulk.prepare, carrier=span.carrier)
             return bulk.handles(self._create_sync(prepare))
@@ -93,18 +94,18 @@ class TransactionalTask(Generic[P, R]):
         return self._app.tracing.trigger(self._task.name, self._queue)
 
     def _one(self, payload: msgspec.Raw, carrier: Carrier | None) -> Prepare:
-        about = (self._app, self._task, payload, self._options)
+        about = (self._components, self._task, payload, self._options)
         return lambda now, continued: [creation(*about, now, continued, carrier=carrier)]
 
     def _only(self, outcomes: Sequence[Outcome]) -> RunHandle[R]:
         [outcome] = outcomes
-        return handle_of(self._app, self._task, outcome)
+        return handle_of(self._app.original, self._task, outcome)
 
     async def _create(self, prepare: Prepare) -> list[Outcome]:
-        return self._counted(await self._place.create(self._app, self._order(prepare)))
+        return self._counted(await self._place.create(self._components, self._order(prepare)))
 
     def _create_sync(self, prepare: Prepare) -> list[Outcome]:
-        return self._counted(self._place.create_sync(self._app, self._order(prepare)))
+        return self._counted(self._place.create_sync(self._components, self._order(prepare)))
 
     def _counted(self, outcomes: list[Outcome]) -> list[Outcome]:
         self._app.metrics.borrowed(self._task.name, self._queue, outcomes)

@@ -16,13 +16,14 @@ from perdure.core.run.effects import KeyKind
 from perdure.core.run.events import Event
 from perdure.core.run.run import Policy, Run, Source, SourceType
 from perdure.engine.client.batcher import MOST_IN_A_BATCH, Batcher
-from perdure.engine.client.handle import RunHandle
-from perdure.engine.execution.context import Context, current
-from perdure.engine.observability.tracing import Carrier
+from perdure.engine.client.handle import HandleApp, RunHandle
+from perdure.engine.observability.tracing import Carrier, Tracing
 from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime import write
+from perdure.engine.runtime.current_run import attempt_here
 from perdure.engine.runtime.ids import Ids
 from perdure.engine.runtime.input import duration
+from perdure.engine.runtime.runtime import Components, Runtime
 from perdure.engine.tasks.concurrency_key import derived_key, derives_key
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import (
@@ -35,7 +36,6 @@ from perdure.errors import (
 from perdure.storage.contract.runs import Committed, Outcome
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
     from perdure.engine.tasks.task import Task
 
 R = TypeVar("R")
@@ -47,17 +47,20 @@ Made = Outcome | Exception
 class Client:
     """The trigger side of an app."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, runtime: Runtime, tracing: Tracing, app: HandleApp) -> None:
+        """`app`: the one that the handles belong to."""
+        self._runtime = runtime
+        self._tracing = tracing
         self._app = app
-        self._batches = CommitBatcher(app)
+        self._batches = CommitBatcher(runtime)
 
     async def trigger(
         self, task: Task[..., R], payload: msgspec.Raw, options: TriggerOptions
     ) -> RunHandle[R]:
-        with self._app.tracing.trigger(task.name, options.queue or task.settings.queue) as span:
-            now, continued = self._app.time(), await self._continued(options)
+        with self._tracing.trigger(task.name, options.queue or task.settings.queue) as span:
+            now, continued = self._runtime.now(), await self._continued(options)
             commit = creation(
-                self._app, task, payload, options, now, continued, carrier=span.carrier
+                self._runtime, task, payload, options, now, continued, carrier=span.carrier
             )
             span.about(commit.run.id)
             outcome = await self._batches.commit(commit)
@@ -66,9 +69,9 @@ class Client:
     async def trigger_many(
         self, task: Task[..., R], items: Iterable[Mapping[str, Any]], options: TriggerOptions
     ) -> list[RunHandle[R] | Exception]:
-        bulk = Bulk(self._app, task, items, options)
-        with self._app.tracing.trigger(task.name, options.queue or task.settings.queue) as span:
-            now, continued = self._app.time(), await self._continued(options)
+        bulk = Bulk(self._runtime, self._app, task, items, options)
+        with self._tracing.trigger(task.name, options.queue or task.settings.queue) as span:
+            now, continued = self._runtime.now(), await self._continued(options)
             outcomes = await self._batches.commit_all(bulk.parts(now, continued, span.carrier))
         return bulk.handles(outcomes)
 
@@ -76,10 +79,11 @@ class Client:
         """The run that the new one goes on with, if any."""
         if options.continuation_of is None:
             return None
-        parent = parent_context()
+        parent = attempt_here()
         if parent is not None and parent.run.id == options.continuation_of:
             return parent.run
-        return await write.load(self._app.storage, options.continuation_of, self._app.environment)
+        environment = self._runtime.environment
+        return await write.load(self._runtime.storage, options.continuation_of, environment)
 
 
 class Bulk(Generic[R]):
@@ -87,16 +91,18 @@ class Bulk(Generic[R]):
 
     def __init__(
         self,
-        app: App,
+        components: Components,
+        app: HandleApp,
         task: Task[..., R],
         items: Iterable[Mapping[str, Any]],
         options: TriggerOptions,
     ) -> None:
+        self._components = components
         self._app = app
         self._task = task
         self._items = listed(items)
         self._options = options
-        self._batch_id = f"batch_{app.ids.token()}"
+        self._batch_id = f"batch_{components.ids.token()}"
         self._results: dict[int, RunHandle[R] | Exception] = {}
         self.commits: list[Commit] = []
         self._asked: list[int] = []
@@ -152,11 +158,11 @@ class Bulk(Generic[R]):
         if not isinstance(item, Mapping):
             problem = f"every item must be a mapping of arguments, not {item!r}"
             raise InvalidPayload(self._task.name, "", problem)
-        payload = self._task.signature.encode(item, self._app.defaults.payload_limit)
+        payload = self._task.signature.encode(item, self._components.defaults.payload_limit)
         if self._pattern is not None:
-            return _like(self._pattern, self._app.ids, payload, now)
+            return _like(self._pattern, self._components.ids, payload, now)
         first = creation(
-            self._app,
+            self._components,
             self._task,
             payload,
             self._options,
@@ -180,7 +186,7 @@ def listed(items: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def creation(
-    app: App,
+    components: Components,
     task: Task[..., Any],
     payload: msgspec.Raw,
     options: TriggerOptions,
@@ -191,20 +197,22 @@ def creation(
     carrier: Carrier | None = None,
 ) -> Commit:
     """The commit that makes a run. Needs no open app."""
-    parent = parent_context()
+    parent = attempt_here()
     special = (parent, continued, batch_id, carrier, options.tags, options.meta)
     is_usual = special == _NOTHING_SPECIAL and not _derives_key(task, options)
-    common = (app.environment, app.actor, task.settings, options)
+    common = (components.environment, components.actor, task.settings, options)
     if is_usual and task.last_made is not None and task.last_made.common == common:
-        return _like(task.last_made.events, app.ids, payload, now)
+        return _like(task.last_made.events, components.ids, payload, now)
     wish = new_run(task, payload, options, now, None if parent is None else parent.run)
-    wish = replace(wish, environment=app.environment, batch_id=batch_id, trace_carrier=carrier)
+    wish = replace(
+        wish, environment=components.environment, batch_id=batch_id, trace_carrier=carrier
+    )
     if continued is not None:
         wish = continuing(wish, continued)
-    events = decide_create(wish, app.ids.run_id(now), app.actor, now)
+    events = decide_create(wish, components.ids.run_id(now), components.actor, now)
     if is_usual and timeless(events):
         task.last_made = LastMade(common, events)
-    return prepare_commit(None, events, app.ids.commit_id())
+    return prepare_commit(None, events, components.ids.commit_id())
 
 
 _NOTHING_SPECIAL = (None,) * 6
@@ -222,15 +230,15 @@ def _like(pattern: Sequence[Event], ids: Ids, payload: msgspec.Raw, now: datetim
     return prepare_commit(None, events, ids.commit_id())
 
 
-def handle_of(app: App, task: Task[..., R], outcome: Made) -> RunHandle[R]:
+def handle_of(app: HandleApp, task: Task[..., R], outcome: Made) -> RunHandle[R]:
     """Raises what became of the commit, if that is an error."""
     if isinstance(outcome, Exception):
         raise outcome
     if isinstance(outcome, Committed):
-        return RunHandle(app.original, outcome.run_id, task.signature, created=True)
+        return RunHandle(app, outcome.run_id, task.signature, created=True)
     if outcome.key.kind is KeyKind.IDEMPOTENCY and not outcome.same_payload:
         raise IdempotencyConflict(outcome.key.name, outcome.run_id)
-    return RunHandle(app.original, outcome.run_id, task.signature, created=False)
+    return RunHandle(app, outcome.run_id, task.signature, created=False)
 
 
 def work_of(commit: Commit) -> str:
@@ -301,25 +309,18 @@ def _policy(policy: Policy, options: TriggerOptions) -> Policy:
     return replace(policy, **changes) if changes else policy
 
 
-def parent_context() -> Context | None:
-    try:
-        return current()
-    except LookupError:
-        return None
-
-
 class CommitBatcher(Batcher[Commit, Outcome]):
     """Group commit: concurrent triggers share a transaction. Waiting workers get a hint."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         super().__init__()
-        self._app = app
+        self._runtime = runtime
 
     async def _outcomes(self, commits: Sequence[Commit]) -> Sequence[Made]:
-        carrier, topics = self._app.hints, frozenset(map(work_of, commits))
+        carrier, topics = self._runtime.hints, frozenset(map(work_of, commits))
         riding = carrier.ride(topics)
         try:
-            outcomes = await self._app.storage.commit(commits, telling=riding)
+            outcomes = await self._runtime.storage.commit(commits, telling=riding)
         except Exception as error:  # noqa: BLE001  # handed to whoever waits for it
             return [error] * len(commits)
         if not any(isinstance(outcome, Committed) for outcome in outcomes):

@@ -11,7 +11,7 @@ import contextvars
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -40,12 +40,10 @@ from perdure.engine.execution.transaction import TransactionTerms
 from perdure.engine.execution.watchdog import Ladder, StopReason, Watchdog
 from perdure.engine.observability.log_writer import AttemptLog, RunLogs
 from perdure.engine.observability.tracing import Tracing
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.worker_backend import Finished
 from perdure.engine.tasks.options import Executor
 from perdure.engine.tasks.task import Task
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 
 class Closed(msgspec.Struct, frozen=True):
@@ -86,7 +84,7 @@ class Handlers:
         tracing: Tracing,
     ) -> None:
         self._tracing = tracing
-        self.tasks = tasks
+        self._tasks = tasks
         self._ladder = ladder
         self._result_limit = result_limit
         self._loop, self._thread_id = asyncio.get_running_loop(), threading.get_ident()
@@ -99,13 +97,18 @@ class Handlers:
         self._watchdogs: dict[str, Watchdog] = {}
         self._reports: list[Report] = []
         self._is_leaving = False
-        self.terms: TransactionTerms | None = None
         self.loop_watch: LoopWatch | None = None
 
     def connect(
-        self, loop: asyncio.AbstractEventLoop, on_reports: OnReports, logs: RunLogs
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_reports: OnReports,
+        logs: RunLogs,
+        terms: TransactionTerms,
     ) -> None:
-        """Where to report, and on which loop; and who keeps what handlers say."""
+        """Where to report, and on which loop; who keeps what handlers say; and what their
+        transactions need."""
+        self._terms = terms
         self._io_loop = loop
         self._logs = logs
         self._on_reports = on_reports
@@ -122,13 +125,13 @@ class Handlers:
         )
 
     @asynccontextmanager
-    async def watched_loop(self, app: App) -> AsyncIterator[None]:
+    async def watched_loop(self, components: Components) -> AsyncIterator[None]:
         """Watch the handlers' loop from the I/O loop, unless they are one."""
         if self._loop is self._io_loop:
             yield
             return
-        watch = LoopWatch(app, self._loop, self._thread_id, self._around.performer)
-        stop_gauges = app.metrics.registry.watch(watch.gauges)
+        watch = LoopWatch(components, self._loop, self._thread_id, self._around.performer)
+        stop_gauges = components.registry.watch(watch.gauges)
         watch.start()
         self.loop_watch = watch
         try:
@@ -197,7 +200,7 @@ class Handlers:
 
     def _call(self, run: Run) -> Call:
         handler, kind = self._served(run.task)
-        context = Context(run, AttemptLog(self._logs, run), self.terms)
+        context = Context(run, AttemptLog(self._logs, run), self._terms)
         call = kind(handler, context, self._around)
         span = self._tracing.attempt(run)
         if span is not None:
@@ -212,7 +215,7 @@ class Handlers:
 
     def _served(self, name: str) -> tuple[Handler, type[Call]]:
         """What is called for that task, and how."""
-        task = self.tasks[name]
+        task = self._tasks[name]
         known = self._known.get(name)
         if known is None or known[0].function is not task.function:  # a target may have changed
             executor = task.settings.executor
@@ -253,7 +256,7 @@ class Handlers:
             self._report(Closed(run.id, token, ending.topics, is_stuck))
         else:
             if ending.__class__ is Unserved and ending.failure.kind is FailureKind.REJECTED:
-                ending = replace(ending, misfit=self.tasks[run.task].schema_digest)
+                ending = replace(ending, misfit=self._tasks[run.task].schema_digest)
             output = call.context.output
             if output is not None:
                 output = plain(output, MAX_OUTPUT_BYTES, "output")

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.core.run.run import Run
 from perdure.engine.execution.child_protocol import Request
-from perdure.engine.execution.context import AttemptStopped, Context, enter
+from perdure.engine.execution.context import AttemptStopped, Context
 from perdure.engine.execution.ending import (
     Ending,
     Settled,
@@ -35,6 +35,7 @@ from perdure.engine.execution.processes import Process, ProcessDied, Processes
 from perdure.engine.execution.threads import Threads
 from perdure.engine.observability.handler_log import TASK_LOG
 from perdure.engine.observability.tracing import AttemptSpan, Carrier, current_carrier
+from perdure.engine.runtime.current_run import enter
 from perdure.engine.tasks.location import locate
 from perdure.engine.tasks.options import Executor
 from perdure.errors import InvalidInput

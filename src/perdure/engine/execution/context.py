@@ -6,15 +6,15 @@ import hashlib
 import math
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Never, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Never, Protocol, TypeVar, cast
 
 from perdure.core.json_text import check_label, in_utc
 from perdure.core.run.run import Awaiting, AwaitingKind, Run
 from perdure.engine.observability.handler_log import NOWHERE, RunLog, Sink
+from perdure.engine.runtime.current_run import attempt_here
 from perdure.engine.runtime.input import Duration, duration, flag
 from perdure.engine.runtime.keywords import explain_methods, explain_offers
 from perdure.errors import InvalidInput, OutsideRun, PerdureError, TransactionError
@@ -200,27 +200,16 @@ class Context:
         self._asked_to_stop = True
 
 
-_current: ContextVar[Context] = ContextVar("perdure_context")
 _noting = threading.Lock()
 """Handles of one attempt may wait on several threads."""
 
 
 def current() -> Context:
     """The context of the attempt that runs here. Raises OutsideRun where there is none."""
-    try:
-        return _current.get()
-    except LookupError:
-        raise OutsideRun from None
-
-
-def enter(context: Context) -> None:
-    _current.set(context)
-
-
-def note_wait_here(run_id: str) -> AbstractContextManager[None]:
-    """For handles: note in the attempt that runs here, if there is one, that it awaits a result."""
-    context = _current.get(None)
-    return nullcontext() if context is None else context._note_wait(run_id)
+    context = attempt_here()
+    if context is None:
+        raise OutsideRun
+    return cast("Context", context)
 
 
 def _share(fraction: Any) -> float:
@@ -228,10 +217,3 @@ def _share(fraction: Any) -> float:
     if not isinstance(fraction, int | float) or math.isnan(fraction):
         raise InvalidInput("fraction", f"must be a number from 0 to 1, not {fraction!r}")
     return min(max(float(fraction), 0.0), 1.0)
-
-
-def transaction_here(url: str) -> HandlerTransaction | None:
-    """The transaction that the handler running here has open in that database, if any."""
-    context = _current.get(None)
-    transaction = None if context is None else context.open_transaction
-    return transaction if transaction is not None and transaction.url == url else None

@@ -29,10 +29,10 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Awaiting, Run
 from perdure.engine.execution.context import Fail, Released, RetryAfter
 from perdure.engine.execution.target_failure import TargetFailed
-from perdure.engine.observability.redaction import Redactor
 from perdure.engine.runtime.input import duration, flag
 from perdure.errors import InvalidInput, ResultMismatch, StorageUnavailable
 from perdure.telemetry import table
+from perdure.telemetry.redactor import Redactor
 
 MAX_DETAILS = 64 * 1024
 MAX_RAW_TEXT = 1024 * 1024

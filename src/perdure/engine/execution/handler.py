@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from perdure.core.json_text import NULL
-from perdure.engine.execution.context import AttemptStopped, Context, enter
+from perdure.engine.execution.context import AttemptStopped, Context
 from perdure.engine.execution.ending import (
     Ending,
     Returned,
@@ -19,6 +19,7 @@ from perdure.engine.execution.ending import (
     rejected,
     unfit,
 )
+from perdure.engine.runtime.current_run import enter
 from perdure.engine.tasks.options import Executor
 from perdure.engine.tasks.signature import Signature
 from perdure.errors import InvalidInput, InvalidPayload, ResultMismatch

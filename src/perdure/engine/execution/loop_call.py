@@ -15,10 +15,11 @@ from types import coroutine
 from typing import Any
 
 from perdure.engine.execution.call import Call, Surroundings
-from perdure.engine.execution.context import Context, enter
+from perdure.engine.execution.context import Context
 from perdure.engine.execution.ending import Ending, Settled, Stopped, ending_of, unfit
 from perdure.engine.execution.handler import Handler
 from perdure.engine.execution.mailbox import Mailbox
+from perdure.engine.runtime.current_run import enter
 from perdure.errors import InvalidInput
 
 

@@ -8,12 +8,12 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.service import Service
 from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Gauges
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
     from perdure.engine.execution.loop_call import LoopCall, Performer
 
 CHECK_INTERVAL = timedelta(seconds=1)
@@ -26,16 +26,20 @@ class LoopWatch(Service):
     handler blocks. `blocked_by` names the handler and where it is, while the loop is blocked."""
 
     def __init__(
-        self, app: App, loop: asyncio.AbstractEventLoop, thread_id: int, performer: Performer
+        self,
+        components: Components,
+        loop: asyncio.AbstractEventLoop,
+        thread_id: int,
+        performer: Performer,
     ) -> None:
-        super().__init__(app.clock)
+        super().__init__(components.clock)
         self._loop = loop
         self._thread_id = thread_id
         self._performer = performer
         self._asked_at: float | None = None
         self._answered_lag_s = 0.0
         self.blocked_by = ""
-        self._blocks = app.metrics.registry.counter(metrics.LOOP_BLOCKS)
+        self._blocks = components.registry.counter(metrics.LOOP_BLOCKS)
 
     @property
     def lag_s(self) -> float:

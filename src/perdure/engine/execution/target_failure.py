@@ -8,7 +8,7 @@ from typing import Any
 
 from perdure.core.run.failure import MAX_MESSAGE, FailureKind
 from perdure.engine.execution.context import Fail
-from perdure.engine.observability.redaction import Redactor
+from perdure.telemetry.redactor import Redactor
 
 
 class TargetFailed(Fail):

@@ -16,7 +16,7 @@ Leaving the block does not commit. Runs triggered while it is open are part of i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -39,6 +39,7 @@ from perdure.engine.execution.ending import (
 )
 from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime.ids import Ids
+from perdure.engine.runtime.runtime import Components
 from perdure.errors import LeaseLost, StorageUnavailable, TransactionError
 from perdure.storage.borrowed.create_runs import Created, Order, create
 from perdure.storage.contract.runs import Clock, Committed, Outcome
@@ -54,7 +55,6 @@ from perdure.storage.sql.statements import Operation, Step, at_once, trip
 from perdure.telemetry import table
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
     from perdure.engine.execution.context import Context
     from perdure.engine.runtime.worker_backend import WorkerBackend
 
@@ -70,25 +70,26 @@ class TransactionTerms:
     """What the transactions of a worker's handlers share. `backend` lives on `io_loop`; `trace`
     says where the time of the attempt went that has this token."""
 
-    app: App
+    components: Components
     backend: WorkerBackend
     transactions: Transactions
     io_loop: asyncio.AbstractEventLoop
     trace: Callable[[str], dict[str, Any]]
+    on_committed: Callable[[Sequence[Commit]], None]
 
     def make(self, context: Context) -> HandlerTransaction:
         return HandlerTransaction(context, self)
 
     def limit(self, run: Run) -> timedelta:
-        return (run.policy.lease_ttl or self.app.defaults.lease_ttl) / SHARE
+        return (run.policy.lease_ttl or self.components.defaults.lease_ttl) / SHARE
 
     @property
     def ids(self) -> Ids:
-        return self.app.ids
+        return self.components.ids
 
     async def was_stored(self, commit: Commit) -> bool:
         """On the I/O loop. Nothing else can be done before the storage has answered."""
-        clock: Clock = self.app.clock
+        clock: Clock = self.components.clock
         while True:
             with suppress(StorageUnavailable):
                 return await self.backend.was_stored(commit)
@@ -119,7 +120,7 @@ class HandlerTransaction:
 
     @property
     def url(self) -> str:
-        return self._terms.app.url
+        return self._terms.components.url
 
     # For the handler
 
@@ -181,7 +182,7 @@ class HandlerTransaction:
 
     # For runs triggered meanwhile
 
-    async def create(self, app: App, order: Order) -> list[Outcome]:
+    async def create(self, components: Components, order: Order) -> list[Outcome]:
         """They exist once this attempt has succeeded, and never if it has not."""
         created = await self._transaction.run(self._creating(order))
         self._topics |= created.topics
@@ -189,10 +190,10 @@ class HandlerTransaction:
         self.children |= {outcome.run_id for outcome in made}
         return created.outcomes
 
-    def create_sync(self, app: App, order: Order) -> list[Outcome]:
+    def create_sync(self, components: Components, order: Order) -> list[Outcome]:
         if self._is_async:
             raise TransactionError("inside `async with ctx.transaction()`, await `trigger`")
-        return at_once(self.create(app, order))
+        return at_once(self.create(components, order))
 
     def _creating(self, order: Order) -> Operation[Created]:
         dialect = self._terms.transactions.dialect
@@ -224,7 +225,7 @@ class HandlerTransaction:
             run_id=self._run.id,
             task=self._run.task,
             attempt=self._context.attempt,
-            error=self._terms.app.redactor.text(str(error).partition("\n")[0]),
+            error=self._terms.components.redactor.text(str(error).partition("\n")[0]),
         )
         return interrupted(error)
 
@@ -268,7 +269,7 @@ class HandlerTransaction:
     def _settled(self) -> Settled:
         assert self._commit is not None
         run = self._commit.run
-        self._terms.app.metrics.committed([self._commit])
+        self._terms.on_committed([self._commit])
         return Settled(run, self._topics | {hints.done(run.environment)})
 
     async def _on_io_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:

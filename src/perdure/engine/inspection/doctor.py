@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,13 +22,11 @@ from perdure.core.webhook import WebhookState
 from perdure.engine.inspection.wait_cycles import WaitReader
 from perdure.engine.inspection.why import seen
 from perdure.engine.observability.record_redaction import Showing
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.tasks.catalogue import WorkerEntry, known_workers
 from perdure.engine.webhooks.webhook import Hook, read_hooks
 from perdure.errors import InvalidInput, SchemaMismatch, StorageError
 from perdure.storage.contract.runs import Backlog, Storage
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 MOST_GATES = 1_000
 MOST_COUNTED = 1_000
@@ -48,12 +45,11 @@ class Examination(msgspec.Struct, frozen=True):
         return not any(finding.is_problem for finding in self.findings)
 
 
-async def examine_app(app: App) -> Examination:
-    """Needs no open app: one that cannot be opened is what it is for."""
-    storage = app.open_storage()
+async def examine_database(components: Components, storage: Storage) -> Examination:
+    """Needs no open app: one that cannot be opened is what it is for. Close the storage."""
     try:
         await storage.check_schema()
-        return await examine_storage(app, storage)
+        return await examine_storage(components, storage)
     except SchemaMismatch as error:
         return Examination((unusable(error, Code.SCHEMA),))
     except StorageError as error:
@@ -62,40 +58,42 @@ async def examine_app(app: App) -> Examination:
         await storage.close()
 
 
-async def examine_storage(app: App, storage: Storage) -> Examination:
+async def examine_storage(components: Components, storage: Storage) -> Examination:
     """The same, in a storage that can be reached. Raises StorageError."""
-    facts = await _facts(app, storage)
+    facts = await _facts(components, storage)
     return Examination(tuple(examine(facts)), facts.vitals)
 
 
-async def _facts(app: App, storage: Storage) -> Facts:
-    before = app.clock.now()
+async def _facts(components: Components, storage: Storage) -> Facts:
+    before = components.clock.now()
     now = await storage.now()
-    local = before + (app.clock.now() - before) / 2
-    workers = await known_workers(storage, app.environment)
-    live = [worker for worker in workers if worker.is_live(now - app.defaults.lease_ttl)]
+    local = before + (components.clock.now() - before) / 2
+    workers = await known_workers(storage, components.environment)
+    live = [worker for worker in workers if worker.is_live(now - components.defaults.lease_ttl)]
     silent = [worker for worker in workers if worker not in live and not worker.stopped]
-    backlogs = await storage.backlog(app.environment)
+    backlogs = await storage.backlog(components.environment)
     return Facts(
         now=now,
         vitals=await storage.vitals(),
-        retention=app.defaults.retention,
+        retention=components.defaults.retention,
         clock_ahead=local - now,
-        neglect=await storage.neglect(app.environment, limit=MOST_COUNTED),
-        stuck=await _stuck_gates(app, storage),
+        neglect=await storage.neglect(components.environment, limit=MOST_COUNTED),
+        stuck=await _stuck_gates(components, storage),
         silent=tuple(f"{it.id} on {it.host}" for it in silent),
         unserved=tuple(it.queue for it in backlogs if it.due and not _serving(it, live)),
         unserved_tasks=tuple(_unserved_tasks(backlogs, live)),
         not_importable=tuple(_not_importable(live)),
         blocked_loops=tuple(_blocked_loops(live)),
-        cycles=tuple(await _cycles(app, storage, live, now)),
-        webhooks=await _webhooks(app, storage, now),
+        cycles=tuple(await _cycles(components, storage, live, now)),
+        webhooks=await _webhooks(components, storage, now),
     )
 
 
-async def _cycles(app: App, storage: Storage, live: list[WorkerEntry], now: datetime) -> list[str]:
-    seen_workers = [seen(it, now - app.defaults.lease_ttl) for it in live]
-    cycles = await WaitReader(storage, app.environment, seen_workers).cycles()
+async def _cycles(
+    components: Components, storage: Storage, live: list[WorkerEntry], now: datetime
+) -> list[str]:
+    seen_workers = [seen(it, now - components.defaults.lease_ttl) for it in live]
+    cycles = await WaitReader(storage, components.environment, seen_workers).cycles()
     return [describe_cycle(cycle) for cycle in cycles]
 
 
@@ -127,14 +125,16 @@ def _unserved_tasks(backlogs: Sequence[Backlog], live: list[WorkerEntry]) -> Ite
                 yield f"{needed} in queue {backlog.queue}"
 
 
-async def _webhooks(app: App, storage: Storage, now: datetime) -> tuple[WebhookFact, ...]:
-    hooks, quarantined = await read_hooks(storage, app.environment)
+async def _webhooks(
+    components: Components, storage: Storage, now: datetime
+) -> tuple[WebhookFact, ...]:
+    hooks, quarantined = await read_hooks(storage, components.environment)
     facts = [await _webhook(hook, storage, now) for hook in hooks]
     facts += [
         WebhookFact(
             name=hook.name,
             state=WebhookState.QUARANTINED,
-            why=str(Showing(app.redact).text(hook.why)),
+            why=str(Showing(components.redact).text(hook.why)),
         )
         for hook in quarantined
     ]
@@ -158,17 +158,17 @@ async def _webhook(hook: Hook, storage: Storage, now: datetime) -> WebhookFact:
     )
 
 
-async def _stuck_gates(app: App, storage: Storage) -> tuple[str, ...]:
+async def _stuck_gates(components: Components, storage: Storage) -> tuple[str, ...]:
     """Looked at twice: room that was just made is found by the next tick."""
-    first = await _gates_with_room(app, storage)
+    first = await _gates_with_room(components, storage)
     if not first:
         return ()
-    await app.clock.sleep(TICKS * app.defaults.maintenance_tick)
-    both = sorted(first & await _gates_with_room(app, storage))
+    await components.clock.sleep(TICKS * components.defaults.maintenance_tick)
+    both = sorted(first & await _gates_with_room(components, storage))
     return tuple(" ".join(filter(None, (it.scope.value, it.name, it.key))) for it in both)
 
 
-async def _gates_with_room(app: App, storage: Storage) -> set[Gate]:
-    gates = await storage.parking(app.environment, limit=MOST_GATES)
-    standing = await storage.standing(app.environment, gates)
+async def _gates_with_room(components: Components, storage: Storage) -> set[Gate]:
+    gates = await storage.parking(components.environment, limit=MOST_GATES)
+    standing = await storage.standing(components.environment, gates)
     return {gate for gate in gates if standing.room(gate, 1) > 0}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,13 +11,13 @@ from perdure.core.limits.rates import Rate
 from perdure.core.run.lifecycle import FAILURES, Status
 from perdure.core.run.run import Run
 from perdure.engine.maintenance.tick_record import ServiceEntry, list_services
-from perdure.engine.operators.limits import QueueState
+from perdure.engine.operators.limits import Queues, QueueState
+from perdure.engine.operators.workers import Workers
+from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.tasks.catalogue import WorkerEntry
 from perdure.storage.contract.inspection import Ended, NextSchedule
 from perdure.storage.contract.runs import Backlog
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+from perdure.telemetry.redactor import Redactor
 
 WINDOW = timedelta(minutes=1)
 STEP = timedelta(seconds=1)
@@ -100,13 +99,8 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
         return counts
 
 
-async def overview(app: App) -> Overview:
-    """The app must be open."""
-    if app.rest is not None:
-        from perdure.engine.rest.health import read_overview
-
-        return await read_overview(app.rest)
-    storage, environment = app.storage, app.environment
+async def overview(runtime: Runtime, queues: Queues, workers: Workers) -> Overview:
+    storage, environment = runtime.storage, runtime.environment
     now = await storage.now()
     pace = await storage.pace(environment, now - WINDOW)
     counts = await storage.status_counts(environment)
@@ -117,9 +111,9 @@ async def overview(app: App) -> Overview:
         next_schedule=counts.next_schedule,
         expired_leases=counts.expired_leases,
         dead_letters=sum(counts.dead_letters.values()),
-        queues=_queues(await app.queues.list(), await storage.backlog(environment), pace),
-        workers=tuple(_worker(it) for it in await app.workers.list()),
-        failures=await _failures(app, now),
+        queues=_queues(await queues.list(), await storage.backlog(environment), pace),
+        workers=tuple(_worker(it) for it in await workers.list()),
+        failures=await _failures(runtime, now),
         ended=tuple(await storage.throughput(environment, _second(now) - WINDOW, STEP)),
     )
 
@@ -170,19 +164,21 @@ def _worker(entry: WorkerEntry) -> WorkerView:
     )
 
 
-async def _failures(app: App, now: datetime) -> tuple[FailureView, ...]:
-    storage, since = app.storage, now - RECENTLY
-    ids = await storage.latest_ended(app.environment, sorted(FAILURES), since, limit=MOST_FAILURES)
+async def _failures(runtime: Runtime, now: datetime) -> tuple[FailureView, ...]:
+    storage, since = runtime.storage, now - RECENTLY
+    ids = await storage.latest_ended(
+        runtime.environment, sorted(FAILURES), since, limit=MOST_FAILURES
+    )
     runs = await storage.get(ids)
-    return tuple(_failure(runs[run_id], app) for run_id in ids if run_id in runs)
+    return tuple(_failure(runs[run_id], runtime.redactor) for run_id in ids if run_id in runs)
 
 
-def _failure(run: Run, app: App) -> FailureView:
+def _failure(run: Run, redactor: Redactor) -> FailureView:
     said = run.reason or "" if run.failure is None else f"{run.failure.type}: {run.failure.message}"
     return FailureView(
         run_id=run.id,
         task=run.task,
         status=run.status,
         at=run.finished_at,
-        error=app.redactor.text(said),
+        error=redactor.text(said),
     )

@@ -6,7 +6,6 @@ They are not one snapshot. What `why` tells is what it was like while it asked.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,32 +15,30 @@ from perdure.core.limits.admission import Gate, gates_of, needed_gates
 from perdure.core.run.run import Run
 from perdure.engine.inspection.wait_cycles import WaitReader
 from perdure.engine.runtime import write
+from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.tasks.catalogue import WorkerEntry, known_tasks, known_workers
 from perdure.errors import UnreadableHistory
 from perdure.storage.contract.runs import Storage
 from perdure.storage.sql.write.limits import NO_LIMITS, UNREADABLE
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
-
-async def explain_run(app: App, run_id: str) -> Why:
+async def explain_run(runtime: Runtime, run_id: str) -> Why:
     """Raises RunNotFound."""
     try:
-        run = await write.load(app.storage, run_id, app.environment)
-        return explain(await _gather(app, run))
+        run = await write.load(runtime.storage, run_id, runtime.environment)
+        return explain(await _gather(runtime, run))
     except UnreadableHistory as error:
-        return explain_unreadable(run_id, await app.storage.now(), str(error))
+        return explain_unreadable(run_id, await runtime.storage.now(), str(error))
 
 
-async def _gather(app: App, run: Run) -> Facts:
-    storage = app.storage
+async def _gather(runtime: Runtime, run: Run) -> Facts:
+    storage = runtime.storage
     standing = await storage.standing(run.environment, gates_of(run))
     facts = Facts(
         run=run,
         now=standing.now,
         standing=standing,
-        clock_ahead=_clock_ahead(app, standing.now),
+        clock_ahead=_clock_ahead(runtime, standing.now),
         history=tuple(recorded.event for recorded in await storage.events(run.id)),
     )
     if run.is_terminal:
@@ -49,18 +46,18 @@ async def _gather(app: App, run: Run) -> Facts:
         letter = await storage.dead_letter(run.id)
         return replace(facts, dead_letter=letter, successor=successors.get(run.id))
     limits = {(it.scope, it.name): it for it in await storage.limits(run.environment)}
-    live_since = facts.now - app.defaults.lease_ttl
+    live_since = facts.now - runtime.defaults.lease_ttl
     workers = [seen(it, live_since) for it in await known_workers(storage, run.environment)]
     reader = WaitReader(storage, run.environment, workers)
     is_stopped = not (run.holds_room or facts.is_due)
     cycle = None if is_stopped else await reader.cycle_of(run)
     facts = replace(facts, limits=limits, workers=tuple(workers), cycle=cycle)
-    return facts if run.holds_room else await _about_the_queue(app, facts)
+    return facts if run.holds_room else await _about_the_queue(runtime, facts)
 
 
-async def _about_the_queue(app: App, facts: Facts) -> Facts:
+async def _about_the_queue(runtime: Runtime, facts: Facts) -> Facts:
     """What keeps a run that nobody has: gates, whoever holds them, workers, others before it."""
-    storage, run = app.storage, facts.run
+    storage, run = runtime.storage, facts.run
     gate = (await storage.gates([run.id])).get(run.id)
     shut = [it for it in needed_gates(run) if facts.standing.is_full(it)]
     tasks = await known_tasks(storage, run.environment)
@@ -110,7 +107,7 @@ def seen(worker: WorkerEntry, since: datetime) -> SeenWorker:
     )
 
 
-def _clock_ahead(app: App, now: datetime) -> timedelta:
+def _clock_ahead(runtime: Runtime, now: datetime) -> timedelta:
     """How far this machine's clock is ahead, where the storage reads another one."""
-    is_shared = app.storage.local_clock is not None
-    return timedelta(0) if is_shared else app.clock.now() - now
+    is_shared = runtime.storage.local_clock is not None
+    return timedelta(0) if is_shared else runtime.clock.now() - now

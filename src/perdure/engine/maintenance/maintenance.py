@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from perdure.core.decide import decide_attention
 from perdure.core.run.commit import Commit, prepare_commit
@@ -16,14 +15,13 @@ from perdure.core.run.run import Run
 from perdure.engine.maintenance.lease_recovery import Patience
 from perdure.engine.maintenance.retention import old_runs
 from perdure.engine.maintenance.tick_record import TickRecord
+from perdure.engine.observability.metrics import Metrics
 from perdure.engine.runtime import wakeups as hints
+from perdure.engine.runtime.runtime import RuntimeProvider
 from perdure.engine.runtime.service import AppService
 from perdure.errors import StorageUnavailable
 from perdure.storage.contract.runs import Committed
 from perdure.telemetry import table
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 PRUNE_EVERY = 60
 """Retention is counted in days: one pass in so many is enough, while all of it can be done."""
@@ -43,12 +41,15 @@ class Maintenance(AppService):
     """`grace`: how long the storage must have taken writes before expired leases are taken; by
     default the renewal interval. With none they are taken at once, as if nobody were alive."""
 
-    def __init__(self, app: App, *, grace: timedelta | None = None) -> None:
-        defaults = app.defaults
+    def __init__(
+        self, provider: RuntimeProvider, metrics: Metrics, *, grace: timedelta | None = None
+    ) -> None:
+        defaults = provider.components.defaults
         tick = min(defaults.maintenance_tick, defaults.lease_ttl / LOOKS_A_LEASE)
-        super().__init__(app, tick)
+        super().__init__(provider, tick)
+        self._metrics = metrics
         self._grace = defaults.renewal_interval if grace is None else grace
-        self._patience = Patience(app.clock, defaults, tick=tick, grace=self._grace)
+        self._patience = Patience(self._clock, defaults, tick=tick, grace=self._grace)
         self._is_waiting = False
         """Whether there were expired leases that could not be judged yet."""
         self._next_prune = 0
@@ -56,14 +57,14 @@ class Maintenance(AppService):
         self._behind = 0
         """How many passes in a row have left something that is old enough."""
         self._took = timedelta(0)
-        self._ticks = TickRecord(app, "maintenance")
+        self._ticks = TickRecord(provider, metrics, "maintenance")
 
     async def run_once(self) -> None:
         try:
-            now = await self._app.storage.now()
+            now = await self._runtime.storage.now()
             await self._attend(now)
-            await self._app.storage.open_gates(self._app.defaults.maintenance_batch)
-            await self._app.metrics.keep_fresh(self._app.storage)
+            await self._runtime.storage.open_gates(self._runtime.defaults.maintenance_batch)
+            await self._metrics.keep_fresh(self._runtime.storage)
             if self._passes >= self._next_prune:
                 await self._forget(now)
                 self._patience.record_write()  # a long pass is no gap
@@ -81,7 +82,7 @@ class Maintenance(AppService):
 
     async def tick(self) -> None:
         """One pass; and if there are expired leases, as many as it takes to judge them."""
-        longest = LONGEST_TICK * (self._grace + self._app.defaults.maintenance_tick)
+        longest = LONGEST_TICK * (self._grace + self._runtime.defaults.maintenance_tick)
         until = self._clock.elapsed() + longest.total_seconds()
         await self.run_once()
         while self._is_waiting and self._clock.elapsed() < until:
@@ -92,15 +93,15 @@ class Maintenance(AppService):
         """Whatever asks for attention; leases only once we may judge them."""
         self._is_waiting = False
         while True:
-            due = await self._app.storage.attention(self._app.defaults.maintenance_batch)
+            due = await self._runtime.storage.attention(self._runtime.defaults.maintenance_batch)
             self._patience.record_write()  # `attention` proves that the storage can write
             commits, failed = self._commits(await self._judged(due, now), now)
             if failed:
-                await self._app.storage.put_off(failed)
-            outcomes = await self._app.storage.commit(commits) if commits else []
+                await self._runtime.storage.put_off(failed)
+            outcomes = await self._runtime.storage.commit(commits) if commits else []
             self._tell(commits)
             settled = sum(isinstance(outcome, Committed) for outcome in outcomes) + len(failed)
-            if len(due) < self._app.defaults.maintenance_batch or not settled:
+            if len(due) < self._runtime.defaults.maintenance_batch or not settled:
                 return
 
     async def _judged(self, due: Sequence[Run], now: datetime) -> list[Run]:
@@ -108,7 +109,7 @@ class Maintenance(AppService):
         held = [run for run in due if run.lease is not None]
         if not held:
             return list(due)
-        started = await self._app.storage.started_at()
+        started = await self._runtime.storage.started_at()
         spared = {run.id for run in held if not self._may_take(run, now, started)}
         self._is_waiting = self._is_waiting or bool(spared)
         return [run for run in due if run.id not in spared]
@@ -134,12 +135,12 @@ class Maintenance(AppService):
 
     def _commit(self, run: Run, now: datetime) -> list[Commit]:
         events = decide_attention(run, now, self._clock.jitter())
-        return [prepare_commit(run, events, self._app.ids.commit_id())] if events else []
+        return [prepare_commit(run, events, self._runtime.ids.commit_id())] if events else []
 
     def _tell(self, commits: Sequence[Commit]) -> None:
         topics = {hints.done(commit.run.environment) for commit in commits}
         topics |= {hints.work(commit.run.environment, commit.run.queue) for commit in commits}
-        self._app.hints.publish(topics)
+        self._runtime.hints.publish(topics)
 
     async def _forget(self, now: datetime) -> None:
         """Some of what is old enough. The more there was, the sooner it looks again: a part now and
@@ -154,15 +155,15 @@ class Maintenance(AppService):
 
     async def _prune(self, now: datetime) -> bool:
         """Whether nothing is left that is old enough."""
-        batch = self._app.defaults.maintenance_batch
+        storage, defaults = self._runtime.storage, self._runtime.defaults
+        batch = defaults.maintenance_batch
         left = PRUNE_BATCHES
-        prune = self._app.storage.prune
-        for old in old_runs(now, self._app.defaults):
-            while batch == await prune(
+        for old in old_runs(now, defaults):
+            while batch == await storage.prune(
                 old.status, old.before, batch, open_letters=old.open_letters
             ):
                 left -= 1
                 if not left:
                     return False
-        spans = await self._app.storage.prune_spans(now - self._app.defaults.retention, batch)
-        return await self._app.storage.prune_keys(batch) < batch and spans < batch
+        spans = await storage.prune_spans(now - defaults.retention, batch)
+        return await storage.prune_keys(batch) < batch and spans < batch

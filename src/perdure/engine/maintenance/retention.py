@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -12,10 +11,8 @@ from msgspec.structs import replace
 from perdure.core.run.lifecycle import FAILURES, TERMINAL, Status
 from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.runtime.input import Duration, choice, duration
+from perdure.engine.runtime.runtime import RuntimeProvider
 from perdure.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 MOST = 1_000_000
 """More than so many are not counted."""
@@ -52,7 +49,7 @@ class Pruning:
 
     def __init__(
         self,
-        app: App,
+        provider: RuntimeProvider,
         *,
         older_than: Duration | None = None,
         statuses: Sequence[str] | None = None,
@@ -60,14 +57,14 @@ class Pruning:
     ) -> None:
         if open_dead_letters and older_than is None:
             raise InvalidInput("open_dead_letters", "needs `older_than`")
-        self._app = app
+        self._provider = provider
         self._open_dead_letters = open_dead_letters
         self._age = None if older_than is None else duration(older_than, "older_than")
         self._statuses = sorted(TERMINAL) if statuses is None else [_ended(it) for it in statuses]
 
     async def count(self) -> list[Old]:
         """What would go now."""
-        storage = self._app.storage
+        storage = self._provider.runtime.storage
         old = await self._old()
         counts = [
             await storage.prunable(it.status, it.before, most=MOST, open_letters=it.open_letters)
@@ -78,22 +75,23 @@ class Pruning:
     async def prune(self) -> AsyncIterator[Old]:
         """Forget it, history and all, batch by batch: what each batch was. Keys that are free
         anyway and old gaps of schedules go, too."""
-        storage, batch = self._app.storage, self._app.defaults.maintenance_batch
+        storage, defaults = self._provider.runtime.storage, self._provider.components.defaults
+        batch = defaults.maintenance_batch
         for it in await self._old():
             while count := await storage.prune(
                 it.status, it.before, batch, open_letters=it.open_letters
             ):
                 yield replace(it, count=count)
-        before = await storage.now() - self._app.defaults.retention
+        before = await storage.now() - defaults.retention
         while await storage.prune_spans(before, batch) == batch:
             pass
         while await storage.prune_keys(batch) == batch:
             pass
 
     async def _old(self) -> list[Old]:
-        now = await self._app.storage.now()
+        now = await self._provider.runtime.storage.now()
         if self._age is None:
-            old = old_runs(now, self._app.defaults)
+            old = old_runs(now, self._provider.components.defaults)
             return [it for it in old if it.status in self._statuses]
         old = [Old(status, now - self._age) for status in self._statuses]
         if self._open_dead_letters and Status.DEAD_LETTERED in self._statuses:

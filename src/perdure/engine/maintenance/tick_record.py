@@ -6,16 +6,14 @@ import os
 import socket
 from datetime import datetime, timedelta
 from math import inf
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from perdure.core.json_text import Instant
+from perdure.engine.observability.metrics import Metrics
+from perdure.engine.runtime.runtime import RuntimeProvider
 from perdure.engine.tasks.catalogue import decode_records
 from perdure.storage.contract.runs import Record, Storage
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 SERVICE = "service"
 """The kind of these records."""
@@ -36,29 +34,34 @@ class TickRecord:
     """Records complete passes of one service: in this process's metrics each of them, and in the
     storage at most one per renewal interval, however many processes run the service."""
 
-    def __init__(self, app: App, service: str) -> None:
-        self._app = app
+    def __init__(self, provider: RuntimeProvider, metrics: Metrics, service: str) -> None:
+        components = provider.components
+        self._provider = provider
+        self._metrics = metrics
         self._service = service
-        self._interval = app.defaults.renewal_interval
-        self._started_at = app.clock.now()
+        self._environment = components.environment
+        self._clock = components.clock
+        self._interval = components.defaults.renewal_interval
+        self._started_at = self._clock.now()
         self._checked_at = -inf
 
     async def record(self, now: datetime) -> None:
         """Record a pass that is complete at `now`, the storage's time."""
-        self._app.metrics.record_tick(self._service, now)
-        elapsed = self._app.clock.elapsed()
+        self._metrics.record_tick(self._service, now)
+        elapsed = self._clock.elapsed()
         if elapsed - self._checked_at >= self._interval.total_seconds():
             await self._store(now)
             self._checked_at = elapsed
 
     async def _store(self, now: datetime) -> None:
-        records = await self._app.storage.records(self._app.environment, SERVICE)
+        storage = self._provider.runtime.storage
+        records = await storage.records(self._environment, SERVICE)
         known = next((it for it in records if it.name == self._service), None)
         age = None if known is None or known.seen_at is None else now - known.seen_at
         if age is not None and timedelta(0) <= age < self._interval:
             return
         # If another process stores its tick at the same time, that one is as good.
-        await self._app.storage.put([self._record(0 if known is None else known.version)])
+        await storage.put([self._record(0 if known is None else known.version)])
 
     def _record(self, version: int) -> Record:
         entry = ServiceEntry(
@@ -68,7 +71,7 @@ class TickRecord:
             started_at=self._started_at,
         )
         return Record(
-            environment=self._app.environment,
+            environment=self._environment,
             kind=SERVICE,
             name=self._service,
             version=version + 1,

@@ -7,10 +7,10 @@ the catalogue, and each schedule is compared and set; half an application is men
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -38,9 +38,12 @@ from perdure.engine.manifests.render import (
     say_task,
 )
 from perdure.engine.observability.record_redaction import Showing
+from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.runtime.input import OPERATOR, By, actor_of, did_you_mean
+from perdure.engine.runtime.runtime import OpenComponents, Runtime
 from perdure.engine.runtime.slices import gather_in_slices, map_in_slices, slice_items
 from perdure.engine.schedules.change import tasks_by_name
+from perdure.engine.schedules.operators import Schedules
 from perdure.engine.schedules.options import (
     Target,
     make_definition,
@@ -49,15 +52,17 @@ from perdure.engine.schedules.options import (
     unknown_target,
     usual_policy,
 )
-from perdure.engine.schedules.reconcile import PAGE, apply_stated
-from perdure.engine.targets.target_task import target_task
-from perdure.engine.tasks.catalogue import TaskEntry, entry_of, publish_tasks
+from perdure.engine.schedules.pages import all_schedules
+from perdure.engine.schedules.reconcile import apply_stated
+from perdure.engine.tasks.catalogue import TaskEntry, publish_tasks
+from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput, InvalidManifest, ScheduleNotFound
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-
-Tasks = Mapping[str, TaskEntry]
+Entries = Mapping[str, TaskEntry]
+Tasks = Mapping[str, Task[..., Any]]
+MakeEntry = Callable[[StatedTask], TaskEntry]
+"""Make the entry of a task that a manifest states, as it goes into the catalogue. Raise
+InvalidInput."""
 
 PRUNED = "no manifest has it any more"
 """The reason that stays with a schedule deleted by `prune`."""
@@ -112,29 +117,37 @@ def _shown(fields: Sequence[Differing], showing: Showing) -> tuple[Differing, ..
 class Manifests:
     """`by` names the operator."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(
+        self, runtime: Runtime, schedules: Schedules, tasks: Tasks, make_entry: MakeEntry
+    ) -> None:
+        self._components: OpenComponents = runtime
+        self._runtime = runtime
+        self._schedules = schedules
+        self._tasks = tasks
+        self._make_entry = make_entry
 
     async def apply(
         self, manifest: Manifest, *, by: By = OPERATOR, dry_run: bool = False, prune: bool = False
     ) -> Application:
         """Make what is stored say what `manifest` says; twice is once. With `prune`, schedules that
         an earlier manifest had and this one has not are deleted. Raises InvalidManifest."""
-        app, actor = self._app, actor_of(by)
-        known = await tasks_by_name(app)
+        runtime, actor = self._runtime, actor_of(by)
+        known = await self._known_tasks()
         stored = await self._stored(manifest)
-        checked = _Checked(app, known, stored, await app.storage.now())
-        await checked.check(manifest)
+        checked = _Checked(
+            runtime.defaults, self._tasks, known, stored, await runtime.storage.now()
+        )
+        await checked.check(manifest, self._make_entry)
         definitions = await map_in_slices(
             lambda one: _spelled(one, stored.get(one.id)), checked.definitions
         )
         if not dry_run:
-            await publish_tasks(app.storage, app.environment, checked.tasks, _replaces)
+            await publish_tasks(runtime.storage, runtime.environment, checked.tasks, _replaces)
         stated = [Stated(definition) for definition in definitions]
-        found = await apply_stated(app, stated, DefinedBy.MANIFEST, actor, dry_run=dry_run)
+        found = await apply_stated(runtime, stated, DefinedBy.MANIFEST, actor, dry_run=dry_run)
         if prune and not dry_run:
             await self._delete(found.orphaned, actor)
-        said = _Saying(app, {**known, **{entry.name: entry for entry in checked.tasks}})
+        said = self._saying({**known, **{entry.name: entry for entry in checked.tasks}})
         tasks = await gather_in_slices(_tasks(checked.tasks, known, said))
         schedules = await gather_in_slices(_schedules(found, said, prune))
         notes = await gather_in_slices(_notes(manifest, checked, found, known, prune))
@@ -144,8 +157,8 @@ class Manifests:
         """These schedules, or all, and the targets that manifests gave them, as a manifest.
         Raises ScheduleNotFound."""
         schedules = await self._chosen(names)
-        known = await tasks_by_name(self._app)
-        said = _Saying(self._app, known)
+        known = await self._known_tasks()
+        said = self._saying(known)
         needed = dict.fromkeys(schedule.definition.task for schedule in schedules)
         own = [known[name] for name in needed if name in known and known[name].by_manifest]
         tasks = [said.task(entry) for entry in own]
@@ -154,15 +167,21 @@ class Manifests:
 
     async def say(self, schedule: Schedule) -> Said:
         """A schedule, deleted or not, as a manifest would say it."""
-        return _Saying(self._app, await tasks_by_name(self._app)).schedule(schedule.definition)
+        return self._saying(await self._known_tasks()).schedule(schedule.definition)
+
+    def _saying(self, known: Entries) -> _Saying:
+        return _Saying(self._components.defaults, self._tasks, known)
+
+    async def _known_tasks(self) -> Entries:
+        return await tasks_by_name(self._runtime)
 
     async def _chosen(self, names: Sequence[str] | None) -> list[Schedule]:
         if names is None:
-            return [it async for it in all_schedules(self._app) if it.deleted is None]
+            return [it async for it in all_schedules(self._schedules) if it.deleted is None]
         return await self._named(names)
 
     async def _named(self, names: Sequence[str]) -> list[Schedule]:
-        found = await self._app.storage.get_schedules(self._app.environment, names)
+        found = await self._runtime.storage.get_schedules(self._runtime.environment, names)
         for name in names:
             if name not in found or found[name].deleted is not None:
                 raise ScheduleNotFound(name)
@@ -172,33 +191,28 @@ class Manifests:
         names = [stated.name for stated in manifest.schedules]
         stored: dict[str, Schedule] = {}
         for some in slice_items(names):
-            stored |= await self._app.storage.get_schedules(self._app.environment, some)
+            storage, environment = self._runtime.storage, self._runtime.environment
+            stored |= await storage.get_schedules(environment, some)
         return stored
 
     async def _delete(self, schedules: Sequence[Schedule], by: Actor) -> None:
         for schedule in schedules:
-            await self._app.schedules.delete(schedule.id, PRUNED, by=by)
-
-
-async def all_schedules(app: App) -> AsyncIterator[Schedule]:
-    """Every schedule, deleted ones too, in order of name."""
-    after = ""
-    while True:
-        page = await app.schedules.list(limit=PAGE, after=after, deleted=True)
-        for schedule in page:
-            yield schedule
-        if len(page) < PAGE:
-            return
-        after = page[-1].id
+            await self._schedules.delete(schedule.id, PRUNED, by=by)
 
 
 class _Checked:
     """A manifest's entries and definitions, once `check` has found nothing wrong."""
 
     def __init__(
-        self, app: App, known: Tasks, stored: Mapping[str, Schedule], now: datetime
+        self,
+        defaults: Defaults,
+        tasks: Tasks,
+        known: Entries,
+        stored: Mapping[str, Schedule],
+        now: datetime,
     ) -> None:
-        self._app = app
+        self._defaults = defaults
+        self._tasks = tasks
         self._known = known
         self._stored = stored
         self._now = now
@@ -208,9 +222,9 @@ class _Checked:
         self.definitions: list[Definition] = []
         self._own: dict[str, TaskEntry] = {}
 
-    async def check(self, manifest: Manifest) -> None:
+    async def check(self, manifest: Manifest, make_entry: MakeEntry) -> None:
         """Raises InvalidManifest with all that is wrong."""
-        entries = await map_in_slices(self._entry, manifest.tasks)
+        entries = await map_in_slices(lambda it: self._entry(it, make_entry), manifest.tasks)
         self.tasks = [entry for entry in entries if entry is not None]
         self._own = {entry.name: entry for entry in self.tasks}
         definitions = await map_in_slices(self._definition, manifest.schedules)
@@ -218,10 +232,10 @@ class _Checked:
         if self._problems:
             raise InvalidManifest(self._problems)
 
-    def _entry(self, stated: StatedTask) -> TaskEntry | None:
+    def _entry(self, stated: StatedTask, make_entry: MakeEntry) -> TaskEntry | None:
         try:
-            entry = made_entry(self._app, stated)
-            if stated.name in self._app.tasks:
+            entry, own = make_entry(stated), self._tasks.get(stated.name)
+            if own is not None and own.name == stated.name:
                 raise _defined_by_code(stated.name)
             if stated.name in self._known:
                 _replaces(entry, self._known[stated.name])
@@ -232,7 +246,7 @@ class _Checked:
 
     def _definition(self, stated: StatedSchedule) -> Definition | None:
         try:
-            target, usual = self._target(stated), self._app.defaults.of_schedules
+            target, usual = self._target(stated), self._defaults.of_schedules
             made = make_definition(stated.name, stated.cadence, target, stated.settings, usual)
             if not self._has_it_already(made):
                 check_ahead(made.cadence, self._now)
@@ -249,43 +263,37 @@ class _Checked:
         )
 
     def _target(self, stated: StatedSchedule) -> Target:
-        limit = self._app.defaults.payload_limit
-        own = target_of(self._app, stated.task)
+        limit = self._defaults.payload_limit
+        own = target_of(self._tasks, stated.task, limit)
         if own is not None:
             return own
         entry = self._own.get(stated.task) or self._known.get(stated.task)
         if entry is not None:
             return target_of_entry(entry, limit)
         self.unknown.append(stated)
-        return unknown_target(self._app, stated.task)
+        return unknown_target(self._defaults, stated.task)
 
 
 class _Saying:
     """Says what is stored, by the tasks as they are now."""
 
-    def __init__(self, app: App, tasks: Tasks) -> None:
-        self._app = app
+    def __init__(self, defaults: Defaults, tasks: Tasks, known: Entries) -> None:
+        self._defaults = defaults
         self._tasks = tasks
+        self._known = known
 
     def schedule(self, definition: Definition) -> Said:
-        own, entry = target_of(self._app, definition.task), self._tasks.get(definition.task)
-        known = own or entry
-        policy = usual_policy(self._app) if known is None else known.policy
-        return say_schedule(definition, policy, self._app.defaults.of_schedules)
+        own = target_of(self._tasks, definition.task, self._defaults.payload_limit)
+        known = own or self._known.get(definition.task)
+        policy = usual_policy(self._defaults) if known is None else known.policy
+        return say_schedule(definition, policy, self._defaults.of_schedules)
 
     def task(self, entry: TaskEntry) -> Said:
-        return say_task(entry, usual_target_policy(self._app), self._app.defaults.queue)
+        return say_task(entry, _usual_target_policy(self._defaults), self._defaults.queue)
 
 
-def made_entry(app: App, stated: StatedTask) -> TaskEntry:
-    """As it goes into the catalogue. Raises InvalidInput."""
-    task = target_task(app, stated.name, stated.target, stated.settings)  # type: ignore[arg-type]  # of these names
-    entry = replace(entry_of(task), by_manifest=True)
-    return entry if stated.policy is None else replace(entry, policy=stated.policy)
-
-
-def usual_target_policy(app: App) -> Policy:
-    return replace(usual_policy(app), timeout=app.defaults.target_timeout)
+def _usual_target_policy(defaults: Defaults) -> Policy:
+    return replace(usual_policy(defaults), timeout=defaults.target_timeout)
 
 
 def _replaces(new: TaskEntry, known: TaskEntry) -> bool:
@@ -311,7 +319,7 @@ def _canonical(definition: Definition) -> bytes:
     return msgspec.json.encode(decode_value(definition.payload_json), order="deterministic")
 
 
-def _tasks(entries: Sequence[TaskEntry], known: Tasks, said: _Saying) -> Iterator[Applied]:
+def _tasks(entries: Sequence[TaskEntry], known: Entries, said: _Saying) -> Iterator[Applied]:
     for entry in entries:
         old = known.get(entry.name)
         new = said.task(entry)
@@ -370,7 +378,7 @@ def _by(touch: Touch) -> str:
 
 
 def _notes(
-    manifest: Manifest, checked: _Checked, found: Reconciliation, known: Tasks, prune: bool
+    manifest: Manifest, checked: _Checked, found: Reconciliation, known: Entries, prune: bool
 ) -> Iterator[str]:
     yield from manifest.notes
     for stated in checked.unknown:

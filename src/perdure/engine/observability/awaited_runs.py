@@ -20,9 +20,8 @@ class Awaits:
     `on_waiting` is called some time after handlers have begun to wait, once for all that still do.
     """
 
-    on_waiting: Callable[[], None] = staticmethod(lambda: None)
-
-    def __init__(self) -> None:
+    def __init__(self, on_waiting: Callable[[], None]) -> None:
+        self._on_waiting = on_waiting
         self._loop = asyncio.get_running_loop()
         self._awaited: dict[str, tuple[str, ...]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -55,4 +54,4 @@ class Awaits:
     def _report(self) -> None:
         self._timer = None
         if self._awaited:
-            self.on_waiting()
+            self._on_waiting()

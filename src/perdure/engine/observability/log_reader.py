@@ -6,19 +6,18 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
 from perdure.core.run.attempts import Attempt, derive_attempts
 from perdure.core.run.events import RecordedEvent
 from perdure.core.run.run import Run
-from perdure.engine.observability.redaction import Redactor
 from perdure.engine.runtime import wakeups as hints
+from perdure.engine.runtime.runtime import Components, Runtime
 from perdure.storage.contract.logs import LogLine, Progress, parse_cursor
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+from perdure.storage.contract.runs import Storage
+from perdure.telemetry.redactor import Redactor
 
 PAGE = 1000
 BUNDLE_LOG_PAGE = 200
@@ -36,22 +35,34 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     progress: dict[str, Any] | None
 
 
-async def read_logs(app: App, run_id: str, after: str | None, limit: int) -> Sequence[LogLine]:
+class LoggedRuns(Protocol):
+    """Runs and what their handlers said, beside a database or at a server."""
+
+    async def get(self, run: str, /) -> Run: ...
+
+    async def logs(self, run: str, /, *, after: str | None, limit: int) -> Sequence[LogLine]: ...
+
+
+async def read_logs(
+    storage: Storage, run_id: str, after: str | None, limit: int
+) -> Sequence[LogLine]:
     """A page of lines; where some were left out, a line says how many."""
-    lines = await app.storage.logs(run_id, after=after, limit=limit)
+    lines = await storage.logs(run_id, after=after, limit=limit)
     return _with_gaps(lines, parse_cursor(after))
 
 
-async def follow_logs(app: App, run_id: str, after: str | None) -> AsyncIterator[LogLine]:
+async def follow_logs(
+    components: Components, runs: LoggedRuns, run_id: str, after: str | None
+) -> AsyncIterator[LogLine]:
     """Lines as they come, until the run has ended and all are read. Raises RunNotFound."""
     news = asyncio.Event()
-    topics = {hints.log(run_id), hints.done(app.environment)}
+    topics = {hints.log(run_id), hints.done(components.environment)}
 
     def on_hint(told: hints.Topics | None) -> None:
         if told is None or topics & told:
             news.set()
 
-    stop, runs = app.hub.listen(on_hint), app.runs
+    stop = components.hub.listen(on_hint)
     try:
         while True:
             news.clear()
@@ -63,7 +74,7 @@ async def follow_logs(app: App, run_id: str, after: str | None) -> AsyncIterator
             if ended:
                 return
             with suppress(TimeoutError):
-                async with asyncio.timeout(app.defaults.poll.total_seconds()):
+                async with asyncio.timeout(components.defaults.poll.total_seconds()):
                     await news.wait()
     finally:
         stop()
@@ -79,25 +90,25 @@ class BundleParts(msgspec.Struct, frozen=True):
     progress: Progress | None
 
 
-async def read_bundle(app: App, run: Run) -> Bundle:
-    return make_bundle(await load_bundle_parts(app, run), app.redactor)
+async def read_bundle(runtime: Runtime, run: Run) -> Bundle:
+    return make_bundle(await load_bundle_parts(runtime.storage, run), runtime.redactor)
 
 
-async def load_bundle_parts(app: App, run: Run) -> BundleParts:
-    events = await app.storage.events(run.id)
-    lines = _with_gaps(await _read_bundle_logs(app, run.id), (0, 0))
-    progress = (await app.storage.progress([run.id])).get(run.id)
+async def load_bundle_parts(storage: Storage, run: Run) -> BundleParts:
+    events = await storage.events(run.id)
+    lines = _with_gaps(await _read_bundle_logs(storage, run.id), (0, 0))
+    progress = (await storage.progress([run.id])).get(run.id)
     attempts = derive_attempts([recorded.event for recorded in events])
     return BundleParts(run, events, attempts, lines, progress)
 
 
-async def _read_bundle_logs(app: App, run_id: str) -> list[LogLine]:
+async def _read_bundle_logs(storage: Storage, run_id: str) -> list[LogLine]:
     """The first lines, as many pages as a bundle holds."""
     lines: list[LogLine] = []
     size = 0
     while size < MAX_BUNDLE_LOG_BYTES:
         after = lines[-1].cursor if lines else None
-        page = await app.storage.logs(run_id, after=after, limit=BUNDLE_LOG_PAGE)
+        page = await storage.logs(run_id, after=after, limit=BUNDLE_LOG_PAGE)
         lines += page
         if len(page) < BUNDLE_LOG_PAGE:
             break

@@ -21,14 +21,12 @@ from perdure.core.run.run import Run
 from perdure.engine.execution.ending import plain
 from perdure.engine.observability.awaited_runs import Awaits
 from perdure.engine.observability.handler_log import least_level
-from perdure.engine.observability.redaction import Redactor
 from perdure.engine.runtime import wakeups as hints
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.worker_backend import SaidLog, WorkerBackend
 from perdure.errors import StorageUnavailable
 from perdure.storage.contract.logs import MAX_LINES, LogBatch, LogLine, Progress
-from perdure.storage.contract.runs import Clock
 from perdure.telemetry import metrics, table
-from perdure.telemetry.registry import Registry
 
 MOST_LINES = MAX_LINES
 MOST_BYTES = 1024 * 1024
@@ -174,21 +172,21 @@ class RunLogs:
         self,
         backend: WorkerBackend,
         told: hints.Hints,
-        clock: Clock,
+        components: Components,
         now: Callable[[], datetime],
-        redactor: Redactor,
-        registry: Registry,
+        on_waiting: Callable[[], None],
     ) -> None:
+        """`on_waiting`: called when handlers have begun to wait for other runs."""
         self.now = now
-        self.awaits = Awaits()
-        self._clock = clock
+        self.awaits = Awaits(on_waiting)
+        self._clock = components.clock
         self._backend = backend
         self._hints = told
-        self._redactor = redactor
+        self._redactor = components.redactor
         self._loop = asyncio.get_running_loop()
         self._variables = contextvars.copy_context()
-        self._lines = registry.counter(metrics.LOG_LINES)
-        self._left_out = registry.counter(metrics.LOG_LINES_LEFT_OUT)
+        self._lines = components.registry.counter(metrics.LOG_LINES)
+        self._left_out = components.registry.counter(metrics.LOG_LINES_LEFT_OUT)
         self.opening = threading.Lock()
         self._lock = threading.Lock()
         self._dirty: dict[str, _Notes] = {}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from perdure.engine.execution.context import current
 from perdure.engine.observability.handler_log import TASK_LOG, message_of, traceback_of
+from perdure.engine.runtime.current_run import attempt_here
 from perdure.telemetry.record import fields_of
 
 
@@ -16,9 +16,8 @@ class RunLogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.name.startswith(TASK_LOG):  # what `ctx.log` says is kept already
             return
-        try:
-            context = current()
-        except LookupError:
+        attempt = attempt_here()
+        if attempt is None:
             return
         fields = fields_of(record) | traceback_of(record)
-        context.sink.line(record.levelno, record.name, message_of(record), fields)
+        attempt.sink.line(record.levelno, record.name, message_of(record), fields)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from perdure.core.run.commit import Commit
 from perdure.engine.observability.storage_metrics import Facts
+from perdure.engine.runtime.runtime import RuntimeProvider
 from perdure.errors import AppNotOpen, InvalidInput, StorageError
 from perdure.storage.contract.inspection import StatusCounts
 from perdure.storage.contract.runs import Backlog, Committed, Outcome, Storage
@@ -15,17 +16,29 @@ from perdure.telemetry import metrics, prometheus
 from perdure.telemetry.metric import Metric
 from perdure.telemetry.registry import Gauges, Labels, Registry
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-
 FRESH = timedelta(seconds=5)
 """Scrapes that come sooner after one another get the same counts of the storage."""
+
+
+class Queue(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class Queues(Protocol):
+    async def list(self) -> Sequence[Queue]: ...
+
+
+class MeteredApp(RuntimeProvider, Protocol):
+    @property
+    def queues(self) -> Queues:
+        """Raise AppNotOpen."""
 
 
 class Metrics:
     """One an app; twins share its counters."""
 
-    def __init__(self, app: App, like: Metrics | None = None) -> None:
+    def __init__(self, app: MeteredApp, like: Metrics | None = None) -> None:
         self.registry: Registry = Registry() if like is None else like.registry
         self._facts = Facts(self.registry)
         self._app = app
@@ -56,7 +69,7 @@ class Metrics:
         """Everything as Prometheus text. Looks at the queues if the app is open, at bounded
         cost; while storage is away, what was last known of them is left out."""
         try:
-            await self.look_at_queues(self._app.storage)
+            await self.look_at_queues(self._app.runtime.storage)
         except (AppNotOpen, StorageError):
             self._queues.forget()
         return prometheus.render(self.registry)
@@ -82,7 +95,8 @@ class Metrics:
             await self.look_at_queues(storage)
 
     async def look_at_queues(self, storage: Storage) -> None:
-        now, environment = self._app.clock.now(), self._app.environment
+        components = self._app.components
+        now, environment = components.clock.now(), components.environment
         if self._queues.is_fresh(now):
             return
         names = {queue.name for queue in await self._app.queues.list()}

@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import socket
 from contextlib import AsyncExitStack, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 
@@ -15,7 +15,7 @@ from perdure.telemetry import table
 from perdure.telemetry.prometheus import CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.engine.observability.metrics import Metrics
 
 LOOPBACK = "127.0.0.1"
 MAX_PORT = 65535
@@ -59,13 +59,22 @@ def is_local(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+class MeasuredApp(Protocol):
+    @property
+    def metrics(self) -> Metrics: ...
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(self, *exception: object) -> None: ...
+
+
 class MetricsServer:
     """`async with MetricsServer(app, address):` answers `GET /metrics` with the app's metrics.
 
     Every client that can connect may read them. At a loopback address the `Host` header must be an
     address or `localhost`, so that no web page reads them through a name of its own."""
 
-    def __init__(self, app: App, address: MetricsAddress) -> None:
+    def __init__(self, app: MeasuredApp, address: MetricsAddress) -> None:
         self._app = app
         self._address = address
         self._requests: set[asyncio.Task[None]] = set()

@@ -14,9 +14,9 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.json_text import decode_value, encode_value
-from perdure.engine.observability.redaction import HIDDEN, Redact, Redactor
 from perdure.engine.tasks.secret import Secret
 from perdure.net.url import read_url
+from perdure.telemetry.redactor import HIDDEN, Redact, Redactor
 
 T = TypeVar("T")
 

@@ -25,9 +25,9 @@ from perdure.engine.execution.ending import (
     Stopped,
     Unserved,
 )
-from perdure.engine.observability.redaction import Redactor
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
+from perdure.telemetry.redactor import Redactor
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider

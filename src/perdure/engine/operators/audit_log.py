@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from perdure.core.audit_chain import AuditEntry, SealedEntry, flaws, seal
-from perdure.engine.observability.redaction import HIDDEN, Redactor
 from perdure.engine.runtime.input import By, actor_of
+from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.runtime.write import MOST_CONFLICTS
 from perdure.errors import InvalidInput, PerdureError, StorageUnavailable
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+from perdure.telemetry.redactor import HIDDEN, Redactor
 
 PAGE = 1000
 _URL_FIELDS = ("url", "uri", "endpoint")
@@ -27,15 +25,15 @@ _URL_FIELDS = ("url", "uri", "endpoint")
 class AuditLog:
     """One environment's, by default the app's. Concurrent writers share a transaction."""
 
-    def __init__(self, app: App, environment: str | None = None) -> None:
-        self._app = app
-        self._environment = environment or app.environment
+    def __init__(self, runtime: Runtime, environment: str | None = None) -> None:
+        self._runtime = runtime
+        self._environment = environment or runtime.environment
         self._waiting: list[tuple[AuditEntry, asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
 
     async def write(self, entry: AuditEntry) -> None:
         """Durable when it returns, and without secrets. Raises what storage raises."""
-        entry = redact_entry(entry, self._app.redactor)
+        entry = redact_entry(entry, self._runtime.redactor)
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((entry, written))
         if self._writer is None or self._writer.done():
@@ -44,9 +42,8 @@ class AuditLog:
 
     async def read(self, *, after: int = 0, limit: int = 100) -> Sequence[SealedEntry]:
         """Entries by position, oldest first."""
-        return await audit_entries_of(self._app).audit_entries(
-            self._environment, after=after, limit=limit
-        )
+        storage = self._runtime.storage
+        return await storage.audit_entries(self._environment, after=after, limit=limit)
 
     async def read_newest(
         self, *, before: int | None = None, limit: int = 100
@@ -54,7 +51,7 @@ class AuditLog:
         """Entries before a position, newest first. Positions have no gaps, so that a page is
         shorter than `limit` only at the beginning of the log, or if entries were removed."""
         if before is None:
-            head = await self._app.storage.audit_head(self._environment)
+            head = await self._runtime.storage.audit_head(self._environment)
             before = 1 if head is None else head.position + 1
         first = max(before - limit, 1)
         if before <= first:
@@ -76,7 +73,7 @@ class AuditLog:
 
     async def _append(self, entries: Sequence[AuditEntry]) -> Exception | None:
         """Again where another process was faster."""
-        storage, environment = self._app.storage, self._environment
+        storage, environment = self._runtime.storage, self._environment
         try:
             for _ in range(MOST_CONFLICTS):
                 head = await storage.audit_head(environment)
@@ -89,7 +86,7 @@ class AuditLog:
 
 @asynccontextmanager
 async def recorded(
-    app: App, by: By | UnsetType, action: str, target: str, **details: Any
+    runtime: Runtime, by: By | UnsetType, action: str, target: str, **details: Any
 ) -> AsyncIterator[None]:
     """Write an order to the audit log once it is carried out: nothing else keeps its actor.
 
@@ -99,14 +96,14 @@ async def recorded(
     yield
     if actor is not None:
         order = AuditEntry(
-            at=app.time(),
+            at=runtime.now(),
             actor=actor,
             action=action,
             target=target,
             outcome="done",
             details=details or None,
         )
-        await AuditLog(app).write(order)
+        await AuditLog(runtime).write(order)
 
 
 def redact_entry(entry: AuditEntry, redactor: Redactor) -> AuditEntry:
@@ -181,15 +178,6 @@ class Verification:
     async def _page(self, last: SealedEntry | None) -> list[SealedEntry]:
         after = 0 if last is None else last.position
         return await self._source.audit_entries(self._environment, after=after, limit=PAGE)
-
-
-def audit_entries_of(app: App) -> AuditEntries:
-    """An open app's audit log, to read."""
-    if app.rest is None:
-        return app.storage
-    from perdure.engine.rest.health import RemoteAuditLog
-
-    return RemoteAuditLog(app.rest)
 
 
 def read_anchor(text: str) -> tuple[int, str]:

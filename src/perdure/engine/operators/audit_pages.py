@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -14,10 +14,8 @@ from perdure.engine.operators.audit_log import AuditLog
 from perdure.engine.operators.filters import page_limit
 from perdure.engine.runtime.input import text
 from perdure.engine.runtime.keywords import explain_methods
+from perdure.engine.runtime.runtime import Runtime
 from perdure.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 MAX_ENTRIES_READ = 5_000
 """Entries that one page of a filter looks at."""
@@ -74,8 +72,8 @@ class AuditPage(msgspec.Struct, frozen=True):
 class AuditPages:
     """The audit log of the app's environment."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     async def page(
         self,
@@ -89,7 +87,7 @@ class AuditPages:
         """Return at most `limit` entries, newest first. One page of a filter looks at 5,000
         entries, so that it may hold fewer, or none, and yet have a cursor."""
         wanted = AuditFilter(action=action, actor=actor, target=target)
-        return await read_page(AuditLog(self._app), wanted, page_limit(limit), cursor)
+        return await read_page(AuditLog(self._runtime), wanted, page_limit(limit), cursor)
 
 
 async def read_page(

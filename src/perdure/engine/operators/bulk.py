@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, Unpack, cast
 
 from msgspec.structs import replace
 
@@ -23,16 +22,15 @@ from perdure.engine.execution.context import Context
 from perdure.engine.operators.bulk_actions import BulkAction
 from perdure.engine.operators.bulk_order import ABOUT, OF_LETTERS, Action, Order, Report
 from perdure.engine.operators.filters import make_filter
-from perdure.engine.runtime.input import reason_of
+from perdure.engine.operators.reruns import Tasks
+from perdure.engine.operators.runs import find_letters
+from perdure.engine.runtime.runtime import Runtime, RuntimeProvider
 from perdure.engine.runtime.slices import slice_items
 from perdure.engine.runtime.write import load_all
-from perdure.engine.tasks.options import Retry
+from perdure.engine.tasks.definition import TaskDecorator
+from perdure.engine.tasks.options import Retry, TaskKeywords
 from perdure.errors import PerdureError
 from perdure.storage.contract.runs import RunFilter
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-    from perdure.engine.client.handle import RunHandle
 
 Tell = Callable[[int, int], None]
 Batch = tuple[list[Run], list[PerdureError]]
@@ -51,34 +49,39 @@ MOST = 1_000_000
 TIRELESS = Retry(max_attempts=50, maximum=60)
 
 
-async def count_fitting(app: App, action: Action, words: Mapping[str, Any]) -> int:
-    """How many an order would be about, up to `MOST`."""
-    if app.rest is not None:
-        from perdure.engine.rest.orders import count_remotely
+class BulkHost(RuntimeProvider, Protocol):
+    """An app as far as bulk orders are concerned."""
 
-        return await count_remotely(app, app.rest, action, words)
+    @property
+    def served_tasks(self) -> Tasks: ...
+
+    def engine_task(self, **settings: Unpack[TaskKeywords]) -> TaskDecorator: ...
+
+
+async def count_fitting(runtime: Runtime, action: Action, words: Mapping[str, Any]) -> int:
+    """How many an order would be about, up to `MOST`."""
     if action not in OF_LETTERS:
-        wanted = _wanted(app, action, words)
-        own = 0 if wanted.task else await app.storage.count(replace(wanted, task=TASK), most=MOST)
-        return await app.storage.count(wanted, most=MOST + own) - own
+        storage, wanted = runtime.storage, _wanted(runtime, action, words)
+        own = 0 if wanted.task else await storage.count(replace(wanted, task=TASK), most=MOST)
+        return await storage.count(wanted, most=MOST + own) - own
     found, cursor = 0, None
     while found < MOST:
-        page = await app.dead_letters.page(limit=1000, cursor=cursor, **words)
+        page = await find_letters(runtime, limit=1000, cursor=cursor, **words)
         found, cursor = found + len(page.letters), page.cursor
         if cursor is None:
             break
     return found
 
 
-def _wanted(app: App, action: Action, words: Mapping[str, Any]) -> RunFilter:
+def _wanted(runtime: Runtime, action: Action, words: Mapping[str, Any]) -> RunFilter:
     """Runs that the order can be about."""
-    wanted = make_filter(app.environment, words, app.time())
+    wanted = make_filter(runtime.environment, words, runtime.now())
     given = wanted.status or StatusFilter(tuple(Status))
     possible = tuple(status for status in given.statuses if status in ABOUT[action])
     return replace(wanted, status=StatusFilter(possible, given.kinds))
 
 
-def define_bulk(app: App) -> None:
+def define_bulk(app: BulkHost) -> None:
     """Make an app know the task. Whoever has a worker for `QUEUE` then carries orders out."""
 
     @app.engine_task(name=TASK, queue=QUEUE, retry=TIRELESS)
@@ -88,25 +91,8 @@ def define_bulk(app: App) -> None:
 
         # The actor is the creator of the run, which no payload can name.
         by = Actor(ActorType.OPERATOR, ctx.run.created_by.id)
-        return await BulkOrder(app, replace(order, by=by), ctx.run.id, tell).carry_out()
-
-
-@asynccontextmanager
-async def carrier(app: App) -> AsyncIterator[App]:
-    """Somebody in this process who takes orders for `app`'s database and carries them out."""
-    made = app.without_tasks()
-    define_bulk(made)
-    async with made.worker(concurrency=1, queues=[QUEUE], drain=0):
-        yield made
-
-
-async def place_order(app: App, order: Order) -> RunHandle[Report]:
-    """From a `carrier`: durable when it returns."""
-    order = replace(order, reason=reason_of(order.reason))
-    app.actor = Actor(ActorType.CLIENT, order.by.id)
-    asked = app.tasks[TASK].options(tags=tags_of(order.action))
-    made: RunHandle[Report] = await asked.trigger(order)
-    return made
+        work = BulkOrder(app.runtime, app.served_tasks, replace(order, by=by), ctx.run.id, tell)
+        return await work.carry_out()
 
 
 def tags_of(action: Action) -> dict[str, str]:
@@ -118,16 +104,19 @@ class BulkOrder:
     """One order, about to be carried out. `tell` is called with how many runs were seen, of how
     many."""
 
-    def __init__(self, app: App, order: Order, order_id: str, tell: Tell) -> None:
-        self._app = app
+    def __init__(
+        self, runtime: Runtime, tasks: Tasks, order: Order, order_id: str, tell: Tell
+    ) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
         self._order = order
         self._order_id = order_id
         self._tell = tell
 
     async def carry_out(self) -> Report:
         order = self._order
-        total = await count_fitting(self._app, order.action, order.words)
-        action = BulkAction(self._app, order, self._order_id)
+        total = await count_fitting(self._runtime, order.action, order.words)
+        action = BulkAction(self._runtime, self._tasks, order, self._order_id)
         seen, refused = 0, Counter[str]()
         async for runs, lost in self._batches():
             errors = lost + await action.apply(runs)
@@ -140,10 +129,10 @@ class BulkOrder:
         return self._letters() if self._order.action in OF_LETTERS else self._runs()
 
     async def _runs(self) -> AsyncIterator[Batch]:
-        wanted = _wanted(self._app, self._order.action, cast(dict[str, Any], self._order.words))
+        wanted = _wanted(self._runtime, self._order.action, cast(dict[str, Any], self._order.words))
         cursor: str | None = None
         while True:
-            page = await self._app.storage.find(wanted, limit=BATCH_RUNS, cursor=cursor)
+            page = await self._runtime.storage.find(wanted, limit=BATCH_RUNS, cursor=cursor)
             runs = [run for run in page.runs if self._concerns(run, wanted)]
             if runs:
                 yield runs, []
@@ -158,21 +147,21 @@ class BulkOrder:
     async def _letters(self) -> AsyncIterator[Batch]:
         words, cursor = cast(dict[str, Any], self._order.words), None
         while True:
-            page = await self._app.dead_letters.page(limit=BATCH_RUNS, cursor=cursor, **words)
+            page = await find_letters(self._runtime, limit=BATCH_RUNS, cursor=cursor, **words)
             known = [it.run_id for it in page.letters if it.opened_at <= self._order.before]
-            async for batch in _load_batches(self._app, known):
+            async for batch in _load_batches(self._runtime, known):
                 yield batch
             cursor = page.cursor
             if cursor is None:
                 return
 
 
-async def _load_batches(app: App, run_ids: Sequence[str]) -> AsyncIterator[Batch]:
+async def _load_batches(runtime: Runtime, run_ids: Sequence[str]) -> AsyncIterator[Batch]:
     """Read runs by id, a few at a time: a batch ends before it gets large."""
     runs: list[Run] = []
     lost: list[PerdureError] = []
     for some in slice_items(run_ids, READ_RUNS):
-        found = await load_all(app.storage, some, app.environment)
+        found = await load_all(runtime.storage, some, runtime.environment)
         runs += [run for run in found.values() if isinstance(run, Run)]
         lost += [error for error in found.values() if isinstance(error, PerdureError)]
         if sum(len(bytes(run.payload_json)) for run in runs) >= BATCH_BYTES:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -19,15 +18,19 @@ from perdure.core.run.commit import Commit
 from perdure.core.run.effects import DeadLetterStatus, close_dead_letter
 from perdure.core.run.run import Run
 from perdure.engine.operators.bulk_order import Action, Order
-from perdure.engine.operators.reruns import DecideAgain, RerunRequest, accept_rerun, prepare_rerun
+from perdure.engine.operators.reruns import (
+    DecideAgain,
+    RerunRequest,
+    Tasks,
+    accept_rerun,
+    prepare_rerun,
+)
 from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime.ids import make_run_id
+from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.runtime.slices import map_in_slices
 from perdure.engine.runtime.write import Decide, advance_all
 from perdure.errors import NotAllowed, PerdureError, SequenceConflict, StorageError
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 TopicsOf = Callable[[Run], Iterable[str]]
 
@@ -35,8 +38,9 @@ TopicsOf = Callable[[Run], Iterable[str]]
 class BulkAction:
     """Applies one order to batches of runs. The ids of new runs follow from `order_id`."""
 
-    def __init__(self, app: App, order: Order, order_id: str) -> None:
-        self._app = app
+    def __init__(self, runtime: Runtime, tasks: Tasks, order: Order, order_id: str) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
         self._order = order
         self._order_id = order_id
 
@@ -76,8 +80,9 @@ class BulkAction:
     async def _advance(
         self, runs: Sequence[Run], decide: Decide, topics_of: TopicsOf
     ) -> list[PerdureError]:
-        app = self._app
-        results = (await advance_all(app.storage, runs, decide, app.time(), app.ids)).values()
+        runtime = self._runtime
+        advanced = await advance_all(runtime.storage, runs, decide, runtime.now(), runtime.ids)
+        results = advanced.values()
         self._publish(topics_of, [run for run in results if isinstance(run, Run)])
         return [error for error in results if isinstance(error, PerdureError)]
 
@@ -85,18 +90,20 @@ class BulkAction:
         """Make a new run from each. Those that an earlier attempt of the order made are done."""
         request = RerunRequest(decide=decide, actor=self._order.by, reason=self._order.reason)
         again, repeated = replace(request, again=True), await self._repeated(runs, decide)
-        now, refusals = self._app.time(), []
+        now, refusals = self._runtime.now(), []
 
         def prepare(run: Run) -> tuple[Run, Commit] | None:
             try:
                 asked = again if run.id in repeated else request
-                return run, prepare_rerun(self._app, run, asked, self._new_id(run), now)
+                return run, prepare_rerun(
+                    self._runtime, self._tasks, run, asked, self._new_id(run), now
+                )
             except PerdureError as error:
                 refusals.append(error)
             return None
 
         prepared = [pair for pair in await map_in_slices(prepare, runs) if pair is not None]
-        outcomes = await self._app.storage.commit([commit for _, commit in prepared])
+        outcomes = await self._runtime.storage.commit([commit for _, commit in prepared])
         for (run, commit), outcome in zip(prepared, outcomes, strict=True):
             try:
                 accept_rerun(run, outcome, commit.run.id)
@@ -111,13 +118,14 @@ class BulkAction:
         """Those that have a retry or rerun already, if that does not keep them from another."""
         if decide is not decide_rerun:
             return ()
-        return await self._app.runs.successors(runs)
+        storage, environment = self._runtime.storage, self._runtime.environment
+        return await storage.successors(environment, [run.id for run in runs]) if runs else ()
 
     async def _discard(self, runs: Sequence[Run]) -> list[PerdureError]:
         discarded, by, reason = DeadLetterStatus.DISCARDED, self._order.by, self._order.reason
-        now = self._app.time()
+        now = self._runtime.now()
         closings = [close_dead_letter(run, discarded, by, now, reason=reason) for run in runs]
-        closed = await self._app.storage.close_dead_letters(closings)
+        closed = await self._runtime.storage.close_dead_letters(closings)
         return [
             NotAllowed(run.id, "discard", run.status, "it has no open dead letter")
             for run in runs
@@ -131,7 +139,7 @@ class BulkAction:
     def _publish(self, topics_of: TopicsOf, runs: Iterable[Run]) -> None:
         topics = {topic for run in runs for topic in topics_of(run)}
         if topics:
-            self._app.hints.publish(sorted(topics))
+            self._runtime.hints.publish(sorted(topics))
 
 
 def _cancel_topics(run: Run) -> list[str]:

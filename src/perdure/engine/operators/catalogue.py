@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import msgspec
 
+from perdure.engine.operators.workers import Workers
 from perdure.engine.runtime.input import find_similar, text
 from perdure.engine.runtime.keywords import explain_methods
-from perdure.engine.tasks.catalogue import TaskEntry, WorkerEntry, by_name, list_tasks
+from perdure.engine.runtime.runtime import OpenComponents
+from perdure.engine.tasks.catalogue import TaskEntry, WorkerEntry, by_name
 from perdure.errors import TaskNotFound
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+ReadTasks = Callable[[], Awaitable[Sequence[TaskEntry]]]
+"""Read the catalogue, beside the database or at a server."""
 
 MAX_LISTED_WORKERS = 100
 """Workers that are listed for a task."""
@@ -42,25 +43,27 @@ class TaskDetails(TaskEntry, frozen=True, kw_only=True):
 class TaskCatalogue:
     """Tasks of the app's environment, whether or not this app's code defines them."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, components: OpenComponents, read_tasks: ReadTasks, workers: Workers) -> None:
+        self._components = components
+        self._read_tasks = read_tasks
+        self._workers = workers
 
     async def list(self) -> Sequence[TaskDetails]:
         """Every known task, by name."""
-        entries = sorted(await list_tasks(self._app), key=lambda entry: entry.name)
+        entries = sorted(await self._read_tasks(), key=lambda entry: entry.name)
         return add_workers(entries, await self.live_workers())
 
     async def get(self, name: str) -> TaskDetails:
         """A task, also by a name that it had before. Raises TaskNotFound."""
-        entries = by_name(await list_tasks(self._app))
+        entries = by_name(await self._read_tasks())
         if text(name, "task") not in entries:
             raise TaskNotFound(name, find_similar(name, entries))
         return add_workers([entries[name]], await self.live_workers())[0]
 
     async def live_workers(self) -> Sequence[WorkerEntry]:
         """Return the workers that were heard of within the length of a lease."""
-        workers = await self._app.workers.list()
-        since: datetime = self._app.time() - self._app.defaults.lease_ttl
+        workers = await self._workers.list()
+        since: datetime = self._components.now() - self._components.defaults.lease_ttl
         return [worker for worker in workers if worker.is_live(since)]
 
 

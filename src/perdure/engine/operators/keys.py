@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +16,7 @@ from msgspec.structs import replace
 from perdure.core.json_text import Instant, check_label
 from perdure.core.run.run import Actor, ActorType
 from perdure.engine.operators.credential import Credential, hash_secret, make_credential, same
+from perdure.engine.protocol.scope import Scope
 from perdure.engine.runtime.input import (
     OPERATOR,
     By,
@@ -28,13 +27,11 @@ from perdure.engine.runtime.input import (
     some_time,
 )
 from perdure.engine.runtime.keywords import explain_methods
+from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.tasks.catalogue import MOST_CONFLICTS
 from perdure.errors import AccessRefused, InvalidInput, KeyNotFound, StorageUnavailable
 from perdure.storage.contract.runs import Record, Storage
 from perdure.telemetry import table
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 KEY = "key"
 HOME = ""
@@ -48,17 +45,6 @@ MAX_ENDED_SECRETS = 10
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_KEYS = 2000
 """Keys of an environment, with those that have ended, after which a key creates no other one."""
-
-
-class Scope(StrEnum):
-    """What a key may do. None includes another; a key may have several. `work`: claim and execute
-    runs, without a database."""
-
-    READ = "read"
-    TRIGGER = "trigger"
-    OPERATE = "operate"
-    ADMIN = "admin"
-    WORK = "work"
 
 
 class Secret(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,8 +130,8 @@ class Keys:
     """All keys of a database, whatever their environment; for a `grantor`, those it may manage.
     Without one the caller has the database itself, and may do everything."""
 
-    def __init__(self, app: App, grantor: Grantor | None = None) -> None:
-        self._app = app
+    def __init__(self, runtime: Runtime, grantor: Grantor | None = None) -> None:
+        self._runtime = runtime
         self._grantor = grantor
 
     async def list(self) -> Sequence[ApiKey]:
@@ -162,13 +148,13 @@ class Keys:
         by: By = OPERATOR,
     ) -> NewKey:
         """A key that may do what its scopes say, in one environment."""
-        now = self._app.time()
+        now = self._runtime.now()
         lifetime = None if expires_in is None else some_time(expires_in, "expires_in")
-        credential, text = make_credential(self._app.ids.random(38))
+        credential, text = make_credential(self._runtime.ids.random(38))
         key = ApiKey(
             id=credential.id,
             name=check_label(name, "name", limit=100),
-            environment=check_label(environment or self._app.environment, "environment"),
+            environment=check_label(environment or self._runtime.environment, "environment"),
             scopes=make_scopes(scopes),
             created_at=now,
             created_by=actor_of(by),
@@ -184,7 +170,7 @@ class Keys:
 
         A grantor may end any key of its environment: that hands out nothing.
         """
-        ending = {"revoked_at": self._app.time(), "revoked_by": actor_of(by), "secrets": ()}
+        ending = {"revoked_at": self._runtime.now(), "revoked_by": actor_of(by), "secrets": ()}
         return await self._change(
             key_id, lambda key: key if key.revoked_at else replace(key, **ending)
         )
@@ -196,9 +182,9 @@ class Keys:
 
         Raises AccessRefused for a grantor that could not create such a key.
         """
-        now, actor = self._app.time(), actor_of(by)
+        now, actor = self._runtime.now(), actor_of(by)
         ends_at = now + duration(overlap, "overlap")
-        credential, text = make_credential(self._app.ids.random(38), key_id)
+        credential, text = make_credential(self._runtime.ids.random(38), key_id)
         new = Secret(hash=hash_secret(credential.secret), made_at=now)
 
         def rotate(key: ApiKey) -> ApiKey:
@@ -213,7 +199,7 @@ class Keys:
 
     async def used(self, last_used: dict[str, datetime]) -> None:
         """Write down when keys were last used. Whoever changes one at the same time wins."""
-        keys = await read_keys(self._app.storage)
+        keys = await read_keys(self._runtime.storage)
         known = {key.id: key for key in keys if key.environment != HOME}
         records = [
             _record(replace(known[key_id], last_used_at=at))
@@ -221,7 +207,7 @@ class Keys:
             if key_id in known and at > (known[key_id].last_used_at or LONG_AGO)
         ]
         if records:
-            await self._app.storage.put(records)
+            await self._runtime.storage.put(records)
 
     async def _change(self, key_id: str, change: Callable[[ApiKey], ApiKey]) -> ApiKey:
         for _ in range(MOST_CONFLICTS):
@@ -229,7 +215,7 @@ class Keys:
             if key_id not in known:
                 raise KeyNotFound(key_id)
             changed = change(known[key_id])
-            if all(await self._app.storage.put([_record(changed)])):
+            if all(await self._runtime.storage.put([_record(changed)])):
                 return changed
         raise StorageUnavailable(f"key {key_id} is being changed by many at once; try again")
 
@@ -244,7 +230,7 @@ class Keys:
         grantor = self._grantor
         return {
             key.id: key
-            for key in await read_keys(self._app.storage)
+            for key in await read_keys(self._runtime.storage)
             if grantor is None or key.environment == grantor.environment
         }
 
@@ -253,19 +239,10 @@ class Keys:
             self._grantor.check(key)
 
     async def _put(self, key: ApiKey) -> ApiKey:
-        [stored] = await self._app.storage.put([_record(key)])
+        [stored] = await self._runtime.storage.put([_record(key)])
         if not stored:  # 48 bits happened to be somebody else's
             raise StorageUnavailable("the key's id is taken; try again")
         return key
-
-
-def keys_of(app: App) -> Keys:
-    """An open app's: beside its database, or at a server those of its environment."""
-    if app.rest is None:
-        return Keys(app)
-    from perdure.engine.rest.keys import RemoteKeys
-
-    return RemoteKeys(app, app.rest)
 
 
 async def read_keys(storage: Storage) -> list[ApiKey]:

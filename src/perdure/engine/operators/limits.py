@@ -1,16 +1,13 @@
-"""What code and operators say about queues and tasks: how many at once, how many in a time.
+"""`app.queues` and `app.limits`: how many at once, how many in a time.
 
-An operator's value wins, setting by setting, until it is reset. An app's code declares its values
-when the app opens: for its tasks, unless the catalogue knows a newer version, and for the queues it
-names. A value that its code no longer declares is withdrawn; for a queue, by an app that has one of
-the tasks which that queue had in the declaring app. Without versions, the last app to open wins.
+An operator's value wins, setting by setting, until it is reset.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -25,7 +22,6 @@ from perdure.core.limits.settings import (
     Source,
     Values,
     check_concurrency,
-    declare,
     give_back,
     overrule,
     pause,
@@ -33,21 +29,22 @@ from perdure.core.limits.settings import (
 )
 from perdure.core.run.run import Actor
 from perdure.engine.operators.audit_log import recorded
+from perdure.engine.operators.declared_limits import (
+    Known,
+    find_limit,
+    next_version,
+    place_of,
+    read_limits,
+)
 from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime.input import OPERATOR, By, actor_of, find_similar, flag, reason_of, text
 from perdure.engine.runtime.keywords import explain_methods
+from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.tasks.catalogue import MOST_CONFLICTS, known_tasks
-from perdure.engine.tasks.options import TaskSettings
 from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput, QueueNotFound, StorageUnavailable, TaskNotFound
 from perdure.storage.contract.runs import RunFilter
-from perdure.telemetry import table
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-
-Place = tuple[LimitScope, str]
-Known = dict[Place, Limit]
 AnyTask = str | Task[..., Any]
 RateLike = Rate | str | None | UnsetType
 
@@ -82,84 +79,6 @@ class TaskLimits(msgspec.Struct, frozen=True, kw_only=True):
     rate_per_key: Setting
 
 
-# Code
-
-
-async def declare_limits(app: App) -> None:
-    """Store what this app's code says; again after a conflict. Unreadable limits are left alone."""
-    for _ in range(MOST_CONFLICTS):
-        changed = await undeclared_limits(app)
-        if not changed or all(await app.storage.put_limits([_next(it) for it in changed])):
-            return
-
-
-async def undeclared_limits(app: App) -> list[Limit]:
-    """Return the limits of the app's code that differ from what is stored."""
-    known = await _known(app)
-    _say_unreadable(known)
-    changed = [limit for limit in _declared(app, known) if limit != known.get(_place(limit))]
-    changed = [limit for limit in changed if limit.unreadable is None]
-    return await _of_newest_tasks(app, changed)
-
-
-def _say_unreadable(known: Known) -> None:
-    for limit in known.values():
-        if limit.unreadable is not None:
-            name = f"{limit.scope} {limit.name}"
-            table.LIMIT_UNREADABLE.say(limit=name, error=limit.unreadable)
-
-
-def _declared(app: App, known: Known) -> Iterator[Limit]:
-    """Every limit that this app speaks for, as it would have it."""
-    by, at = app.actor, app.time()
-    homes = {name: task.settings.queue for name, task in app.tasks.items()}
-    own: dict[str, list[str]] = {}
-    for task_name, queue in homes.items():
-        own.setdefault(queue, []).append(task_name)
-    for name, values in app.queue_settings.items():
-        tasks = own.get(name, [])
-        yield declare(_limit(app, known, LimitScope.QUEUE, name), values, by, at, tasks)
-    for (scope, name), limit in known.items():
-        forgotten = scope is LimitScope.QUEUE and name not in app.queue_settings
-        if forgotten and any(homes.get(task) == name for task in limit.homes):
-            yield declare(limit, Values(), by, at)
-    for name, task in app.tasks.items():
-        for scope, values in _said_of(task.settings):
-            if values.given or (scope, name) in known:
-                yield declare(_limit(app, known, scope, name), values, by, at)
-
-
-def _said_of(settings: TaskSettings) -> Iterator[tuple[LimitScope, Values]]:
-    for scope, concurrency, rate in (
-        (LimitScope.TASK, settings.concurrency, settings.rate),
-        (LimitScope.KEY, settings.concurrency_per_key, settings.rate_per_key),
-    ):
-        yield (
-            scope,
-            Values(
-                concurrency=UNSET if concurrency is None else concurrency,
-                rate=UNSET if rate is None else rate,
-            ),
-        )
-
-
-async def _of_newest_tasks(app: App, limits: Sequence[Limit]) -> list[Limit]:
-    """Without those of tasks that the catalogue knows in a higher version than ours."""
-    if all(limit.scope is LimitScope.QUEUE for limit in limits):
-        return list(limits)
-    entries = await known_tasks(app.storage, app.environment)
-    newest = {entry.name: entry.version or 0 for entry in entries}
-    return [
-        limit
-        for limit in limits
-        if limit.scope is LimitScope.QUEUE
-        or (app.tasks[limit.name].settings.version or 0) >= newest.get(limit.name, 0)
-    ]
-
-
-# Operators
-
-
 @explain_methods
 class Queues:
     """`app.queues`: pause queues, and say what holds for them. `by` names the operator.
@@ -167,18 +86,19 @@ class Queues:
     A queue that no task, setting or run names raises QueueNotFound. With `create`, `set` and
     `pause` also take such a queue: for settings that must hold before its first run."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, runtime: Runtime, queue_settings: Mapping[str, Values]) -> None:
+        self._runtime = runtime
+        self._queue_settings = queue_settings
 
     async def list(self) -> Sequence[QueueState]:
         """Every queue that a task or a setting names."""
-        known = await _known(self._app)
+        known = await read_limits(self._runtime)
         names = {name for scope, name in known if scope is LimitScope.QUEUE}
-        names |= await _queue_names(self._app)
+        names |= await _queue_names(self._runtime, self._queue_settings)
         return [self._state(known, name) for name in sorted(names)]
 
     async def get(self, name: str) -> QueueState:
-        known = await _known(self._app)
+        known = await read_limits(self._runtime)
         await self._check(text(name, "queue"), known)
         return self._state(known, name)
 
@@ -187,12 +107,12 @@ class Queues:
     ) -> QueueState:
         """No run of it is claimed until it is resumed; attempts that run go on. A second pause
         replaces the reason."""
-        at, actor, why = self._app.time(), actor_of(by), reason_of(reason)
+        at, actor, why = self._runtime.now(), actor_of(by), reason_of(reason)
         return await self._change(name, lambda limit: pause(limit, actor, at, why), create)
 
     async def resume(self, name: str, *, by: By | UnsetType = OPERATOR) -> QueueState:
         """Let its runs go on, at once. The audit log keeps `by`."""
-        async with recorded(self._app, by, "resume_queue", name):
+        async with recorded(self._runtime, by, "resume_queue", name):
             return await self._change(name, resume)
 
     async def set(
@@ -210,12 +130,12 @@ class Queues:
             flag(fair, "fair")
         values = Values(concurrency=concurrency, rate=_rate(rate, "rate"), fair=fair)
         _check_given("concurrency, rate or fair", values)
-        at = self._app.time()
+        at = self._runtime.now()
         return await self._change(name, _overruling(values, actor_of(by), at), create)
 
     async def reset(self, name: str, *, by: By | UnsetType = OPERATOR) -> QueueState:
         """Give it back to code. A paused queue stays paused. The audit log keeps `by`."""
-        async with recorded(self._app, by, "reset_queue", name):
+        async with recorded(self._runtime, by, "reset_queue", name):
             return await self._change(name, give_back)
 
     async def _change(
@@ -223,25 +143,25 @@ class Queues:
     ) -> QueueState:
         check_label(name, "queue")
         if not flag(create, "create"):
-            await self._check(name, await _known(self._app))
-        limit = await _change(self._app, LimitScope.QUEUE, name, change)
-        await _tell(self._app, {name})
-        return self._state({_place(limit): limit}, name)
+            await self._check(name, await read_limits(self._runtime))
+        limit = await _change(self._runtime, LimitScope.QUEUE, name, change)
+        await _tell(self._runtime, {name})
+        return self._state({place_of(limit): limit}, name)
 
     async def _check(self, name: str, known: Known) -> None:
         """Raise QueueNotFound unless a setting, a task or a run names the queue."""
         if (LimitScope.QUEUE, name) in known:
             return
-        names = await _queue_names(self._app)
+        names = await _queue_names(self._runtime, self._queue_settings)
         if name in names:
             return
-        runs = RunFilter(environment=self._app.environment, queue=name)
-        if not await self._app.storage.count(runs, most=1):
+        runs = RunFilter(environment=self._runtime.environment, queue=name)
+        if not await self._runtime.storage.count(runs, most=1):
             names |= {known_name for scope, known_name in known if scope is LimitScope.QUEUE}
             raise QueueNotFound(name, find_similar(name, sorted(names)))
 
     def _state(self, known: Known, name: str) -> QueueState:
-        limit = _limit(self._app, known, LimitScope.QUEUE, name)
+        limit = find_limit(self._runtime, known, LimitScope.QUEUE, name)
         return QueueState(
             name=name,
             paused=limit.pause,
@@ -255,19 +175,20 @@ class Queues:
 class Limits:
     """`app.limits`: say what holds for tasks and their keys. `by` names the operator."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, runtime: Runtime, queue_settings: Mapping[str, Values]) -> None:
+        self._runtime = runtime
+        self._queue_settings = queue_settings
 
     async def list(self) -> Sequence[TaskLimits]:
         """Every task of the catalogue."""
-        known = await _known(self._app)
-        entries = await known_tasks(self._app.storage, self._app.environment)
+        known = await read_limits(self._runtime)
+        entries = await known_tasks(self._runtime.storage, self._runtime.environment)
         return [self._state(known, name) for name in sorted(entry.name for entry in entries)]
 
     async def get(self, task: AnyTask) -> TaskLimits:
         """Raises TaskNotFound."""
         name = await self._check(task)
-        return self._state(await _known(self._app), name)
+        return self._state(await read_limits(self._runtime), name)
 
     async def set(
         self,
@@ -290,35 +211,35 @@ class Limits:
             ),
         }
         _check_given("concurrency, rate, concurrency_per_key or rate_per_key", *values.values())
-        at, actor = self._app.time(), actor_of(by)
+        at, actor = self._runtime.now(), actor_of(by)
         for scope, said in values.items():
             if said.given:
-                await _change(self._app, scope, name, _overruling(said, actor, at))
+                await _change(self._runtime, scope, name, _overruling(said, actor, at))
         return await self._told(name)
 
     async def reset(self, task: AnyTask, *, by: By | UnsetType = OPERATOR) -> TaskLimits:
         """Give it back to code. The audit log keeps `by`. Raises TaskNotFound."""
-        async with recorded(self._app, by, "reset_limit", task_name(task)):
+        async with recorded(self._runtime, by, "reset_limit", task_name(task)):
             name = await self._check(task)
             for scope in (LimitScope.TASK, LimitScope.KEY):
-                await _change(self._app, scope, name, give_back)
+                await _change(self._runtime, scope, name, give_back)
             return await self._told(name)
 
     async def _told(self, task: str) -> TaskLimits:
-        await _tell(self._app, await _queue_names(self._app))
-        return self._state(await _known(self._app), task)
+        await _tell(self._runtime, await _queue_names(self._runtime, self._queue_settings))
+        return self._state(await read_limits(self._runtime), task)
 
     async def _check(self, task: AnyTask) -> str:
         name = task_name(task)
-        entries = await known_tasks(self._app.storage, self._app.environment)
+        entries = await known_tasks(self._runtime.storage, self._runtime.environment)
         names = {entry.name for entry in entries}
         if name not in names:
             raise TaskNotFound(name, find_similar(name, sorted(names)))
         return name
 
     def _state(self, known: Known, task: str) -> TaskLimits:
-        whole = _limit(self._app, known, LimitScope.TASK, task)
-        keyed = _limit(self._app, known, LimitScope.KEY, task)
+        whole = find_limit(self._runtime, known, LimitScope.TASK, task)
+        keyed = find_limit(self._runtime, known, LimitScope.KEY, task)
         return TaskLimits(
             task=task,
             concurrency=_setting(whole, "concurrency"),
@@ -342,22 +263,6 @@ def _overruling(values: Values, by: Actor, at: datetime) -> Callable[[Limit], Li
     return lambda limit: overrule(limit, values, by, at)
 
 
-async def _known(app: App) -> Known:
-    return {_place(limit): limit for limit in await app.storage.limits(app.environment)}
-
-
-def _place(limit: Limit) -> Place:
-    return limit.scope, limit.name
-
-
-def _limit(app: App, known: Known, scope: LimitScope, name: str) -> Limit:
-    return known.get((scope, name)) or Limit(scope=scope, name=name, environment=app.environment)
-
-
-def _next(limit: Limit) -> Limit:
-    return replace(limit, version=limit.version + 1)
-
-
 def _setting(limit: Limit, field: str) -> Setting:
     word, code = limit.said(field), getattr(limit.code, field)
     signed = None if limit.unreadable is not None else word
@@ -376,25 +281,25 @@ def _rate(value: RateLike, field: str) -> Rate | UnsetType | None:
 
 
 async def _change(
-    app: App, scope: LimitScope, name: str, change: Callable[[Limit], Limit]
+    runtime: Runtime, scope: LimitScope, name: str, change: Callable[[Limit], Limit]
 ) -> Limit:
     """Return the limit after `change`; try again after a conflict. Store it also if nothing
     changes: then an earlier change that was reported as failed cannot be stored any more."""
     for _ in range(MOST_CONFLICTS):
-        limit = _limit(app, await _known(app), scope, name)
-        changed = as_it_will_be_read(_next(replace(change(limit), unreadable=None)), "limit")
-        [stored] = await app.storage.put_limits([changed])
+        limit = find_limit(runtime, await read_limits(runtime), scope, name)
+        changed = as_it_will_be_read(next_version(replace(change(limit), unreadable=None)), "limit")
+        [stored] = await runtime.storage.put_limits([changed])
         if stored:
             return changed
     raise StorageUnavailable(f"{scope} {name} is being changed by many at once; try again")
 
 
-async def _queue_names(app: App) -> set[str]:
-    entries = await known_tasks(app.storage, app.environment)
-    return {entry.queue for entry in entries} | set(app.queue_settings)
+async def _queue_names(runtime: Runtime, queue_settings: Iterable[str]) -> set[str]:
+    entries = await known_tasks(runtime.storage, runtime.environment)
+    return {entry.queue for entry in entries} | set(queue_settings)
 
 
-async def _tell(app: App, queues: set[str]) -> None:
+async def _tell(runtime: Runtime, queues: set[str]) -> None:
     """Let in who need not wait any more, and have workers look."""
-    await app.storage.open_gates(app.defaults.maintenance_batch)
-    app.hints.publish([hints.work(app.environment, queue) for queue in queues])
+    await runtime.storage.open_gates(runtime.defaults.maintenance_batch)
+    runtime.hints.publish([hints.work(runtime.environment, queue) for queue in queues])

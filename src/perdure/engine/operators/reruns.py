@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,7 +15,9 @@ from perdure.core.run.effects import DeadLetterStatus, KeyKind, close_dead_lette
 from perdure.core.run.events import Event
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, Run
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.write import accept
+from perdure.engine.tasks.task import Task
 from perdure.errors import (
     AlreadyRetried,
     InvalidInput,
@@ -25,10 +27,8 @@ from perdure.errors import (
 )
 from perdure.storage.contract.runs import Committed, Existing, Outcome
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-
 Payload = Mapping[str, Any]
+Tasks = Mapping[str, Task[..., Any]]
 DecideAgain = Callable[..., Sequence[Event]]
 """`decide_retry` or `decide_rerun`."""
 
@@ -45,13 +45,21 @@ class RerunRequest(msgspec.Struct, frozen=True, kw_only=True):
     closes_letter: bool = True
 
 
-def prepare_rerun(app: App, run: Run, request: RerunRequest, new_id: str, now: datetime) -> Commit:
+def prepare_rerun(
+    components: Components,
+    tasks: Tasks,
+    run: Run,
+    request: RerunRequest,
+    new_id: str,
+    now: datetime,
+) -> Commit:
     """Make the commit that stores the new run. A retry closes the original's dead letter.
 
     Raises NotAllowed, and InvalidInput if the payload does not fit the task.
     """
     actor, reason = request.actor, request.reason
-    body = _encode_payload(app, run, request.payload)
+    limit, task = components.defaults.payload_limit, tasks.get(run.task)
+    body = _encode_payload(task, limit, run, request.payload)
     events = request.decide(
         run, new_id, actor, now, reason=reason, payload_json=body, again=request.again
     )
@@ -59,12 +67,13 @@ def prepare_rerun(app: App, run: Run, request: RerunRequest, new_id: str, now: d
     if is_retry and run.status is Status.DEAD_LETTERED and request.closes_letter:
         replayed = DeadLetterStatus.REPLAYED
         closed = close_dead_letter(run, replayed, actor, now, new_id, reason=reason)
-    return prepare_commit(None, events, app.ids.commit_id(), dead_letter_closed=closed)
+    return prepare_commit(None, events, components.ids.commit_id(), dead_letter_closed=closed)
 
 
-def _encode_payload(app: App, run: Run, payload: Payload | None) -> msgspec.Raw:
+def _encode_payload(
+    task: Task[..., Any] | None, limit: int, run: Run, payload: Payload | None
+) -> msgspec.Raw:
     """Return the payload of the new run, checked if this app has the task."""
-    limit, task = app.defaults.payload_limit, app.served_tasks.get(run.task)
     if payload is None:
         if task is not None:
             task.signature.decode(run.payload_json)

@@ -6,26 +6,27 @@ retry one run at the same time make one run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from perdure.core.run.effects import DeadLetterStatus
 from perdure.core.run.run import Run
 from perdure.engine.client.handle import RunHandle
-from perdure.engine.operators.reruns import RerunRequest, accept_rerun, prepare_rerun
+from perdure.engine.client.handles import Handles
+from perdure.engine.operators.reruns import RerunRequest, Tasks, accept_rerun, prepare_rerun
 from perdure.engine.runtime import wakeups as hints
+from perdure.engine.runtime.runtime import Runtime
 from perdure.errors import AlreadyRetried, NotAllowed, SequenceConflict
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 
 class Reruns:
     """Makes them in one app's environment. With `new_id`, asked for twice, the run is made once."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, runtime: Runtime, tasks: Tasks, handles: Handles) -> None:
+        self._runtime = runtime
+        self._tasks = tasks
+        self._handles = handles
 
     async def rerun(self, run: Run, request: RerunRequest, new_id: str | None) -> RunHandle[Any]:
         try:
@@ -48,22 +49,21 @@ class Reruns:
         return await self._make(run, replace(request, again=True, closes_letter=closes), new_id)
 
     async def _make(self, run: Run, request: RerunRequest, chosen_id: str | None) -> RunHandle[Any]:
-        app, now = self._app, self._app.time()
-        new_id = chosen_id or app.ids.run_id(now)
-        commit = prepare_rerun(app, run, request, new_id, now)
-        [outcome] = await app.storage.commit([commit])
+        runtime, now = self._runtime, self._runtime.now()
+        new_id = chosen_id or runtime.ids.run_id(now)
+        commit = prepare_rerun(runtime, self._tasks, run, request, new_id, now)
+        [outcome] = await runtime.storage.commit([commit])
         created = accept_rerun(run, outcome, chosen_id)
-        app.hints.publish([hints.work(run.environment, run.queue)])
-        task = app.served_tasks.get(run.task)
-        return RunHandle(app, new_id, task.signature if task else None, created=created)
+        runtime.hints.publish([hints.work(run.environment, run.queue)])
+        return self._handles.make(new_id, run.task, created=created)
 
     async def _has_open_letter(self, run: Run) -> bool:
-        letter = await self._app.storage.dead_letter(run.id)
+        letter = await self._runtime.storage.dead_letter(run.id)
         return letter is not None and letter.status is DeadLetterStatus.OPEN
 
     async def _refused_retry(self, run: Run) -> NotAllowed:
         """Return the error for a dead letter that was closed before, with actor and outcome."""
-        letter = await self._app.storage.dead_letter(run.id)
+        letter = await self._runtime.storage.dead_letter(run.id)
         by = letter.closed_by.id if letter is not None and letter.closed_by is not None else None
         who = "" if by is None else f" by {by}"
         if letter is None or letter.replay_run_id is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -26,6 +26,7 @@ from perdure.core.run.effects import (
 from perdure.core.run.events import Event, RecordedEvent
 from perdure.core.run.run import Run
 from perdure.engine.client.handle import RunHandle
+from perdure.engine.client.handles import Handles
 from perdure.engine.observability.log_reader import Bundle, follow_logs, read_bundle, read_logs
 from perdure.engine.operators.audit_log import AuditLog
 from perdure.engine.operators.filters import (
@@ -36,7 +37,7 @@ from perdure.engine.operators.filters import (
     make_letter_filter,
     page_limit,
 )
-from perdure.engine.operators.reruns import Payload, RerunRequest
+from perdure.engine.operators.reruns import Payload, RerunRequest, Tasks
 from perdure.engine.operators.retries import Reruns
 from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime import write
@@ -51,6 +52,7 @@ from perdure.engine.runtime.input import (
     text,
 )
 from perdure.engine.runtime.keywords import explain_methods
+from perdure.engine.runtime.runtime import OpenComponents, Runtime
 from perdure.errors import (
     NotAllowed,
     RunNotFound,
@@ -62,12 +64,14 @@ from perdure.storage.contract.runs import Page
 
 if TYPE_CHECKING:
     from perdure.core.explain.why import Why
-    from perdure.engine.app.app import App
 
 AnyRun = str | RunHandle[Any] | Run
 """Which run: its id, its handle, or the run as it was seen."""
 
 Decide = Callable[[Run, datetime], Sequence[Event]]
+
+ExplainRun = Callable[[str], Awaitable["Why"]]
+"""Explain where the run with this id is. Raise RunNotFound."""
 
 
 @explain_methods
@@ -76,16 +80,22 @@ class Runs:
     id or by its handle; all raise RunNotFound. With `expected`, only a run that is still at this
     sequence is steered; another one raises SequenceConflict."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(
+        self, runtime: Runtime, tasks: Tasks, handles: Handles, explain: ExplainRun
+    ) -> None:
+        self._components: OpenComponents = runtime
+        self._runtime = runtime
+        self._handles = handles
+        self._explain = explain
+        self._reruns = Reruns(runtime, tasks, handles)
 
     async def get(self, run: AnyRun) -> Run:
         """The run as it is now."""
-        return await write.load(self._app.storage, run_id_of(run), self._app.environment)
+        return await write.load(self._runtime.storage, run_id_of(run), self._runtime.environment)
 
     def handle(self, run: AnyRun) -> RunHandle[Any]:
         """A run to wait for, known by its id only, e.g. from another process."""
-        return RunHandle(self._app, run_id_of(run), None, created=False)
+        return self._handles.make(run_id_of(run), created=False)
 
     async def list(
         self,
@@ -98,23 +108,21 @@ class Runs:
         """A page, newest first. `status` may be several, also words of the seed systems; see
         `RunFilters`."""
         words = {"status": status, **filters}
-        wanted = make_filter(self._app.environment, words, self._app.time())
+        wanted = make_filter(self._runtime.environment, words, self._runtime.now())
         if cursor is not None:
             text(cursor, "cursor")
-        return await self._app.storage.find(wanted, limit=page_limit(limit), cursor=cursor)
+        return await self._runtime.storage.find(wanted, limit=page_limit(limit), cursor=cursor)
 
     async def why(self, run: AnyRun) -> Why:
         """Why it does not run, or who runs it, or how it ended: every reason, as a sentence and
         as data."""
-        from perdure.engine.inspection.why import explain_run
-
-        return await explain_run(self._app, run_id_of(run))
+        return await self._explain(run_id_of(run))
 
     async def events(self, run: AnyRun, *, after: int = 0) -> Sequence[RecordedEvent]:
         """Its history, or what came after an event's sequence."""
         run_id = run_id_of(run)
-        found = await self._app.storage.events(run_id, after=count(after, "after", least=0))
-        if not found or found[0].event.environment != self._app.environment:
+        found = await self._runtime.storage.events(run_id, after=count(after, "after", least=0))
+        if not found or found[0].event.environment != self._runtime.environment:
             await self.get(run_id)
         return found
 
@@ -125,20 +133,20 @@ class Runs:
         self, run: AnyRun, *, after: str | None = None, limit: int = 1000
     ) -> Sequence[LogLine]:
         """What its handlers said, oldest first, `after` a line's `cursor`."""
-        return await read_logs(self._app, await self._own_id(run), after, limit)
+        return await read_logs(self._runtime.storage, await self._own_id(run), after, limit)
 
     def follow(self, run: AnyRun, *, after: str | None = None) -> AsyncIterator[LogLine]:
         """The same as it is said, until the run has ended: `async for line in …`."""
-        return follow_logs(self._app, run_id_of(run), after)
+        return follow_logs(self._components, self, run_id_of(run), after)
 
     async def progress(self, run: AnyRun) -> Progress | None:
         """How far its latest attempt says it is."""
         run_id = await self._own_id(run)
-        return (await self._app.storage.progress([run_id])).get(run_id)
+        return (await self._runtime.storage.progress([run_id])).get(run_id)
 
     async def bundle(self, run: AnyRun) -> Bundle:
         """Everything about it, for whoever is to help: plain data, without secrets."""
-        return await read_bundle(self._app, await self.get(run))
+        return await read_bundle(self._runtime, await self.get(run))
 
     async def cancel(
         self,
@@ -156,7 +164,7 @@ class Runs:
         topics = [hints.done(after.environment)]
         if after.lease is not None:
             topics.append(hints.cancel(after.lease.worker_id))
-        self._app.hints.publish(topics)
+        self._runtime.hints.publish(topics)
         return after
 
     async def pause(
@@ -213,16 +221,16 @@ class Runs:
         that happens to the run, so the audit log keeps it."""
         actor, why = actor_of(by), reason_of(reason)
         found = await self.get(run)
-        await self._app.storage.free_keys(found.id, freed_idempotency_key(found))
+        await self._runtime.storage.free_keys(found.id, freed_idempotency_key(found))
         entry = AuditEntry(
-            at=self._app.time(),
+            at=self._runtime.now(),
             actor=actor,
             action="reset_idempotency_key",
             target=found.id,
             reason=why,
             outcome="done",
         )
-        await AuditLog(self._app).write(entry)
+        await AuditLog(self._runtime).write(entry)
         return found
 
     async def rerun(
@@ -239,7 +247,7 @@ class Runs:
         actor, why = actor_of(by), reason_of(reason)
         found = await self.get(run)
         request = RerunRequest(decide=decide_rerun, actor=actor, reason=why, payload=payload)
-        return await Reruns(self._app).rerun(found, request, new_id)
+        return await self._reruns.rerun(found, request, new_id)
 
     async def retry(
         self,
@@ -259,12 +267,12 @@ class Runs:
         actor, why, insists = actor_of(by), reason_of(reason), flag(again, "again")
         found = await self.get(run)
         request = RerunRequest(decide=decide_retry, actor=actor, reason=why, payload=payload)
-        return await Reruns(self._app).retry(found, request, new_id, again=insists)
+        return await self._reruns.retry(found, request, new_id, again=insists)
 
     async def successors(self, runs: Sequence[AnyRun]) -> dict[str, str]:
         """By the ids of these runs, the first retry or rerun of those that have one."""
         ids = [run_id_of(run) for run in runs]
-        return await self._app.storage.successors(self._app.environment, ids) if ids else {}
+        return await self._runtime.storage.successors(self._runtime.environment, ids) if ids else {}
 
     async def _advance(self, run: AnyRun, decide: Decide, expected: int | None = None) -> Run:
         def decide_if_expected(run: Run, now: datetime) -> Sequence[Event]:
@@ -272,18 +280,18 @@ class Runs:
                 raise SequenceConflict(run.id, expected or 0, run.sequence)
             return decide(run, now)
 
-        app = self._app
-        place = (app.storage, run_id_of(run), app.environment)
-        return await write.advance(*place, decide_if_expected, app.time(), app.ids)
+        runtime = self._runtime
+        place = (runtime.storage, run_id_of(run), runtime.environment)
+        return await write.advance(*place, decide_if_expected, runtime.now(), runtime.ids)
 
     async def _own_id(self, run: AnyRun) -> str:
         """Return the run's id. Raise RunNotFound, also for a run of another environment."""
         if isinstance(run, Run):
-            return write.check_environment(run, self._app.environment).id
+            return write.check_environment(run, self._runtime.environment).id
         return (await self.get(run)).id
 
     def _announce(self, run: Run) -> Run:
-        self._app.hints.publish([hints.work(run.environment, run.queue)])
+        self._runtime.hints.publish([hints.work(run.environment, run.queue)])
         return run
 
 
@@ -291,8 +299,9 @@ class Runs:
 class DeadLetters:
     """`app.dead_letters`: runs that an operator has to decide about."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, runtime: Runtime, runs: Runs) -> None:
+        self._runtime = runtime
+        self._runs = runs
 
     async def list(self, *, status: str | None = "open", limit: int = 100) -> Sequence[DeadLetter]:
         """Newest first. `status`: open, replayed, discarded; None for all."""
@@ -307,15 +316,14 @@ class DeadLetters:
         **filters: Unpack[LetterFilters],
     ) -> LetterPage:
         """The same with more filters, and a cursor to go on with."""
-        wanted = make_letter_filter(self._app.environment, status, filters)
-        return await self._app.storage.find_dead_letters(
-            wanted, limit=page_limit(limit), cursor=cursor
+        return await find_letters(
+            self._runtime, status=status, limit=limit, cursor=cursor, **filters
         )
 
     async def get(self, run: AnyRun) -> DeadLetter:
         """Raises RunNotFound, also if the run never had one."""
-        letter = await self._app.storage.dead_letter(run_id_of(run))
-        if letter is None or letter.environment != self._app.environment:
+        letter = await self._runtime.storage.dead_letter(run_id_of(run))
+        if letter is None or letter.environment != self._runtime.environment:
             raise RunNotFound(run_id_of(run))
         return letter
 
@@ -330,12 +338,24 @@ class DeadLetters:
     ) -> RunHandle[Any]:
         """Try it again as a new run. Two operators make one run: the second gets NotAllowed,
         which names it."""
-        return await self._app.runs.retry(run, reason, by=by, payload=payload, new_id=new_id)
+        return await self._runs.retry(run, reason, by=by, payload=payload, new_id=new_id)
 
     async def discard(self, run: AnyRun, reason: str | None = None, *, by: By = OPERATOR) -> None:
         """Nobody tries it again. Raises NotAllowed if it is not open any more."""
         actor, why = actor_of(by), reason_of(reason)
-        found, now = await self._app.runs.get(run), self._app.time()
+        found, now = await self._runs.get(run), self._runtime.now()
         closed = close_dead_letter(found, DeadLetterStatus.DISCARDED, actor, now, reason=why)
-        if not await self._app.storage.close_dead_letters([closed]):
+        if not await self._runtime.storage.close_dead_letters([closed]):
             raise NotAllowed(found.id, "discard", found.status, "it has no open dead letter")
+
+
+async def find_letters(
+    runtime: Runtime,
+    *,
+    status: str | None = "open",
+    limit: int = 100,
+    cursor: str | None = None,
+    **filters: Unpack[LetterFilters],
+) -> LetterPage:
+    wanted = make_letter_filter(runtime.environment, status, filters)
+    return await runtime.storage.find_dead_letters(wanted, limit=page_limit(limit), cursor=cursor)

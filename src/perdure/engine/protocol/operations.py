@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.engine.operators.keys import Scope
 from perdure.engine.protocol import attempts, triggers, workers
+from perdure.engine.protocol.scope import Scope
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import Any
 
 import msgspec
 
@@ -25,6 +25,7 @@ from perdure.engine.remote.counts import RemoteFacts
 from perdure.engine.remote.no_transactions import NO_TRANSACTION, NoTransactions
 from perdure.engine.remote.server import Server
 from perdure.engine.remote.wakeups import RemoteHints
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.worker_backend import (
     Finished,
     Refused,
@@ -42,9 +43,6 @@ from perdure.storage.contract.runs import ClaimRequest, Clock, Renewal, Renewed
 from perdure.storage.contract.transactions import Transactions
 from perdure.storage.contract.wakeups import HintTransport
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-
 
 class RemoteBackend:
     """Implements `WorkerBackend` and `ResultSource` on a `Server`."""
@@ -52,11 +50,11 @@ class RemoteBackend:
     loop_bound = True
     needs_registration = True
 
-    def __init__(self, app: App, server: Server) -> None:
+    def __init__(self, components: Components, server: Server) -> None:
         self.local_clock: Clock | None = None
         self.server = server
-        self._app = app
-        self._facts = RemoteFacts(app.metrics.registry)
+        self._components = components
+        self._facts = RemoteFacts(components.registry)
         self._entry: WorkerEntry | None = None
         """What the worker last said of itself."""
         self._suspects: Sequence[str] = ()
@@ -65,7 +63,11 @@ class RemoteBackend:
         return (await self.server.hello()).now
 
     def hint_transport(self) -> HintTransport | None:
-        return RemoteHints(self.server, self._app.ids.token()) if self.server.wants_hints else None
+        return (
+            RemoteHints(self.server, self._components.ids.token())
+            if self.server.wants_hints
+            else None
+        )
 
     def transactions(self) -> Transactions:
         return NoTransactions()
@@ -145,7 +147,7 @@ class RemoteBackend:
     # Leases
 
     async def renew(self, renewals: Sequence[Renewal]) -> Renewed:
-        default, worker_id = self._app.defaults.lease_ttl, self._worker_id()
+        default, worker_id = self._components.defaults.lease_ttl, self._worker_id()
         answers = []
         for part in in_parts(renewals, count_one, MAX_LEASES) or [[]]:
             asked = attempts.RenewRequest(
@@ -223,10 +225,11 @@ class RemoteBackend:
         return found
 
 
-def open_remote_backend(app: App) -> RemoteBackend:
-    """A connection for a worker, or for triggers and results, on its own loop."""
-    client = open_server(app.url, app.clock, **app.storage_options)
-    return RemoteBackend(app, Server(client, app.metrics.registry))
+def open_remote_backend(components: Components, options: Mapping[str, Any]) -> RemoteBackend:
+    """A connection for a worker, or for triggers and results, on its own loop. `options` as
+    `open_server` takes them."""
+    client = open_server(components.url, components.clock, **options)
+    return RemoteBackend(components, Server(client, components.registry))
 
 
 def _lease_seconds(ttl: timedelta) -> float:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from perdure.engine.client.batcher import MOST_IN_A_BATCH, Batcher
-from perdure.engine.client.handle import RunHandle
-from perdure.engine.client.trigger import concurrency_key, listed, parent_context
-from perdure.engine.observability.tracing import Carrier
+from perdure.engine.client.handle import HandleApp, RunHandle
+from perdure.engine.client.trigger import concurrency_key, listed
+from perdure.engine.observability.tracing import Carrier, Tracing
 from perdure.engine.protocol.attempts import HeldLease
 from perdure.engine.protocol.checks import check_message
 from perdure.engine.protocol.chunks import in_parts
@@ -27,12 +27,13 @@ from perdure.engine.protocol.triggers import (
 from perdure.engine.protocol.values import options_message
 from perdure.engine.remote.counts import RemoteFacts
 from perdure.engine.remote.server import Server
+from perdure.engine.runtime.current_run import attempt_here
 from perdure.engine.runtime.ids import make_run_id
+from perdure.engine.runtime.runtime import Components, OpenComponents
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import InvalidPayload, PerdureError, StorageError, StorageRefused
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
     from perdure.engine.tasks.task import Task
 
 R = TypeVar("R")
@@ -45,16 +46,25 @@ Triggered = TriggeredRun | Exception
 class RemoteClient:
     """Does what `Client` does beside a database."""
 
-    def __init__(self, app: App, server: Server) -> None:
+    def __init__(
+        self,
+        components: OpenComponents,
+        tracing: Tracing,
+        app: HandleApp,
+        server: Server,
+    ) -> None:
+        """`app`: the one that the handles belong to."""
+        self._components = components
+        self._tracing = tracing
         self._app = app
-        self._requests = TriggerBatcher(app, server)
+        self._requests = TriggerBatcher(components, app, server)
 
     async def trigger(
         self, task: Task[..., R], payload: msgspec.Raw, options: TriggerOptions
     ) -> RunHandle[R]:
-        with self._app.tracing.trigger(task.name, options.queue or task.settings.queue) as span:
+        with self._tracing.trigger(task.name, options.queue or task.settings.queue) as span:
             wanted = options_message(options)
-            item = self._item(task, payload, wanted, self._app.time(), None, span.carrier)
+            item = self._item(task, payload, wanted, self._components.now(), None, span.carrier)
             made = await self._requests.commit(item)
             span.about(made.run_id)
         return self._handle(task, made)
@@ -63,8 +73,10 @@ class RemoteClient:
         self, task: Task[..., R], items: Iterable[Mapping[str, Any]], options: TriggerOptions
     ) -> list[RunHandle[R] | Exception]:
         several = _Several(self, task, listed(items), options)
-        with self._app.tracing.trigger(task.name, options.queue or task.settings.queue) as span:
-            parts = several.parts(self._app.time(), self._app.ids.token(), span.carrier)
+        with self._tracing.trigger(task.name, options.queue or task.settings.queue) as span:
+            parts = several.parts(
+                self._components.now(), self._components.ids.token(), span.carrier
+            )
             outcomes = await self._requests.commit_all(parts)
         return several.handles(outcomes)
 
@@ -83,7 +95,7 @@ class RemoteClient:
             )
             options = msgspec.structs.replace(options, concurrency_key=key)
         item = TriggerItem(
-            request_id=make_run_id(now, self._app.ids.random),
+            request_id=make_run_id(now, self._components.ids.random),
             task=task.name,
             payload=payload,
             options=options,
@@ -95,7 +107,7 @@ class RemoteClient:
         return item
 
     def _handle(self, task: Task[..., R], made: TriggeredRun) -> RunHandle[R]:
-        return RunHandle(self._app.original, made.run_id, task.signature, created=made.created)
+        return RunHandle(self._app, made.run_id, task.signature, created=made.created)
 
 
 class _Several:
@@ -145,7 +157,7 @@ class _Several:
         if not isinstance(item, Mapping):
             problem = f"every item must be a mapping of arguments, not {item!r}"
             raise InvalidPayload(self._task.name, "", problem)
-        return self._task.signature.encode(item, self._client._app.defaults.payload_limit)
+        return self._task.signature.encode(item, self._client._components.defaults.payload_limit)
 
     def handles(self, outcomes: Sequence[Triggered]) -> list[RunHandle[Any] | Exception]:
         """In the order of the items. Raise what the server's storage raised, if nothing was
@@ -165,11 +177,11 @@ class _Several:
 class TriggerBatcher(Batcher[TriggerItem, TriggeredRun]):
     """Sends the items of concurrent triggers in one request."""
 
-    def __init__(self, app: App, server: Server) -> None:
+    def __init__(self, components: Components, app: HandleApp, server: Server) -> None:
         super().__init__()
         self._app = app
         self._server = server
-        self._facts = RemoteFacts(app.metrics.registry)
+        self._facts = RemoteFacts(components.registry)
 
     async def _outcomes(self, items: Sequence[TriggerItem]) -> Sequence[Triggered]:
         outcomes: list[Triggered] = []
@@ -208,7 +220,7 @@ def _answer(outcome: Triggered) -> str:
 
 def _held_lease() -> HeldLease | None:
     """The lease of the run whose handler asks."""
-    parent = parent_context()
+    parent = attempt_here()
     if parent is None or parent.run.lease is None:
         return None
     return HeldLease(run_id=parent.run.id, token=parent.run.lease.token)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from perdure.engine.operators.audit_pages import AuditFilter, AuditPage, AuditPages, AuditView
 from perdure.engine.operators.filters import page_limit
 from perdure.engine.rest.client import Items, RestClient
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-
 
 class RemoteAuditPages(AuditPages):
-    def __init__(self, app: App, rest: RestClient) -> None:
-        super().__init__(app)
+    def __init__(self, rest: RestClient) -> None:
         self._rest = rest
 
     async def page(

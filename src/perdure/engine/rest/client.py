@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 from msgspec import UNSET
 
 from perdure.engine.client.handle import RunHandle
+from perdure.engine.client.handles import Handles
 from perdure.errors import AccessRefused, InvalidInput, StorageRefused
-from perdure.storage import open_server
 from perdure.storage.contract.rest import RestRequest, RestTransport
 from perdure.storage.contract.runs import Clock
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 T = TypeVar("T")
 
@@ -50,13 +46,14 @@ class Triggered(msgspec.Struct, frozen=True):
 
 
 class RestClient:
-    """The API of one server, for one app."""
+    """The API of one server, for one environment."""
 
     local_clock: Clock | None = None
 
-    def __init__(self, app: App, transport: RestTransport) -> None:
-        self._app = app
+    def __init__(self, environment: str, transport: RestTransport, handles: Handles) -> None:
+        self._environment = environment
         self._transport = transport
+        self.handles = handles
         self._identity: Identity | None = None
 
     async def identify(self) -> Identity:
@@ -110,35 +107,21 @@ class RestClient:
     async def create_run(self, *path: str, **body: Any) -> RunHandle[Any]:
         """Send a request that triggers a run."""
         triggered = await self.send(Triggered, "POST", *path, **body)
-        return RunHandle(self._app, triggered.id, None, created=triggered.created)
+        return self.handles.make(triggered.id, created=triggered.created)
 
     def close(self) -> None:
         self._transport.close()
 
     async def _send(self, request: RestRequest) -> bytes:
         identity = self._identity or await self.identify()
-        if identity.environment != self._app.environment:
-            known, wanted = identity.environment, self._app.environment
+        if identity.environment != self._environment:
+            known, wanted = identity.environment, self._environment
             problem = f"this key is for {known!r}, not {wanted!r}"
             raise AccessRefused(f"{problem}; name that environment, or use another key")
         return await self._request(request)
 
     async def _request(self, request: RestRequest) -> bytes:
         return await self._transport.request(request)
-
-
-@asynccontextmanager
-async def open_rest(app: App) -> AsyncIterator[RestClient]:
-    """A client for an app that need not be open."""
-    client = connect(app)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-def connect(app: App) -> RestClient:
-    return RestClient(app, open_server(app.url, app.clock, **app.storage_options))
 
 
 def given_fields(**fields: Any) -> dict[str, Any]:

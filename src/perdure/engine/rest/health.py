@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from perdure.core.audit_chain import SealedEntry
 from perdure.core.explain.health import Code, find_clock_offset, unusable
 from perdure.engine.inspection.doctor import Examination
-from perdure.engine.inspection.overview import Overview
 from perdure.engine.inspection.verify import Counts, ExaminedPage, Finding, RunCount, TallyPage
 from perdure.engine.operators.filters import MOST_ON_A_PAGE
-from perdure.engine.rest.client import Items, RestClient, open_rest
+from perdure.engine.rest.client import Items, RestClient
 from perdure.errors import AccessRefused, SchemaMismatch, StorageError
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+from perdure.storage.contract.runs import Clock
 
 
-async def read_overview(rest: RestClient) -> Overview:
-    return await rest.get(Overview, "overview")
-
-
-async def examine_remotely(app: App) -> Examination:
-    """What the server's doctor finds, and whether this machine's clock agrees with the server's.
-    The app need not be open."""
-    async with open_rest(app) as rest:
-        try:
-            before = app.clock.now()
-            now = await rest.now()
-            ahead = before + (app.clock.now() - before) / 2 - now
-            examination = await rest.get(Examination, "doctor")
-        except SchemaMismatch as error:
-            return Examination((unusable(error, Code.SCHEMA),))
-        except AccessRefused:
-            raise  # a missing scope says nothing about the database
-        except StorageError as error:
-            return Examination((unusable(error, Code.UNREACHABLE),))
+async def examine_remotely(rest: RestClient, clock: Clock) -> Examination:
+    """What the server's doctor finds, and whether this machine's clock agrees with the server's."""
+    try:
+        before = clock.now()
+        now = await rest.now()
+        ahead = before + (clock.now() - before) / 2 - now
+        examination = await rest.get(Examination, "doctor")
+    except SchemaMismatch as error:
+        return Examination((unusable(error, Code.SCHEMA),))
+    except AccessRefused:
+        raise  # a missing scope says nothing about the database
+    except StorageError as error:
+        return Examination((unusable(error, Code.UNREACHABLE),))
     known = {finding.code for finding in examination.findings}
     offset = [it for it in find_clock_offset(ahead) if it.code not in known]
     findings = sorted((*offset, *examination.findings), key=lambda it: not it.is_problem)

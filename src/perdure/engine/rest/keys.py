@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -11,9 +11,6 @@ from perdure.engine.operators.keys import OVERLAP, ApiKey, Keys, NewKey, make_sc
 from perdure.engine.rest.client import RestClient
 from perdure.engine.runtime.input import OPERATOR, By, Duration, duration, some_time, text
 from perdure.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 
 class KeyText(msgspec.Struct, frozen=True):
@@ -25,8 +22,8 @@ class KeyText(msgspec.Struct, frozen=True):
 class RemoteKeys(Keys):
     """The key names the operator, so `by` is ignored."""
 
-    def __init__(self, app: App, rest: RestClient) -> None:
-        super().__init__(app)
+    def __init__(self, environment: str, rest: RestClient) -> None:
+        self._environment = environment
         self._rest = rest
 
     async def list(self) -> Sequence[ApiKey]:
@@ -41,8 +38,8 @@ class RemoteKeys(Keys):
         expires_in: Duration | None = None,
         by: By = OPERATOR,
     ) -> NewKey:
-        if environment not in (None, self._app.environment):
-            problem = f"a key of {self._app.environment!r} makes none for {environment!r:.80}"
+        if environment not in (None, self._environment):
+            problem = f"a key of {self._environment!r} makes none for {environment!r:.80}"
             raise InvalidInput("environment", problem)
         lifetime = None if expires_in is None else some_time(expires_in, "expires_in")
         return await self._create(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 
@@ -22,13 +22,9 @@ from perdure.engine.rest.client import RestClient, given_fields
 from perdure.engine.rest.records import decode_limits, decode_queue
 from perdure.engine.runtime.input import OPERATOR, By, flag, reason_of, text
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-
 
 class RemoteQueues(Queues):
-    def __init__(self, app: App, rest: RestClient) -> None:
-        super().__init__(app)
+    def __init__(self, rest: RestClient) -> None:
         self._rest = rest
 
     async def list(self) -> Sequence[QueueState]:
@@ -71,8 +67,7 @@ class RemoteQueues(Queues):
 
 
 class RemoteLimits(Limits):
-    def __init__(self, app: App, rest: RestClient) -> None:
-        super().__init__(app)
+    def __init__(self, rest: RestClient) -> None:
         self._rest = rest
 
     async def list(self) -> Sequence[TaskLimits]:

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from perdure.core.schedule import Schedule
-from perdure.engine.manifests.apply import Application, Manifests
+from perdure.engine.manifests.apply import Application, Entries, Manifests, Tasks
 from perdure.engine.manifests.manifest import Manifest
 from perdure.engine.rest.client import RestClient
 from perdure.engine.runtime.input import OPERATOR, By
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+from perdure.engine.runtime.runtime import OpenComponents
+from perdure.engine.schedules.operators import Schedules
+from perdure.engine.tasks.catalogue import TaskEntry
 
 
 class RemoteManifests(Manifests):
     """`export` shows what the server shows: secrets in payloads are redacted."""
 
-    def __init__(self, app: App, rest: RestClient) -> None:
-        super().__init__(app)
+    def __init__(
+        self, components: OpenComponents, rest: RestClient, schedules: Schedules, tasks: Tasks
+    ) -> None:
+        self._components = components
         self._rest = rest
+        self._schedules = schedules
+        self._tasks = tasks
 
     async def apply(
         self, manifest: Manifest, *, by: By = OPERATOR, dry_run: bool = False, prune: bool = False
@@ -31,9 +34,7 @@ class RemoteManifests(Manifests):
         )
 
     async def _named(self, names: Sequence[str]) -> list[Schedule]:
-        return [await self._app.schedules.get(name) for name in names]
+        return [await self._schedules.get(name) for name in names]
 
-
-def make_manifests(app: App) -> Manifests:
-    """Return the manifests of an open app, beside its database or at a server."""
-    return Manifests(app) if app.rest is None else RemoteManifests(app, app.rest)
+    async def _known_tasks(self) -> Entries:
+        return {it.name: it for it in await self._rest.get_all(TaskEntry, "tasks")}

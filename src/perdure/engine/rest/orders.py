@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -13,11 +13,9 @@ from perdure.engine.operators.filters import make_filter, make_letter_filter
 from perdure.engine.rest.client import RestClient
 from perdure.engine.rest.runs import query_words
 from perdure.engine.rest.schedule_settings import encode_retry
+from perdure.engine.runtime.runtime import OpenComponents
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 _CODE_ONLY_OPTIONS = ("parent_id", "root_id")
 """Options that the API's trigger does not take."""
@@ -44,20 +42,20 @@ async def trigger_remotely(
     return await rest.create_run("runs", task=task, payload=dict(payload), **given)
 
 
-async def count_remotely(app: App, rest: RestClient, action: Action, words: Any) -> int:
+async def count_remotely(
+    components: OpenComponents, rest: RestClient, action: Action, words: Any
+) -> int:
     """How many runs or dead letters an order would be about."""
     if action in OF_LETTERS:
-        make_letter_filter(app.environment, None, dict(words))  # type: ignore[arg-type]  # checks
+        make_letter_filter(components.environment, None, dict(words))  # type: ignore[arg-type]  # checks
         path = "dead-letters:count"
     else:
-        make_filter(app.environment, words, app.time())
+        make_filter(components.environment, words, components.now())
         path = "runs:count"
     return (await rest.get(BulkShown, path, action=action, **query_words(dict(words)))).matched
 
 
-async def order_remotely(
-    app: App, rest: RestClient, order: Order, expected: int
-) -> RunHandle[Report]:
+async def order_remotely(rest: RestClient, order: Order, expected: int) -> RunHandle[Report]:
     """The run at the server that carries out the order. It is refused if more than `expected`
     match by now."""
     path = "dead-letters:bulk" if order.action in OF_LETTERS else "runs:bulk"
@@ -72,4 +70,4 @@ async def order_remotely(
         expect=expected,
     )
     assert shown.run_id is not None, "an order with an expected count makes a run"
-    return RunHandle(app, shown.run_id, None, created=True)
+    return rest.handles.make(shown.run_id, created=True)

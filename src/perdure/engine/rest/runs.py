@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableSequence, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 
@@ -14,6 +14,7 @@ from perdure.core.run.effects import DeadLetter
 from perdure.core.run.events import RecordedEvent
 from perdure.core.run.run import Run, is_run_id
 from perdure.engine.client.handle import RunHandle
+from perdure.engine.client.handles import Handles
 from perdure.engine.observability.log_reader import Bundle
 from perdure.engine.operators.filters import (
     MOST_ON_A_PAGE,
@@ -39,14 +40,12 @@ from perdure.engine.rest.records import (
     decode_run,
 )
 from perdure.engine.runtime.input import OPERATOR, By, count, flag, reason_of, run_id_of, text
+from perdure.engine.runtime.runtime import OpenComponents
 from perdure.engine.tasks.catalogue import WorkerEntry
 from perdure.errors import InvalidInput, RunNotFound
 from perdure.storage.contract.inspection import LetterPage
 from perdure.storage.contract.logs import LogLine, Progress, parse_cursor
 from perdure.storage.contract.runs import Page
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 MAX_RUNS_BY_ID = 100
 """Runs that one request may ask for by their ids."""
@@ -57,6 +56,10 @@ T = TypeVar("T")
 
 class ProgressShown(msgspec.Struct, frozen=True):
     progress: Progress | None
+
+
+async def get_run(rest: RestClient, run: AnyRun) -> Run:
+    return decode_run(await rest.get(Shown, "runs", _path_id(run)))
 
 
 async def get_runs(rest: RestClient, run_ids: Sequence[str]) -> list[Run]:
@@ -83,14 +86,15 @@ async def _details(rest: RestClient, kind: type[T], run_ids: Sequence[str]) -> l
 class RemoteRuns(Runs):
     """The key names the operator, so `by` is ignored."""
 
-    def __init__(self, app: App, rest: RestClient) -> None:
-        super().__init__(app)
+    def __init__(self, components: OpenComponents, rest: RestClient, handles: Handles) -> None:
+        self._components = components
         self._rest = rest
+        self._handles = handles
 
     # Reading
 
     async def get(self, run: AnyRun) -> Run:
-        return decode_run(await self._rest.get(Shown, "runs", _path_id(run)))
+        return await get_run(self._rest, run)
 
     async def list(
         self,
@@ -100,8 +104,8 @@ class RemoteRuns(Runs):
         cursor: str | None = None,
         **filters: Unpack[RunFilters],
     ) -> Page:
-        given, now = {"status": status, **filters}, self._app.time()
-        make_filter(self._app.environment, given, now)
+        given, now = {"status": status, **filters}, self._components.now()
+        make_filter(self._components.environment, given, now)
         if cursor is not None:
             text(cursor, "cursor")
         words = query_words(plain_words(given, now))
@@ -118,7 +122,7 @@ class RemoteRuns(Runs):
         run_id = _path_id(run)
         since = count(after, "after", least=0)
         found = await self._read_all(Shown, "runs", run_id, "events", after=str(since))
-        return [decode_event(shown, run_id, self._app.environment) for shown in found]
+        return [decode_event(shown, run_id, self._components.environment) for shown in found]
 
     async def attempts(self, run: AnyRun) -> Sequence[Attempt]:
         return await self._read_all(Attempt, "runs", _path_id(run), "attempts")
@@ -252,9 +256,10 @@ class RemoteRuns(Runs):
 
 
 class RemoteDeadLetters(DeadLetters):
-    def __init__(self, app: App, rest: RestClient) -> None:
-        super().__init__(app)
+    def __init__(self, environment: str, rest: RestClient, runs: RemoteRuns) -> None:
+        self._environment = environment
         self._rest = rest
+        self._runs = runs
 
     async def page(
         self,
@@ -264,7 +269,7 @@ class RemoteDeadLetters(DeadLetters):
         cursor: str | None = None,
         **filters: Unpack[LetterFilters],
     ) -> LetterPage:
-        make_letter_filter(self._app.environment, status, filters)
+        make_letter_filter(self._environment, status, filters)
         page = await self._rest.get(
             Items[DeadLetter],
             "dead-letters",
@@ -284,8 +289,7 @@ class RemoteDeadLetters(DeadLetters):
 
 
 class RemoteWorkers(Workers):
-    def __init__(self, app: App, rest: RestClient) -> None:
-        super().__init__(app)
+    def __init__(self, rest: RestClient) -> None:
         self._rest = rest
 
     async def list(self) -> Sequence[WorkerEntry]:

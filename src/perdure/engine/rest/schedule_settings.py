@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import Any, assert_never
 
 import msgspec
 
@@ -11,12 +11,10 @@ from perdure.core.json_text import encode_value
 from perdure.core.schedule import Cadence, Cron, Definition, Interval, Once, named_options
 from perdure.engine.rest.client import EXPLICIT_NULL
 from perdure.engine.runtime.input import duration, only_known
-from perdure.engine.schedules.options import ScheduleKeywords, target_of
+from perdure.engine.schedules.options import ScheduleKeywords, Target, target_of
 from perdure.engine.tasks.options import Retry, check_retry
+from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 _DURATIONS = ("misfire_grace", "catch_up_age", "timeout", "ttl")
 _RETRY_DURATIONS = ("initial", "maximum")
@@ -38,13 +36,16 @@ def encode_cadence(cadence: Cadence) -> dict[str, Any]:
             assert_never(cadence)
 
 
-def encode_settings(app: App, task: str | None, settings: ScheduleKeywords) -> dict[str, Any]:
+def encode_settings(
+    tasks: Mapping[str, Task[..., Any]], limit: int, task: str | None, settings: ScheduleKeywords
+) -> dict[str, Any]:
     """The settings that are given; None among them is sent as null. Raises InvalidInput."""
     only_known(settings, ScheduleKeywords.__annotations__, "setting of a schedule")
     body: dict[str, Any] = {}
     for name, value in settings.items():
         if name == "payload":
-            body[name] = _encode_payload(app, task, value)
+            own = None if task is None else target_of(tasks, task, limit)
+            body[name] = _encode_payload(own, limit, value)
         elif value is None:
             body[name] = EXPLICIT_NULL
         elif name == "retry":
@@ -69,15 +70,14 @@ def encode_definition(definition: Definition) -> dict[str, Any]:
     return body
 
 
-def _encode_payload(app: App, task: str | None, payload: Any) -> msgspec.Raw:
+def _encode_payload(own: Target | None, limit: int, payload: Any) -> msgspec.Raw:
     """By the task's own types where this app has the task."""
     given = {} if payload is None else payload
     if not isinstance(given, Mapping):
         raise InvalidInput("payload", f"must be a dict of arguments, not {payload!r:.80}")
-    own = None if task is None else target_of(app, task)
     if own is not None:
         return own.encode(given)
-    return encode_value(dict(given), limit=app.defaults.payload_limit)
+    return encode_value(dict(given), limit=limit)
 
 
 def encode_retry(retry: Retry) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -21,6 +21,7 @@ from perdure.core.schedule import (
     Stated,
 )
 from perdure.engine.client.handle import RunHandle
+from perdure.engine.client.handles import Handles
 from perdure.engine.operators.filters import page_limit
 from perdure.engine.rest.client import Items, RestClient
 from perdure.engine.rest.records import (
@@ -30,16 +31,17 @@ from perdure.engine.rest.records import (
     decode_explanation,
     decode_schedule,
 )
-from perdure.engine.rest.runs import get_runs
+from perdure.engine.rest.runs import get_run, get_runs
 from perdure.engine.rest.schedule_settings import (
     encode_cadence,
     encode_definition,
     encode_settings,
 )
 from perdure.engine.runtime.input import OPERATOR, By, reason_of, text
+from perdure.engine.runtime.runtime import OpenComponents
 from perdure.engine.schedules.backfill import Backfilled, check_range
 from perdure.engine.schedules.history import Occurrences
-from perdure.engine.schedules.operators import AnyTask, Schedules, check_times
+from perdure.engine.schedules.operators import AnyTask, Schedules, Tasks, check_times
 from perdure.engine.schedules.options import (
     ScheduleKeywords,
     Target,
@@ -49,9 +51,6 @@ from perdure.engine.schedules.options import (
 )
 from perdure.engine.tasks.catalogue import TaskEntry
 from perdure.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 MAX_BACKFILL = 2**31 - 1
 MAX_RECONCILED = 1000
@@ -86,9 +85,13 @@ class ReconciliationShown(msgspec.Struct, frozen=True):
 class RemoteSchedules(Schedules):
     """The key names the operator, so `by` is ignored."""
 
-    def __init__(self, app: App, rest: RestClient) -> None:
-        super().__init__(app)
+    def __init__(
+        self, components: OpenComponents, rest: RestClient, tasks: Tasks, handles: Handles
+    ) -> None:
+        self._components = components
         self._rest = rest
+        self._tasks = tasks
+        self._handles = handles
 
     # Reading
 
@@ -140,7 +143,7 @@ class RemoteSchedules(Schedules):
             instant = {"at": at.replace(tzinfo=None), "tz": at.tzinfo.key, "fold": at.fold}
         path = ("schedules", text(name, "name"), "why")
         shown = await self._rest.get(ExplanationShown, *path, **instant)
-        run = None if shown.run_id is None else await self._app.runs.get(shown.run_id)
+        run = None if shown.run_id is None else await get_run(self._rest, shown.run_id)
         return decode_explanation(shown, run)
 
     async def _occurrences(self, name: str, what: str, **query: Any) -> Occurrences:
@@ -240,8 +243,7 @@ class RemoteSchedules(Schedules):
         )
         existing = frozenset(shown.existing_ids)
         runs = [
-            RunHandle[Any](self._app, run_id, None, created=run_id not in existing)
-            for run_id in shown.run_ids
+            self._handles.make(run_id, created=run_id not in existing) for run_id in shown.run_ids
         ]
         return Backfilled(tuple(runs), shown.rest_after)
 
@@ -259,18 +261,20 @@ class RemoteSchedules(Schedules):
         self, task: AnyTask | None, cadence: Cadence | None, settings: ScheduleKeywords
     ) -> dict[str, Any]:
         named = None if task is None else _task_name(task)
-        body = encode_settings(self._app, named, settings)
+        limit = self._components.defaults.payload_limit
+        body = encode_settings(self._tasks, limit, named, settings)
         if cadence is not None:
             body["cadence"] = encode_cadence(cadence_of(cadence))
         return body if named is None else body | {"task": named}
 
     async def _target(self, task: AnyTask) -> Target:
         name = _task_name(task)
-        own = target_of(self._app, name)
+        limit = self._components.defaults.payload_limit
+        own = target_of(self._tasks, name, limit)
         if own is not None:
             return own
         entry = await self._rest.get(TaskEntry, "tasks", name)
-        return target_of_entry(entry, self._app.defaults.payload_limit)
+        return target_of_entry(entry, limit)
 
 
 def _task_name(task: AnyTask) -> str:

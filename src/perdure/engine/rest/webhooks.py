@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 
@@ -14,21 +14,19 @@ from perdure.engine.operators.filters import When, page_limit
 from perdure.engine.rest.client import Items, RestClient, given_fields
 from perdure.engine.rest.runs import encode_tag
 from perdure.engine.runtime.input import OPERATOR, By, text
+from perdure.engine.runtime.runtime import OpenComponents
 from perdure.engine.tasks.secret import Secret
 from perdure.engine.tasks.target import Text
 from perdure.engine.webhooks.operators import Signing, Tag, Webhooks
 from perdure.engine.webhooks.webhook import Delivery, Webhook
 from perdure.errors import InvalidInput
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-
 
 class RemoteWebhooks(Webhooks):
     """The key names the operator, so `by` is ignored."""
 
-    def __init__(self, app: App, rest: RestClient) -> None:
-        super().__init__(app)
+    def __init__(self, components: OpenComponents, rest: RestClient) -> None:
+        self._components = components
         self._rest = rest
 
     async def list(self) -> Sequence[Webhook]:
@@ -130,7 +128,7 @@ class RemoteWebhooks(Webhooks):
         return await self._rest.send(Delivery, "POST", *path)
 
     def _start(self, since: When | None) -> datetime | None:
-        return None if since is None else parse_instant(since, "since", self._app.time())
+        return None if since is None else parse_instant(since, "since", self._components.now())
 
     async def _send(self, method: str, name: str, *action: str, **body: Any) -> Webhook:
         path = ("webhooks", text(name, "name"), *action)

@@ -5,10 +5,18 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from perdure.core.json_text import check_label
-from perdure.engine.runtime.input import count, duration, lease_length, number, some_time, text
+from perdure.engine.runtime.input import (
+    choice,
+    count,
+    duration,
+    lease_length,
+    number,
+    some_time,
+    text,
+)
 from perdure.engine.runtime.keywords import ExplainedStruct
 
 
@@ -61,9 +69,7 @@ class Defaults(ExplainedStruct, frozen=True, kw_only=True):
 
             allowed_networks(self.http_allow)
         if any(getattr(self, name) != usual for name, usual in _OF_SCHEDULES.items()):
-            from perdure.engine.schedules.options import check_usual
-
-            check_usual(self.of_schedules)
+            _check_schedules(self.of_schedules)
 
     @property
     def of_schedules(self) -> dict[str, Any]:
@@ -105,6 +111,18 @@ def _checked(name: str, value: Any, kind: type) -> Any:
     if kind is float:
         return number(value, name, *BOUNDS[name])
     return check_label(value, name) if name in ("environment", "queue") else text(value, name)
+
+
+def _check_schedules(usual: dict[str, Any]) -> None:
+    """Raise InvalidInput if no schedule could be so."""
+    from perdure.core.schedule import Definition, Misfire, Overlap, check_definition, cron
+
+    plain = Definition(id="schedule", task="task", cadence=cron("@daily"))
+    words = {
+        "misfire": choice(usual["misfire"], Misfire, "misfire"),
+        "overlap": choice(usual["overlap"], Overlap, "overlap"),
+    }
+    check_definition(replace(plain, **{**usual, **words}))
 
 
 DEFAULTS = Defaults()

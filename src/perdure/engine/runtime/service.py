@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from datetime import timedelta
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from perdure.engine.runtime.outage_log import TROUBLE, OutageLog
+from perdure.engine.runtime.runtime import Runtime, RuntimeProvider
 from perdure.storage.contract.runs import Clock
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 TO_PASS = 1.0
 """So many seconds a pass has to end once its service is to stop."""
@@ -70,16 +68,20 @@ class Service(ABC):
 class AppService(Service):
     """One that anybody may run, any number of times, anywhere: `async with app.maintenance():`."""
 
-    def __init__(self, app: App, interval: timedelta) -> None:
-        super().__init__(app.clock)
-        self._app = app
+    def __init__(self, provider: RuntimeProvider, interval: timedelta) -> None:
+        super().__init__(provider.components.clock)
+        self._provider = provider
         self._interval = interval
+
+    @property
+    def _runtime(self) -> Runtime:
+        return self._provider.runtime
 
     async def rest(self) -> None:
         await self._clock.sleep(self._interval * (1 + 0.1 * self._clock.jitter()))
 
     async def __aenter__(self) -> Self:
-        await self._app.__aenter__()
+        await self._provider.__aenter__()
         self.start()
         return self
 
@@ -87,4 +89,4 @@ class AppService(Service):
         try:
             await self.stop()
         finally:
-            await self._app.__aexit__()
+            await self._provider.__aexit__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from perdure.core.run.commit import Commit, prepare_commit
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, Run
 from perdure.core.schedule import (
+    Backfill,
     Schedule,
     SkippedSpan,
     backfillable,
@@ -27,13 +28,12 @@ from perdure.core.schedule import (
 from perdure.core.schedule.times import TICK
 from perdure.core.text import rfc3339
 from perdure.engine.client.handle import RunHandle
+from perdure.engine.client.handles import Handles
 from perdure.engine.runtime import wakeups as hints
+from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.schedules.change import stored_schedule
 from perdure.errors import InvalidInput, SequenceConflict
 from perdure.storage.contract.runs import Committed, Existing, Outcome
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 MOST_AT_ONCE = 1000
 MOST_READ = 5000
@@ -84,45 +84,57 @@ def check_range(start: datetime, end: datetime) -> Range:
 
 
 async def backfill_range(
-    app: App, schedule: Schedule, wish: NewRun, within: Range, reason: str, actor: Actor
+    runtime: Runtime,
+    handles: Handles,
+    schedule: Schedule,
+    wish: NewRun,
+    within: Range,
+    reason: str,
+    actor: Actor,
 ) -> Backfilled:
     """One run for each time; decided again where somebody else made one meanwhile."""
     start, end = within
     made: dict[datetime, Outcome] = {}
     rest_after = None
     for _ in range(MOST_TRIES):
-        record = await _read(app, schedule, start, end)
-        chosen = decide_backfill(
-            record.schedule,
-            start,
-            record.end,
-            record.occurred,
-            record.skipped,
-            record.spans,
-            limit=MOST_AT_ONCE,
-        )
+        record = await _read(runtime, schedule, start, end)
+        chosen = _choose(record, start)
         rest_after = chosen.rest_after or (record.end if record.end < end else None)
         commits = {
-            time: _commit(app, schedule, wish, time, reason, actor, record)
+            time: _commit(runtime, schedule, wish, time, reason, actor, record)
             for time in chosen.times
             if time not in made
         }
-        outcomes = await app.storage.commit(list(commits.values()))
+        outcomes = await runtime.storage.commit(list(commits.values()))
         made |= dict(zip(commits, outcomes, strict=True))
         stale = [time for time, it in made.items() if isinstance(it, SequenceConflict)]
         if not stale:
             break
         made = {time: it for time, it in made.items() if time not in stale}
-    app.hints.publish([hints.work(schedule.environment, schedule.definition.queue or wish.queue)])
-    return Backfilled(tuple(_handle(app, wish, made[time]) for time in sorted(made)), rest_after)
+    queue = schedule.definition.queue or wish.queue
+    runtime.hints.publish([hints.work(schedule.environment, queue)])
+    runs = tuple(_handle(handles, wish, made[time]) for time in sorted(made))
+    return Backfilled(runs, rest_after)
 
 
-async def count_range(app: App, schedule: Schedule, within: Range) -> int:
+def _choose(record: _Record, start: datetime) -> Backfill:
+    return decide_backfill(
+        record.schedule,
+        start,
+        record.end,
+        record.occurred,
+        record.skipped,
+        record.spans,
+        limit=MOST_AT_ONCE,
+    )
+
+
+async def count_range(runtime: Runtime, schedule: Schedule, within: Range) -> int:
     """How many of its times in the range have not been run. Nothing is enumerated but runs."""
     start, end = within
     end, times = min(end, schedule.cursor), 0
     while start <= end:
-        record = await _read(app, schedule, start, end)
+        record = await _read(runtime, schedule, start, end)
         parts = backfillable(record.schedule, start, record.end, record.skipped, record.spans)
         times += sum(count_times(schedule.cadence, *part) for part in parts)
         ours = [it for it in record.occurred if any(after < it <= end for after, end in parts)]
@@ -131,21 +143,21 @@ async def count_range(app: App, schedule: Schedule, within: Range) -> int:
     return times
 
 
-async def _read(app: App, schedule: Schedule, start: datetime, end: datetime) -> _Record:
-    storage, place = app.storage, (schedule.environment, schedule.id)
+async def _read(runtime: Runtime, schedule: Schedule, start: datetime, end: datetime) -> _Record:
+    storage, place = runtime.storage, (schedule.environment, schedule.id)
     runs = await storage.occurrences(*place, start, end, limit=MOST_READ)
     spans = await storage.spans(*place, start, end, limit=MOST_READ)
     if len(runs) == MOST_READ:
         # Of the last time there may be more: a skip, and the run that made up for it.
         end = (runs[-1].source.nominal_time or end) - TICK
     # Read after the runs: who was pruned before they were read is known to be forgotten by now.
-    stored = await stored_schedule(app, schedule.id)
+    stored = await stored_schedule(runtime, schedule.id)
     known = replace(schedule, forgotten_until=stored.forgotten_until)
     return _Record(known, runs, spans, end)
 
 
 def _commit(
-    app: App,
+    runtime: Runtime,
     schedule: Schedule,
     task: NewRun,
     time: datetime,
@@ -153,17 +165,14 @@ def _commit(
     actor: Actor,
     record: _Record,
 ) -> Commit:
-    now = app.time()
-    run_id = app.ids.run_id(now)
+    now = runtime.now()
+    run_id = runtime.ids.run_id(now)
     recorded = was_recorded(time, record.skipped, record.spans)
     wish = backfilled(schedule, task, run_id, time, reason, recorded=recorded)
-    return prepare_commit(None, decide_create(wish, run_id, actor, now), app.ids.commit_id())
+    return prepare_commit(None, decide_create(wish, run_id, actor, now), runtime.ids.commit_id())
 
 
-def _handle(app: App, wish: NewRun, outcome: Outcome) -> RunHandle[Any]:
+def _handle(handles: Handles, wish: NewRun, outcome: Outcome) -> RunHandle[Any]:
     if not isinstance(outcome, Committed | Existing):
         raise outcome
-    task = app.served_tasks.get(wish.task)
-    signature = task.signature if task else None
-    is_new = isinstance(outcome, Committed)
-    return RunHandle(app, outcome.run_id, signature, created=is_new)
+    return handles.make(outcome.run_id, wish.task, created=isinstance(outcome, Committed))

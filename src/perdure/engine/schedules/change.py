@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -15,8 +15,9 @@ from perdure.core.run.run import Actor, Run
 from perdure.core.schedule import Change, Making, Overlap, Schedule, ScheduleStep, changing
 from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime.input import text
+from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.schedules.options import asked_of, scheduled_key
-from perdure.engine.tasks.catalogue import MOST_CONFLICTS, TaskEntry, list_tasks
+from perdure.engine.tasks.catalogue import MOST_CONFLICTS, TaskEntry, known_tasks
 from perdure.errors import (
     InvalidInput,
     ScheduleConflict,
@@ -25,9 +26,6 @@ from perdure.errors import (
     TaskNotFound,
 )
 from perdure.storage.contract.schedules import Stepped
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 LOOKS_AT_RUNS = frozenset({Overlap.SKIP, Overlap.QUEUE_LATEST, Overlap.REPLACE})
 MOST_UNENDED = 10_000
@@ -47,45 +45,45 @@ Decide = Callable[[Schedule, Seen], Change]
 """What is to become of a schedule."""
 
 
-async def stored_schedule(app: App, name: str) -> Schedule:
+async def stored_schedule(runtime: Runtime, name: str) -> Schedule:
     """Also a deleted one. Raises ScheduleNotFound."""
-    found = await app.storage.get_schedules(app.environment, [text(name, "name")])
+    found = await runtime.storage.get_schedules(runtime.environment, [text(name, "name")])
     if name not in found:
         raise ScheduleNotFound(name)
     return found[name]
 
 
 async def change_schedule(
-    app: App, name: str, by: Actor, decide: Decide, *, deleted: bool = False
+    runtime: Runtime, name: str, by: Actor, decide: Decide, *, deleted: bool = False
 ) -> Schedule:
     """The schedule after what `decide` says about it; again where somebody was faster."""
     intended: Schedule | None = None
     for _ in range(MOST_CONFLICTS):
-        schedule = await stored_schedule(app, name)
+        schedule = await stored_schedule(runtime, name)
         if intended is not None and _is_same(schedule, intended):
-            return schedule_told(app, schedule)  # an earlier try, whose answer was lost
+            return schedule_told(runtime, schedule)  # an earlier try, whose answer was lost
         if schedule.deleted is not None and not deleted:
             raise ScheduleNotFound(name)
-        now, runs = await app.storage.now(), await unended_runs(app, [schedule])
-        tasks = await tasks_by_name(app)
+        now, runs = await runtime.storage.now(), await unended_runs(runtime, [schedule])
+        tasks = await tasks_by_name(runtime)
         seen = Seen(now, runs.get(name, ()), runnable(tasks, schedule))
         change = decide(schedule, seen)
-        step = changing(schedule, change, making(app, wish_or_none(tasks, schedule), now), by)
-        [outcome] = await app.storage.put_schedules([step])
+        step = changing(schedule, change, making(runtime, wish_or_none(tasks, schedule), now), by)
+        [outcome] = await runtime.storage.put_schedules([step])
         if isinstance(outcome, Stepped):
-            announce(app, [step])
+            announce(runtime, [step])
             if change.schedule is not None:
-                await app.storage.open_gates(app.defaults.maintenance_batch)
-                return schedule_told(app, change.schedule)
+                await runtime.storage.open_gates(runtime.defaults.maintenance_batch)
+                return schedule_told(runtime, change.schedule)
         elif not isinstance(outcome, ScheduleConflict):
             raise outcome
         intended = change.schedule
     raise StorageUnavailable(f"schedule {name} is being changed by many at once; try again")
 
 
-def schedule_told(app: App, schedule: Schedule) -> Schedule:
+def schedule_told(runtime: Runtime, schedule: Schedule) -> Schedule:
     """Have schedulers look, who may sleep for longer than is right now; the schedule itself."""
-    app.hints.publish([hints.schedules(schedule.environment)])
+    runtime.hints.publish([hints.schedules(schedule.environment)])
     return schedule
 
 
@@ -95,20 +93,22 @@ def _is_same(stored: Schedule, intended: Schedule) -> bool:
     return replace(stored, cursor=cursor, forgotten_until=forgotten) == intended
 
 
-async def tasks_by_name(app: App) -> dict[str, TaskEntry]:
-    return {entry.name: entry for entry in await list_tasks(app)}
+async def tasks_by_name(runtime: Runtime) -> dict[str, TaskEntry]:
+    return {entry.name: entry for entry in await known_tasks(runtime.storage, runtime.environment)}
 
 
-async def unended_runs(app: App, schedules: Iterable[Schedule]) -> Mapping[str, Sequence[Run]]:
+async def unended_runs(
+    runtime: Runtime, schedules: Iterable[Schedule]
+) -> Mapping[str, Sequence[Run]]:
     """What the overlap policies of these want to know."""
     wanted = [it.id for it in schedules if it.definition.overlap in LOOKS_AT_RUNS]
     if not wanted:
         return {}
-    return await app.storage.unended(app.environment, wanted, limit=MOST_UNENDED)
+    return await runtime.storage.unended(runtime.environment, wanted, limit=MOST_UNENDED)
 
 
-def making(app: App, task: NewRun, now: datetime) -> Making:
-    return Making(task=task, run_id=app.ids.run_id, commit_id=app.ids.commit_id, now=now)
+def making(runtime: Runtime, task: NewRun, now: datetime) -> Making:
+    return Making(task=task, run_id=runtime.ids.run_id, commit_id=runtime.ids.commit_id, now=now)
 
 
 def wish_for(tasks: Mapping[str, TaskEntry], schedule: Schedule) -> NewRun:
@@ -137,9 +137,9 @@ def runnable(tasks: Mapping[str, TaskEntry], schedule: Schedule) -> bool:
     return True
 
 
-def announce(app: App, steps: Iterable[ScheduleStep]) -> None:
+def announce(runtime: Runtime, steps: Iterable[ScheduleStep]) -> None:
     """Have workers look at what was made, and those who wait for what was ended."""
-    app.hints.publish({topic for step in steps for it in step.commits for topic in _topics(it)})
+    runtime.hints.publish({topic for step in steps for it in step.commits for topic in _topics(it)})
 
 
 def _topics(commit: Commit) -> Iterable[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from msgspec.structs import replace
 
@@ -32,10 +32,13 @@ from perdure.core.schedule import (
     triggered,
 )
 from perdure.engine.client.handle import RunHandle
+from perdure.engine.client.handles import Handles
 from perdure.engine.operators.filters import page_limit
 from perdure.engine.runtime import wakeups as hints
+from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.runtime.input import OPERATOR, By, actor_of, count, reason_of, text
 from perdure.engine.runtime.keywords import explain_methods
+from perdure.engine.runtime.runtime import OpenComponents, Runtime
 from perdure.engine.runtime.write import create
 from perdure.engine.schedules.backfill import Backfilled, backfill_range, check_range, count_range
 from perdure.engine.schedules.change import (
@@ -76,20 +79,21 @@ from perdure.errors import (
 )
 from perdure.storage.contract.schedules import Stepped
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-
 MOST_PREVIEWED = 1000
 
 AnyTask = str | Task[..., Any]
+Tasks = Mapping[str, Task[..., Any]]
 
 
 @explain_methods
 class Schedules:
     """By name. `by` names the operator. What takes a name raises ScheduleNotFound."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, runtime: Runtime, tasks: Tasks, handles: Handles) -> None:
+        self._components: OpenComponents = runtime
+        self._runtime = runtime
+        self._tasks = tasks
+        self._handles = handles
 
     # Looking
 
@@ -98,8 +102,8 @@ class Schedules:
     ) -> Sequence[Schedule]:
         """A page in order of name, `after` one of them; deleted ones only if asked for. A page
         that is not full is the last one."""
-        return await self._app.storage.list_schedules(
-            self._app.environment,
+        return await self._runtime.storage.list_schedules(
+            self._runtime.environment,
             limit=page_limit(limit),
             after=text(after, "after"),
             deleted=deleted,
@@ -107,7 +111,7 @@ class Schedules:
 
     async def get(self, name: str, *, deleted: bool = False) -> Schedule:
         """The schedule as it is now; a deleted one only with `deleted`."""
-        return await (stored_schedule(self._app, name) if deleted else self._existing(name))
+        return await (stored_schedule(self._runtime, name) if deleted else self._existing(name))
 
     async def preview(
         self, what: str | Cadence, times: int = 10, *, after: datetime | None = None
@@ -117,24 +121,24 @@ class Schedules:
             what = (await self._existing(what)).cadence
         cadence = cadence_of(what, "what")
         check_times(times)
-        start = self._app.time() if after is None else in_utc(after, "after")
+        start = self._components.now() if after is None else in_utc(after, "after")
         return list(next_times(cadence, start, times))
 
     async def occurrences(
         self, name: str, start: datetime, end: datetime, *, limit: int = 100
     ) -> Occurrences:
         """What became of its times from `start` to `end`, both included: the first of them."""
-        return await occurrences_between(self._app, name, start, end, limit)
+        return await occurrences_between(self._runtime, name, start, end, limit)
 
     async def last(self, name: str, *, limit: int = 10) -> Occurrences:
         """Its last runs, those made by hand or backfilled too, in the order of their times; and
         the last spans of times that were not run."""
-        return await last_occurrences(self._app, name, limit)
+        return await last_occurrences(self._runtime, name, limit)
 
     async def why(self, name: str, at: datetime) -> Explanation:
         """Why did it not run then? The occurrence, the policy and the evidence. `at` may be a time
         on a clock that jumped over it (`tzinfo=ZoneInfo(…)`); then that is said."""
-        return await explain_time(self._app, name, at)
+        return await explain_time(self._runtime, name, at)
 
     # Changing
 
@@ -149,21 +153,21 @@ class Schedules:
     ) -> Schedule:
         """A new schedule. Raises ScheduleExists and TaskNotFound."""
         definition = await self.define(name, cadence, task, **settings)
-        actor, now = actor_of(by), await self._app.storage.now()
+        actor, now = actor_of(by), await self._runtime.storage.now()
         check_ahead(cadence, now)
-        schedule = new_schedule(definition, now, environment=self._app.environment, by=actor)
-        [outcome] = await self._app.storage.put_schedules([creating(schedule, actor)])
+        schedule = new_schedule(definition, now, environment=self._runtime.environment, by=actor)
+        [outcome] = await self._runtime.storage.put_schedules([creating(schedule, actor)])
         if isinstance(outcome, Stepped):
-            return schedule_told(self._app, schedule)
+            return schedule_told(self._runtime, schedule)
         if not isinstance(outcome, ScheduleConflict):
             raise outcome
-        stored = await stored_schedule(self._app, name)
+        stored = await stored_schedule(self._runtime, name)
         if stored == schedule:  # by an earlier try of ours
-            return schedule_told(self._app, schedule)
+            return schedule_told(self._runtime, schedule)
         if stored.deleted is None:
             raise ScheduleExists(name)
         return await change_schedule(
-            self._app, name, actor, _reviving(definition, actor), deleted=True
+            self._runtime, name, actor, _reviving(definition, actor), deleted=True
         )
 
     async def update(
@@ -227,7 +231,7 @@ class Schedules:
         self, name: str, cadence: Cadence, task: AnyTask, **settings: Unpack[ScheduleKeywords]
     ) -> Definition:
         """A definition, checked; nothing is stored. Raises InvalidInput and TaskNotFound."""
-        usual = self._app.defaults.of_schedules
+        usual = self._components.defaults.of_schedules
         return make_definition(name, cadence, await self._target(task), settings, usual)
 
     async def apply(
@@ -237,7 +241,7 @@ class Schedules:
         as it should be; and those an earlier manifest had that this one has not, which stay."""
         stated = [Stated(definition) for definition in definitions]
         manifest = DefinedBy.MANIFEST
-        return await apply_stated(self._app, stated, manifest, actor_of(by), dry_run=dry_run)
+        return await apply_stated(self._runtime, stated, manifest, actor_of(by), dry_run=dry_run)
 
     # Running
 
@@ -245,14 +249,13 @@ class Schedules:
         """Run it now, for a reason that stays with the run. Its cadence goes on as it would."""
         actor, why = actor_of(by), reason_of(reason) or ""
         schedule = await self._existing(name)
-        now = self._app.time()
-        run_id = self._app.ids.run_id(now)
+        now = self._runtime.now()
+        run_id = self._runtime.ids.run_id(now)
         wish = triggered(schedule, await self._wish(schedule), run_id, why)
         events = decide_create(wish, run_id, actor, now)
-        await create(self._app.storage, events, self._app.ids)
-        self._app.hints.publish([hints.work(schedule.environment, wish.queue)])
-        task = self._app.served_tasks.get(wish.task)
-        return RunHandle(self._app, run_id, task.signature if task else None, created=True)
+        await create(self._runtime.storage, events, self._runtime.ids)
+        self._runtime.hints.publish([hints.work(schedule.environment, wish.queue)])
+        return self._handles.make(run_id, wish.task, created=True)
 
     async def backfill(
         self, name: str, start: datetime, end: datetime, reason: str, *, by: By = OPERATOR
@@ -265,42 +268,45 @@ class Schedules:
         schedule = await self._existing(name)
         wish = await self._wish(schedule)
         first, last = check_range(start, end)
-        return await backfill_range(self._app, schedule, wish, (first, last), why, actor)
+        return await backfill_range(
+            self._runtime, self._handles, schedule, wish, (first, last), why, actor
+        )
 
     async def count_backfill(self, name: str, start: datetime, end: datetime) -> int:
         """How many times from `start` to `end`, both included, a backfill would run."""
         first, last = check_range(start, end)
-        return await count_range(self._app, await self._existing(name), (first, last))
+        return await count_range(self._runtime, await self._existing(name), (first, last))
 
     # How
 
     async def _existing(self, name: str) -> Schedule:
-        schedule = await stored_schedule(self._app, name)
+        schedule = await stored_schedule(self._runtime, name)
         if schedule.deleted is not None:
             raise ScheduleNotFound(name)
         return schedule
 
     async def _target(self, task: AnyTask) -> Target:
         name = task if isinstance(task, str) else getattr(task, "name", "")
-        own = target_of(self._app, text(name, "task"))
+        limit = self._components.defaults.payload_limit
+        own = target_of(self._tasks, text(name, "task"), limit)
         if own is not None:
             return own
-        entry = await find_task(self._app.storage, self._app.environment, name)
-        return target_of_entry(entry, self._app.defaults.payload_limit)
+        entry = await find_task(self._runtime.storage, self._runtime.environment, name)
+        return target_of_entry(entry, limit)
 
     async def _same(self, task: str) -> Target:
         """The task that a schedule has already, whether anybody knows it or not."""
         try:
             return await self._target(task)
         except TaskNotFound:
-            return unknown_target(self._app, task)
+            return unknown_target(self._runtime.defaults, task)
 
     async def _change(self, name: str, decide: Decide, by: By) -> Schedule:
-        return await change_schedule(self._app, name, actor_of(by), decide)
+        return await change_schedule(self._runtime, name, actor_of(by), decide)
 
     async def _wish(self, schedule: Schedule) -> NewRun:
-        app = self._app
-        entry = await find_task(app.storage, app.environment, schedule.definition.task)
+        runtime = self._runtime
+        entry = await find_task(runtime.storage, runtime.environment, schedule.definition.task)
         return asked_of(entry, scheduled_key(entry, schedule.definition))
 
 
@@ -312,19 +318,26 @@ def check_times(times: int) -> int:
 
 
 def state(
-    app: App, task: Any, cadence: Cadence, name: str | None, settings: ScheduleKeywords
+    tasks: Tasks,
+    stated: MutableMapping[str, Stated],
+    defaults: Defaults,
+    task: Any,
+    cadence: Cadence,
+    name: str | None,
+    settings: ScheduleKeywords,
 ) -> Any:
     """The task; its schedule is stored when the app opens. Raises InvalidInput."""
-    own = target_of(app, task.name) if isinstance(task, Task) else None
+    limit = defaults.payload_limit
+    own = target_of(tasks, task.name, limit) if isinstance(task, Task) else None
     if own is None:
         shown = getattr(task, "__qualname__", None) or repr(task)
         advice = "is no task of this app; put @app.schedule above @app.task, not below"
         raise InvalidTask(f"{shown:.80}", advice)
     chosen = task.name if name is None else name
-    if chosen in app.stated_schedules:
+    if chosen in stated:
         raise InvalidInput("name", f"there is a schedule {chosen!r} already; give each its own")
-    definition = make_definition(chosen, cadence, own, settings, app.defaults.of_schedules)
-    app.stated_schedules[chosen] = Stated(definition, task.settings.version)
+    definition = make_definition(chosen, cadence, own, settings, defaults.of_schedules)
+    stated[chosen] = Stated(definition, task.settings.version)
     return task
 
 

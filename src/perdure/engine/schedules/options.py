@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from perdure.core.decide.create import NewRun
-from perdure.core.json_text import NULL, encode_value
+from perdure.core.json_text import encode_value
 from perdure.core.run.run import OnLeaseExpired, Policy
 from perdure.core.schedule import (
     Cadence,
@@ -22,17 +22,15 @@ from perdure.core.schedule import (
     Once,
     Overlap,
     check_definition,
-    cron,
     merge_cadence,
 )
+from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.runtime.input import Duration, choice, duration, flag, only_known, some_time
 from perdure.engine.tasks.catalogue import TaskEntry, check_payload
 from perdure.engine.tasks.concurrency_key import KeyRules, derived_key
 from perdure.engine.tasks.options import RETRY_FIELDS, Retry, check_retry, make_policy
+from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 
 class ScheduleKeywords(TypedDict, total=False):
@@ -81,12 +79,6 @@ def make_definition(
     return changed_definition(plain, target, {"payload": None, **usual, **said})
 
 
-def check_usual(usual: Mapping[str, Any]) -> None:
-    """Raises InvalidInput if no schedule could be so."""
-    anything = Target("task", Policy(), lambda payload: NULL)
-    make_definition("schedule", cron("@daily"), anything, {}, usual)
-
-
 def changed_definition(
     definition: Definition, target: Target, said: Mapping[str, Any], cadence: Cadence | None = None
 ) -> Definition:
@@ -125,29 +117,31 @@ def target_of_entry(entry: TaskEntry, limit: int) -> Target:
     return Target(entry.name, entry.policy, encode, entry)
 
 
-def target_of(app: App, name: str) -> Target | None:
-    """A task of this app, if it is one."""
-    task = app.served_tasks.get(name)
+def target_of(tasks: Mapping[str, Task[..., Any]], name: str, limit: int) -> Target | None:
+    """One of these tasks, whose code is here, if it is one."""
+    task = tasks.get(name)
     if task is None:
         return None
     return Target(
         name,
         task.settings.policy,
-        lambda payload: task.signature.encode(dict(payload), app.defaults.payload_limit),
+        lambda payload: task.signature.encode(dict(payload), limit),
         task.settings,
     )
 
 
-def unknown_target(app: App, name: str) -> Target:
+def unknown_target(defaults: Defaults, name: str) -> Target:
     """A task that nobody has made known yet: its payload is taken as it is."""
-    limit = app.defaults.payload_limit
-    return Target(name, usual_policy(app), lambda payload: encode_value(dict(payload), limit=limit))
+    limit = defaults.payload_limit
+    return Target(
+        name, usual_policy(defaults), lambda payload: encode_value(dict(payload), limit=limit)
+    )
 
 
-def usual_policy(app: App) -> Policy:
+def usual_policy(defaults: Defaults) -> Policy:
     """The rules of a task that says nothing."""
     return make_policy(
-        app.defaults, None, timeout=None, lease_ttl=None, on_lease_expired=OnLeaseExpired.RETRY
+        defaults, None, timeout=None, lease_ttl=None, on_lease_expired=OnLeaseExpired.RETRY
     )
 
 

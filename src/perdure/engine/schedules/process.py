@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from perdure.engine.observability.metrics_server import MetricsAddress, MetricsServer
+from perdure.engine.observability.metrics_server import MeasuredApp, MetricsAddress, MetricsServer
+from perdure.engine.runtime.runtime import RuntimeProvider
 from perdure.engine.runtime.signals import on_stop_signal
 from perdure.engine.runtime.startup import open_unless_stopped
+from perdure.engine.schedules.scheduler import Scheduler
 from perdure.telemetry import table
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+
+class SchedulingApp(RuntimeProvider, MeasuredApp, Protocol):
+    def scheduler(self) -> Scheduler: ...
 
 
 async def run_scheduler(
-    app: App, *, fail_fast: bool = False, metrics: MetricsAddress | None = None
+    app: SchedulingApp, *, fail_fast: bool = False, metrics: MetricsAddress | None = None
 ) -> None:
     """It holds nothing: whatever it has not done, another one does. `fail_fast`: raise
     StorageUnavailable rather than wait for a storage that cannot be reached at the start.

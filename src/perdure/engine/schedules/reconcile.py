@@ -6,9 +6,9 @@ does are reported, if their task is still the app's: to delete them is an operat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -29,6 +29,7 @@ from perdure.core.schedule import (
     reconcile,
 )
 from perdure.engine.runtime import wakeups as hints
+from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.runtime.slices import TRANSACTION_ITEMS, slice_items
 from perdure.engine.schedules.change import (
     announce,
@@ -49,22 +50,35 @@ from perdure.errors import (
 from perdure.storage.contract.schedules import Stepped
 from perdure.telemetry import schedule_records
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-
 PAGE = TRANSACTION_ITEMS
 
 
-async def reconcile_code(app: App) -> Reconciliation:
+class SchedulingCode(Protocol):
+    """What an app's code says about schedules. `is_spoken_for`: another app has logged it."""
+
+    @property
+    def actor(self) -> Actor: ...
+
+    @property
+    def is_spoken_for(self) -> bool: ...
+
+    @property
+    def stated_schedules(self) -> Mapping[str, Stated]: ...
+
+    @property
+    def tasks(self) -> Collection[str]: ...
+
+
+async def reconcile_code(runtime: Runtime, code: SchedulingCode) -> Reconciliation:
     """What the app's code says, made true; and what is to be known about the rest, said."""
-    stated = list(app.stated_schedules.values())
-    if not app.tasks:
+    stated = list(code.stated_schedules.values())
+    if not code.tasks:
         return Reconciliation()
-    found = await apply_stated(app, stated, DefinedBy.CODE, app.actor)
-    orphaned = tuple(it for it in found.orphaned if it.definition.task in app.tasks)
+    found = await apply_stated(runtime, stated, DefinedBy.CODE, code.actor)
+    orphaned = tuple(it for it in found.orphaned if it.definition.task in code.tasks)
     found = replace(found, orphaned=orphaned)
-    if not app.is_spoken_for:
-        _tell(found, app.time())
+    if not code.is_spoken_for:
+        _tell(found, runtime.now())
     return found
 
 
@@ -94,32 +108,37 @@ def _tell_if_over(stated: Stated, now: datetime) -> None:
 
 
 async def apply_stated(
-    app: App, stated: Sequence[Stated], by: DefinedBy, actor: Actor, *, dry_run: bool = False
+    runtime: Runtime,
+    stated: Sequence[Stated],
+    by: DefinedBy,
+    actor: Actor,
+    *,
+    dry_run: bool = False,
 ) -> Reconciliation:
     """What had to be done, and has been, unless it is a dry run."""
     first: Reconciliation | None = None
     for _ in range(MOST_CONFLICTS):
-        stated, stored = await _compared(app, stated, by)
+        stated, stored = await _compared(runtime, stated, by)
         found = reconcile(stated, stored, by)
         first = first or found
         if dry_run or not (found.added or found.changed):
             return first
-        if await _carry_out(app, found, by, actor):
+        if await _carry_out(runtime, found, by, actor):
             return first
     raise StorageUnavailable("schedules are being changed by many at once; try again")
 
 
 async def _compared(
-    app: App, stated: Sequence[Stated], by: DefinedBy
+    runtime: Runtime, stated: Sequence[Stated], by: DefinedBy
 ) -> tuple[list[Stated], list[Schedule]]:
     """What is stated, but for schedules that cannot be read; and what is stored: those that are
     named, and those that were so before."""
-    known, unreadable = await _named(app, [one.definition.id for one in stated])
+    known, unreadable = await _named(runtime, [one.definition.id for one in stated])
     comparable = [one for one in stated if one.definition.id not in unreadable]
     after = ""
     while True:
-        page = await app.storage.list_schedules(
-            app.environment, limit=PAGE, after=after, defined_by=by
+        page = await runtime.storage.list_schedules(
+            runtime.environment, limit=PAGE, after=after, defined_by=by
         )
         known |= {schedule.id: schedule for schedule in page}
         if len(page) < PAGE:
@@ -127,57 +146,61 @@ async def _compared(
         after = page[-1].id
 
 
-async def _named(app: App, names: list[str]) -> tuple[dict[str, Schedule], set[str]]:
+async def _named(runtime: Runtime, names: list[str]) -> tuple[dict[str, Schedule], set[str]]:
     """Those of these that exist, and those that cannot be read, which has been said."""
     if len(names) > TRANSACTION_ITEMS:
-        return await _named_in_slices(app, names)
+        return await _named_in_slices(runtime, names)
     try:
-        return (await app.storage.get_schedules(app.environment, names) if names else {}), set()
+        return (
+            await runtime.storage.get_schedules(runtime.environment, names) if names else {}
+        ), set()
     except UnreadableHistory:
         if len(names) == 1:
             schedule_records.UNREADABLE_SCHEDULE.say(schedule_id=names[0])
             return {}, set(names)
-    return await _named_in_slices(app, names, 1)
+    return await _named_in_slices(runtime, names, 1)
 
 
 async def _named_in_slices(
-    app: App, names: list[str], size: int = TRANSACTION_ITEMS
+    runtime: Runtime, names: list[str], size: int = TRANSACTION_ITEMS
 ) -> tuple[dict[str, Schedule], set[str]]:
     known: dict[str, Schedule] = {}
     unreadable: set[str] = set()
     for some in slice_items(names, size):
-        found, hidden = await _named(app, list(some))
+        found, hidden = await _named(runtime, list(some))
         known |= found
         unreadable |= hidden
     return known, unreadable
 
 
-async def _carry_out(app: App, found: Reconciliation, by: DefinedBy, actor: Actor) -> bool:
+async def _carry_out(runtime: Runtime, found: Reconciliation, by: DefinedBy, actor: Actor) -> bool:
     """Whether all of it is stored; if not, somebody was faster, or there is more to do."""
     parts = [Reconciliation(added=tuple(some)) for some in slice_items(found.added)]
     parts += [Reconciliation(changed=tuple(some)) for some in slice_items(found.changed)]
-    done = [await _carry_out_part(app, part, by, actor) for part in parts]
+    done = [await _carry_out_part(runtime, part, by, actor) for part in parts]
     return all(done)
 
 
-async def _carry_out_part(app: App, found: Reconciliation, by: DefinedBy, actor: Actor) -> bool:
-    now = await app.storage.now()
-    steps = [creating(_new(app, one, now, by, actor), actor) for one in found.added]
-    changed, is_whole = await _changes(app, found, now, by, actor)
-    outcomes = await app.storage.put_schedules([*steps, *changed])
+async def _carry_out_part(
+    runtime: Runtime, found: Reconciliation, by: DefinedBy, actor: Actor
+) -> bool:
+    now = await runtime.storage.now()
+    steps = [creating(_new(runtime, one, now, by, actor), actor) for one in found.added]
+    changed, is_whole = await _changes(runtime, found, now, by, actor)
+    outcomes = await runtime.storage.put_schedules([*steps, *changed])
     for outcome in outcomes:
         if isinstance(outcome, PerdureError) and not isinstance(outcome, ScheduleConflict):
             raise outcome
-    announce(app, changed)
-    app.hints.publish([hints.schedules(app.environment)])
+    announce(runtime, changed)
+    runtime.hints.publish([hints.schedules(runtime.environment)])
     return is_whole and all(isinstance(outcome, Stepped) for outcome in outcomes)
 
 
-def _new(app: App, stated: Stated, now: datetime, by: DefinedBy, actor: Actor) -> Schedule:
+def _new(runtime: Runtime, stated: Stated, now: datetime, by: DefinedBy, actor: Actor) -> Schedule:
     return new_schedule(
         stated.definition,
         now,
-        environment=app.environment,
+        environment=runtime.environment,
         defined_by=by,
         definition_version=stated.version,
         by=actor,
@@ -185,13 +208,13 @@ def _new(app: App, stated: Stated, now: datetime, by: DefinedBy, actor: Actor) -
 
 
 async def _changes(
-    app: App, found: Reconciliation, now: datetime, by: DefinedBy, actor: Actor
+    runtime: Runtime, found: Reconciliation, now: datetime, by: DefinedBy, actor: Actor
 ) -> tuple[list[ScheduleStep], bool]:
     """The steps, and whether they are all there is to do."""
     if not found.changed:
         return [], True
-    tasks = await tasks_by_name(app)
-    runs = await unended_runs(app, [schedule for schedule, _ in found.changed])
+    tasks = await tasks_by_name(runtime)
+    runs = await unended_runs(runtime, [schedule for schedule, _ in found.changed])
     steps, is_whole = [], True
     for schedule, stated in found.changed:
         change = decide_update(
@@ -207,7 +230,7 @@ async def _changes(
         change = _begun_anew(change, schedule)
         is_whole = is_whole and change.schedule is not None
         steps.append(
-            changing(schedule, change, making(app, wish_or_none(tasks, schedule), now), actor)
+            changing(schedule, change, making(runtime, wish_or_none(tasks, schedule), now), actor)
         )
     return steps, is_whole
 

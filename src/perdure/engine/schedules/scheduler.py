@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from perdure.core.run.run import Run
 from perdure.core.schedule import (
@@ -19,7 +18,9 @@ from perdure.core.schedule import (
     place_of,
 )
 from perdure.engine.maintenance.tick_record import TickRecord
+from perdure.engine.observability.metrics import Metrics
 from perdure.engine.runtime import wakeups as hints
+from perdure.engine.runtime.runtime import RuntimeProvider
 from perdure.engine.runtime.service import AppService
 from perdure.engine.runtime.storage_time import StorageTime
 from perdure.engine.schedules.change import announce, making, tasks_by_name, unended_runs, wish_for
@@ -27,9 +28,6 @@ from perdure.engine.tasks.catalogue import TaskEntry
 from perdure.errors import InvalidInput, PerdureError, ScheduleConflict, TaskNotFound
 from perdure.storage.contract.schedules import DueSchedules, Stepped
 from perdure.telemetry import metrics, schedule_records
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 BATCH = 100
 """So many schedules are decided at once."""
@@ -47,8 +45,10 @@ PATIENCE = 30.0
 class Scheduler(AppService):
     """Of the app's environment. It needs nobody's code: the catalogue knows the tasks."""
 
-    def __init__(self, app: App) -> None:
-        super().__init__(app, app.defaults.poll)
+    def __init__(self, provider: RuntimeProvider, metrics_of_app: Metrics) -> None:
+        components = provider.components
+        super().__init__(provider, components.defaults.poll)
+        self._environment = components.environment
         self._next_at: datetime | None = None
         self._passed_by: dict[str, float] = {}
         self._waiting: set[str] = set()
@@ -56,11 +56,11 @@ class Scheduler(AppService):
         self._wake = asyncio.Event()
         self._stop_listening: Callable[[], None] = lambda: None
         self._time: StorageTime | None = None
-        self._ticks = TickRecord(app, "scheduler")
-        self._lag = app.metrics.registry.histogram(metrics.SCHEDULE_LAG_SECONDS)
+        self._ticks = TickRecord(provider, metrics_of_app, "scheduler")
+        self._lag = components.registry.histogram(metrics.SCHEDULE_LAG_SECONDS)
 
     def start(self) -> None:
-        self._stop_listening = self._app.hints.hub.listen(self._on_hint)
+        self._stop_listening = self._runtime.hub.listen(self._on_hint)
         super().start()
 
     async def stop(self) -> None:
@@ -90,15 +90,15 @@ class Scheduler(AppService):
             pass
 
     def _on_hint(self, topics: hints.Topics | None) -> None:
-        if topics is None or hints.schedules(self._app.environment) in topics:
+        if topics is None or hints.schedules(self._environment) in topics:
             self._wake.set()
 
     async def _look(self) -> DueSchedules:
-        due = await self._app.storage.due_schedules(
-            self._app.environment, limit=BATCH, passing=self._passing()
+        due = await self._runtime.storage.due_schedules(
+            self._environment, limit=BATCH, passing=self._passing()
         )
         if self._time is None:
-            self._time = StorageTime(self._app.storage, self._clock, due.now)
+            self._time = StorageTime(self._runtime.storage, self._clock, due.now)
         self._time.learn(due.now)
         self._next_at = due.next_at
         for name in due.unreadable:
@@ -107,8 +107,8 @@ class Scheduler(AppService):
         return due
 
     async def _decide(self, due: DueSchedules) -> None:
-        tasks = await tasks_by_name(self._app)
-        runs = await unended_runs(self._app, due.schedules)
+        tasks = await tasks_by_name(self._runtime)
+        runs = await unended_runs(self._runtime, due.schedules)
         steps = [
             step
             for schedule in due.schedules
@@ -130,7 +130,7 @@ class Scheduler(AppService):
             if plan is None:
                 # Whoever computed its next time knew other zones. Now ours is written down.
                 return ScheduleStep(schedule=schedule, expected=place_of(schedule))
-            step = advancing(schedule, plan, making(self._app, wish_for(tasks, schedule), now))
+            step = advancing(schedule, plan, making(self._runtime, wish_for(tasks, schedule), now))
             self._waiting.discard(schedule.id)
             return step
         except TaskNotFound as unknown:
@@ -153,10 +153,10 @@ class Scheduler(AppService):
             schedule_records.SCHEDULE_WAITS.say(schedule_id=name, task=task)
 
     async def _store(self, steps: Sequence[ScheduleStep], now: datetime) -> None:
-        outcomes = await self._app.storage.put_schedules(steps)
+        outcomes = await self._runtime.storage.put_schedules(steps)
         pairs = list(zip(steps, outcomes, strict=True))
         stored = [step for step, outcome in pairs if isinstance(outcome, Stepped)]
-        announce(self._app, stored)
+        announce(self._runtime, stored)
         self._measure(stored, now)
         for step, outcome in pairs:
             if isinstance(outcome, PerdureError) and not isinstance(outcome, ScheduleConflict):
@@ -168,7 +168,7 @@ class Scheduler(AppService):
         schedule_records.SCHEDULE_REFUSED.log_hourly(key, schedule_id=name, error=str(error))
 
     def _log_key(self, name: str) -> str:
-        return f"{self._app.environment}:{name}"
+        return f"{self._environment}:{name}"
 
     def _measure(self, steps: Sequence[ScheduleStep], now: datetime) -> None:
         for step in steps:

@@ -7,22 +7,23 @@ who may write the catalogue could run anything here, so they are served only whe
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perdure.engine.runtime.input import choice
 from perdure.engine.runtime.service import Service
-from perdure.engine.runtime.worker_backend import WorkerBackend
-from perdure.engine.targets.target_task import TargetTask, check_executable, task_of_catalogue
+from perdure.engine.targets.target_task import (
+    TargetApp,
+    TargetTask,
+    check_executable,
+    task_of_catalogue,
+)
 from perdure.engine.tasks.catalogue import TaskEntry, settings_of, target_kind
 from perdure.engine.tasks.options import Executor
 from perdure.engine.tasks.secret import only
 from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 EVERY = timedelta(seconds=2)
 """So soon a task that was defined or changed elsewhere is served as it is now."""
@@ -43,18 +44,26 @@ def target_kinds(names: Iterable[str]) -> frozenset[Executor]:
 class Serving(Service):
     """Keeps `tasks` as the app and the catalogue say; what the app says itself comes first."""
 
-    def __init__(self, app: App, backend: WorkerBackend, kinds: frozenset[Executor]) -> None:
+    def __init__(
+        self,
+        app: TargetApp,
+        tasks: Mapping[str, Task[..., Any]],
+        read_tasks: Callable[[], Awaitable[Sequence[TaskEntry]]],
+        kinds: frozenset[Executor],
+    ) -> None:
+        """`tasks`: what the app says itself; `app`: the one that the others shall belong to;
+        `read_tasks`: reads the catalogue."""
         super().__init__(app.clock)
         self._app = app
-        self._backend = backend
+        self._read_tasks = read_tasks
         self._kinds = kinds
         self._allow = only(app.defaults.target_secrets, "target_secrets")
         self._entries: dict[str, TaskEntry] = {}
         self._known: dict[str, Task[..., Any]] = {}
-        self.tasks: Mapping[str, Task[..., Any]] = ChainMap(app.tasks, app.aliases, self._known)
+        self.tasks: Mapping[str, Task[..., Any]] = ChainMap(tasks, self._known)  # type: ignore[arg-type]
 
     async def run_once(self) -> None:
-        entries = await self._backend.known_tasks()
+        entries = await self._read_tasks()
         served = {e.name: e for e in entries if target_kind(e.target) in self._kinds}
         for name in self._entries.keys() - served.keys():
             del self._known[name]
@@ -70,7 +79,7 @@ class Serving(Service):
         return task_of_catalogue(self._app, settings_of(entry), self._allow)
 
 
-def check_served(app: App, kinds: frozenset[Executor]) -> None:
+def check_served(tasks: Mapping[str, Task[..., Any]], kinds: frozenset[Executor]) -> None:
     """Raises InvalidTask if this process could not execute what it is to serve."""
-    own = {task.settings.executor for task in app.tasks.values()}
+    own = {task.settings.executor for task in tasks.values()}
     check_executable(own | kinds)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perdure.engine.observability.redaction import Redact, Redaction, Redactor
 from perdure.engine.tasks.secret import Allow, Secrets, anything
 from perdure.net.address_guard import Network
 from perdure.storage.contract.runs import Clock
+from perdure.telemetry.redactor import Redact, Redaction, Redactor
 
 DEFAULT_REDACTION = Redaction()
 

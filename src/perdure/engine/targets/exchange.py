@@ -11,9 +11,9 @@ import h11
 import msgspec
 
 from perdure.engine.execution.target_failure import TargetFailed
-from perdure.engine.observability.redaction import OVERLAP_CHARS
 from perdure.engine.targets.connection import Streams
 from perdure.net.url import Endpoint
+from perdure.telemetry.redactor import OVERLAP_CHARS
 
 LARGEST_HEAD = 64 * 1024
 _CHUNK = 64 * 1024

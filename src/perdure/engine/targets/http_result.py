@@ -9,10 +9,10 @@ from typing import Any
 
 from perdure.core.json_text import check_text, decode_value, encode_value
 from perdure.engine.execution.target_failure import TargetFailed
-from perdure.engine.observability.redaction import OVERLAP_CHARS, Mask, Redactor
 from perdure.engine.targets.exchange import Response
 from perdure.errors import InvalidInput, PayloadTooLarge
 from perdure.net.url import Endpoint
+from perdure.telemetry.redactor import OVERLAP_CHARS, Mask, Redactor
 
 TRY_AGAIN = (408, 425, 429)
 LONGEST_WAIT = timedelta(days=1)

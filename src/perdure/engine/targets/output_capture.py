@@ -7,7 +7,7 @@ import codecs
 from collections.abc import Callable
 from typing import Any
 
-from perdure.engine.observability.redaction import OVERLAP_CHARS, Cleaner
+from perdure.telemetry.redactor import OVERLAP_CHARS, Cleaner
 from perdure.telemetry.secret_texts import PrivateKeyLines
 
 LONGEST_LINE = 8 * 1024

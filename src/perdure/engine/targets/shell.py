@@ -20,7 +20,6 @@ from perdure.core.json_text import check_text, decode_value
 from perdure.core.run.failure import FailureKind
 from perdure.engine.execution.context import Context
 from perdure.engine.execution.target_failure import TargetFailed
-from perdure.engine.observability.redaction import Mask, Redactor
 from perdure.engine.observability.tracing import current_carrier
 from perdure.engine.targets.dependencies import Surroundings
 from perdure.engine.targets.output_capture import Capture, Lines, drain
@@ -29,6 +28,7 @@ from perdure.engine.tasks.secret import SecretNotHad, Secrets
 from perdure.engine.tasks.target import ShellTarget, Stdout
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
+from perdure.telemetry.redactor import Mask, Redactor
 
 KEEPER = (
     "import sys; sys.path.append(sys.argv[1]); import shell_reaper; "

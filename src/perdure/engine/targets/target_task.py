@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -30,15 +30,24 @@ from perdure.engine.tasks.target import (
     Target,
     Text,
 )
-from perdure.engine.tasks.task import Task
+from perdure.engine.tasks.task import Task, TaskApp
 from perdure.errors import InvalidInput, InvalidPayload, InvalidTask
 from perdure.net.address_guard import allowed_networks
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+from perdure.storage.contract.runs import Clock
+from perdure.telemetry.redactor import Redact
 
 NEEDS_H11 = "http tasks need h11 where they are executed: pip install 'perdure[http]'"
 NEEDS_POSIX = "shell tasks need process groups where they are executed: use Linux or macOS"
+
+
+class TargetApp(TaskApp, Protocol):
+    """What such a task needs of the app that it belongs to."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def redact(self) -> Redact: ...
 
 
 class TargetTask(Task[..., Any]):
@@ -111,7 +120,7 @@ def shell_target(
     )
 
 
-def target_task(app: App, name: str, target: Target, keywords: TargetKeywords) -> TargetTask:
+def target_task(app: TargetApp, name: str, target: Target, keywords: TargetKeywords) -> TargetTask:
     """A task of this app. Raises InvalidInput."""
     if not isinstance(name, str):
         raise InvalidInput("name", f"must be the task's name, not {name!r:.80}")
@@ -128,7 +137,7 @@ def target_task(app: App, name: str, target: Target, keywords: TargetKeywords) -
     return TargetTask(app, function, settings, AnyObject(function, Context))
 
 
-def task_of_catalogue(app: App, settings: TaskSettings, allow: Allow) -> TargetTask:
+def task_of_catalogue(app: TargetApp, settings: TaskSettings, allow: Allow) -> TargetTask:
     """A task that somebody else has defined."""
     assert settings.target is not None
     function = _performer(app, settings.name, settings.target, allow)
@@ -144,7 +153,7 @@ def check_executable(executors: Iterable[Executor]) -> None:
         raise InvalidTask("executor", NEEDS_POSIX)
 
 
-def _performer(app: App, name: str, target: Target, allow: Allow) -> Callable[..., Any]:
+def _performer(app: TargetApp, name: str, target: Target, allow: Allow) -> Callable[..., Any]:
     around = Surroundings(
         clock=app.clock,
         result_limit=app.defaults.result_limit,

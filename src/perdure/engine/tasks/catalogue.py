@@ -9,25 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 
-from perdure.core.json_text import Instant, encode_value
+from perdure.core.json_text import Instant
 from perdure.core.limits.rates import Rate
 from perdure.core.run.run import Actor, Policy
-from perdure.engine.client.handle import RunHandle
 from perdure.engine.runtime.input import did_you_mean, find_similar
-from perdure.engine.tasks.options import Executor, TaskSettings, TriggerOptions
+from perdure.engine.tasks.options import Executor, TaskSettings
 from perdure.engine.tasks.target import HttpTarget, Target
 from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput, InvalidPayload, PerdureError, TaskNotFound
 from perdure.errors.input import refuse_mistakes
 from perdure.storage.contract.runs import Record, Storage
 from perdure.telemetry import table
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 EntryT = TypeVar("EntryT")
 
@@ -233,13 +229,6 @@ def decode_records(records: Sequence[Record], read: Callable[[Record], EntryT]) 
     return entries
 
 
-async def list_tasks(app: App) -> list[TaskEntry]:
-    """The catalogue of an open app's environment, beside the database or at a server."""
-    if app.rest is None:
-        return await known_tasks(app.storage, app.environment)
-    return await app.rest.get_all(TaskEntry, "tasks")
-
-
 async def find_task(storage: Storage, environment: str, name: str) -> TaskEntry:
     """Also by a name it had before. Raises TaskNotFound."""
     entries = by_name(await known_tasks(storage, environment))
@@ -252,23 +241,6 @@ def by_name(entries: Sequence[TaskEntry]) -> dict[str, TaskEntry]:
     """By every name; what is called so now comes before what was called so once."""
     former = {alias: entry for entry in entries for alias in entry.aliases}
     return former | {entry.name: entry for entry in entries}
-
-
-async def trigger_known(
-    app: App, name: str, payload: Mapping[str, Any], options: TriggerOptions
-) -> RunHandle[Any]:
-    """Ask for a run of a task whose code is elsewhere. Its payload is checked as far as its
-    schema goes; the worker checks the rest. Raises TaskNotFound and InvalidPayload."""
-    if app.rest is not None:
-        from perdure.engine.rest.orders import trigger_remotely
-
-        return await trigger_remotely(app.rest, name, payload, options)
-    entry = await find_task(app.storage, app.environment, name)
-    check_payload(name, entry.payload_schema or {}, payload)
-    body = encode_value(dict(payload), limit=app.defaults.payload_limit)
-    # All that a trigger asks of a task is its settings; results stay plain without a signature.
-    task = cast("Task[..., Any]", KnownTask(settings_of(entry)))
-    return await app.client.trigger(task, body, options)
 
 
 def check_payload(task: str, schema: dict[str, Any], payload: Mapping[str, Any]) -> None:

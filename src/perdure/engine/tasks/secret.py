@@ -13,9 +13,9 @@ from urllib.parse import unquote
 import msgspec
 
 from perdure.core.json_text import check_label
-from perdure.engine.observability.redaction import DEFAULT_NAMES, Mask, Redact, Redactor
 from perdure.engine.runtime.input import text
 from perdure.errors import InvalidInput
+from perdure.telemetry.redactor import DEFAULT_NAMES, Mask, Redact, Redactor
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 

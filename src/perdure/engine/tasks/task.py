@@ -4,26 +4,92 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+)
 
 import msgspec
 
-from perdure.engine.client.handle import RunHandle
-from perdure.engine.execution.context import transaction_here
+from perdure.engine.client.handle import HandleApp, RunHandle
+from perdure.engine.runtime.current_run import transaction_here
 from perdure.engine.runtime.input import only_known
 from perdure.engine.tasks.options import TaskSettings, TriggerKeywords, TriggerOptions
 from perdure.engine.tasks.signature import Signature
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from contextlib import AbstractAsyncContextManager
+
     from perdure.engine.client.transactional import Place, TransactionalTask
     from perdure.engine.client.trigger import LastMade
     from perdure.engine.execution.context import Context
+    from perdure.engine.observability.metrics import Metrics
+    from perdure.engine.observability.tracing import Tracing
+    from perdure.engine.runtime.defaults import Defaults
+    from perdure.engine.runtime.runtime import Components
     from perdure.engine.tasks.concurrency_key import KeyFunction
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+
+
+class TriggerClient(Protocol):
+    """Asks for runs, beside a database or at a server."""
+
+    async def trigger(
+        self, task: Task[..., R], payload: msgspec.Raw, options: TriggerOptions, /
+    ) -> RunHandle[R]: ...
+
+    async def trigger_many(
+        self, task: Task[..., R], items: Iterable[Mapping[str, Any]], options: TriggerOptions, /
+    ) -> list[RunHandle[R] | Exception]: ...
+
+
+class TaskSync(Protocol):
+    """The app of a task, for code that cannot await."""
+
+    def call(self, use: Callable[[TaskApp], Awaitable[T]], /) -> T: ...
+
+
+class TaskApp(Protocol):
+    """What a task needs of the app that it belongs to."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def defaults(self) -> Defaults: ...
+
+    @property
+    def components(self) -> Components: ...
+
+    @property
+    def tracing(self) -> Tracing: ...
+
+    @property
+    def metrics(self) -> Metrics: ...
+
+    @property
+    def client(self) -> TriggerClient: ...
+
+    @property
+    def sync(self) -> TaskSync: ...
+
+    @property
+    def original(self) -> HandleApp:
+        """The app that the runs' handles belong to."""
+
+    def executing(self, run_id: str, /) -> AbstractAsyncContextManager[object]:
+        """Execute this run here."""
 
 
 class Task(Generic[P, R]):
@@ -31,7 +97,7 @@ class Task(Generic[P, R]):
 
     def __init__(
         self,
-        app: App,
+        app: TaskApp,
         function: Callable[..., Any],
         settings: TaskSettings,
         signature: Signature,

@@ -17,9 +17,9 @@ from perdure.core.run.events import RecordedEvent
 from perdure.core.run.failure import Failure
 from perdure.core.run.reducer import project
 from perdure.core.run.run import Run
-from perdure.engine.observability.redaction import HIDDEN, Redact, Redactor
 from perdure.engine.webhooks.webhook import Hook
 from perdure.storage.contract.runs import Change, Storage
+from perdure.telemetry.redactor import HIDDEN, Redact, Redactor
 
 TEST = "webhook.test"
 

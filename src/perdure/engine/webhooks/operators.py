@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from perdure.engine.operators.filters import When, page_limit
 from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime.input import OPERATOR, By, actor_of, flag
 from perdure.engine.runtime.keywords import explain_methods
+from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.runtime.write import MOST_CONFLICTS
 from perdure.engine.tasks.secret import Secret
 from perdure.engine.tasks.target import HttpTarget, Text
@@ -34,9 +35,6 @@ from perdure.engine.webhooks.webhook import (
     view_of,
 )
 from perdure.errors import InvalidInput, StorageUnavailable, WebhookNotFound
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 MOST_WEBHOOKS = 100
 """In one environment. Each reads the feed, and has sockets of its own."""
@@ -58,8 +56,8 @@ Tag = tuple[str, str]
 class Webhooks:
     """Those of the app's environment, by name. `by` names the operator; the audit log keeps it."""
 
-    def __init__(self, app: App) -> None:
-        self._app = app
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     async def create(
         self,
@@ -82,19 +80,19 @@ class Webhooks:
         wanted = {"events": events, "task": task, "queue": queue, "tag": tag, "status": status}
         target = {"url": url, "headers": headers or {}, "signing_secret": signing_secret}
         hook = Hook(
-            id=f"hook_{self._app.ids.token()}",
-            environment=self._app.environment,
+            id=f"hook_{self._runtime.ids.token()}",
+            environment=self._runtime.environment,
             name=check_label(name, "name", limit=LONGEST_NAME),
             target=_target(target),
             interest=_interest(wanted),
             with_payload=flag(with_payload, "with_payload"),
-            created_at=self._app.time(),
+            created_at=self._runtime.now(),
             created_by=actor_of(by),
             progress=await self._beginning(since),
         )
         if sum(map(len, await self._read())) >= MOST_WEBHOOKS:
             raise InvalidInput("name", f"there are {MOST_WEBHOOKS} webhooks already; delete some")
-        stored = await put_hook(self._app.storage, hook)
+        stored = await put_hook(self._runtime.storage, hook)
         if stored is None:
             raise InvalidInput("name", f"there is a webhook {name!r} already; use another name")
         return self._changed(stored)
@@ -143,17 +141,17 @@ class Webhooks:
             )
 
         fields = sorted(wanted | target | payload)
-        async with recorded(self._app, by, "change_webhook", name, fields=fields):
+        async with recorded(self._runtime, by, "change_webhook", name, fields=fields):
             return await self._change(name, updated)
 
     async def pause(self, name: str, *, by: By | UnsetType = OPERATOR) -> Webhook:
         """Send nothing until it is resumed. Its place is kept, as long as runs are."""
-        async with recorded(self._app, by, "pause_webhook", name):
+        async with recorded(self._runtime, by, "pause_webhook", name):
             return await self._change(name, lambda hook: replace(hook, enabled=False))
 
     async def resume(self, name: str, *, by: By | UnsetType = OPERATOR) -> Webhook:
         """Go on where it stopped, at once; also after it was disabled."""
-        async with recorded(self._app, by, "resume_webhook", name):
+        async with recorded(self._runtime, by, "resume_webhook", name):
             return await self._change(
                 name, lambda hook: replace(hook, enabled=True, progress=_afresh(hook.progress))
             )
@@ -170,7 +168,7 @@ class Webhooks:
         by what is between. The messages have the ids they had."""
         if (since is None) == (after is None):
             raise InvalidInput("since", "give either since or after, a cursor")
-        async with recorded(self._app, by, "replay_webhook", name):
+        async with recorded(self._runtime, by, "replay_webhook", name):
             await self._find(name)
             place = await self._place(since, after)
             return await self._change(
@@ -180,7 +178,7 @@ class Webhooks:
 
     async def delete(self, name: str, *, by: By | UnsetType = OPERATOR) -> None:
         """Delete it and its deliveries, also if it cannot be read."""
-        async with recorded(self._app, by, "delete_webhook", name):
+        async with recorded(self._runtime, by, "delete_webhook", name):
             await self._delete(name)
 
     async def _delete(self, name: str) -> None:
@@ -188,21 +186,23 @@ class Webhooks:
         ids = {hook.name: hook.id for hook in hooks} | {it.name: it.id for it in quarantined}
         if name not in ids:
             raise WebhookNotFound(name)
-        await self._app.storage.delete_webhook(ids[name])
-        self._app.hints.publish([hints.webhooks(self._app.environment)])
+        await self._runtime.storage.delete_webhook(ids[name])
+        self._runtime.hints.publish([hints.webhooks(self._runtime.environment)])
 
     async def deliveries(
         self, name: str, *, limit: int = 50, before: int | None = None
     ) -> Sequence[Delivery]:
         """The latest posts, newest first; `before` a number."""
         hook = await self._find(name)
-        found = await self._app.storage.deliveries(hook.id, limit=page_limit(limit), before=before)
+        found = await self._runtime.storage.deliveries(
+            hook.id, limit=page_limit(limit), before=before
+        )
         return [delivery_of(delivery) for delivery in found]
 
     async def test(self, name: str, *, by: By | UnsetType = OPERATOR) -> Delivery:
         """Post an event `webhook.test` from this process, now, and tell what came of it. It needs
         the secrets here."""
-        async with recorded(self._app, by, "test_webhook", name):
+        async with recorded(self._runtime, by, "test_webhook", name):
             return await self._test(name)
 
     async def _test(self, name: str) -> Delivery:
@@ -211,22 +211,22 @@ class Webhooks:
             raise InvalidInput("webhook", NEEDS_H11)
         from perdure.engine.webhooks.post import Poster
 
-        message = trial(self._app.time(), self._app.ids.token())
-        return (await Poster(self._app).post(hook, message)).delivery
+        message = trial(self._runtime.now(), self._runtime.ids.token())
+        return (await Poster(self._runtime).post(hook, message)).delivery
 
     async def _beginning(self, since: When | None) -> Progress:
         if since is None:
-            return Progress(cursor=await self._app.storage.latest_change())
+            return Progress(cursor=await self._runtime.storage.latest_change())
         cursor, not_before = await self._place(since, None)
         return Progress(cursor=cursor, not_before=not_before)
 
     async def _place(self, since: When | None, after: str | None) -> tuple[str, datetime | None]:
-        storage = self._app.storage
+        storage = self._runtime.storage
         if after is not None:
             await storage.changes(after, limit=1)  # raises InvalidInput if it is no cursor
             return after, None
         assert since is not None
-        now = self._app.time()
+        now = self._runtime.now()
         instant = parse_instant(since, "since", now)
         if instant > now:
             raise InvalidInput("since", f"must not lie ahead, but is {instant}")
@@ -234,27 +234,27 @@ class Webhooks:
         return await storage.cursor_before(instant - MARGIN), instant
 
     async def _read(self) -> tuple[Sequence[Hook], Sequence[QuarantinedHook]]:
-        return await read_hooks(self._app.storage, self._app.environment)
+        return await read_hooks(self._runtime.storage, self._runtime.environment)
 
     async def _find(self, name: str) -> Hook:
         return _named(name, *await self._read())
 
     async def _change(self, name: str, change: Callable[[Hook], Hook]) -> Webhook:
         for _ in range(MOST_CONFLICTS):
-            stored = await put_hook(self._app.storage, change(await self._find(name)))
+            stored = await put_hook(self._runtime.storage, change(await self._find(name)))
             if stored is not None:
                 return self._changed(stored)
         raise StorageUnavailable(f"webhook {name} is being changed by many at once; try again")
 
     def _changed(self, hook: Hook) -> Webhook:
-        self._app.hints.publish([hints.webhooks(hook.environment)])
+        self._runtime.hints.publish([hints.webhooks(hook.environment)])
         return self._view(hook)
 
     def _view(self, hook: Hook) -> Webhook:
-        return view_of(hook, self._app.redact)
+        return view_of(hook, self._runtime.redact)
 
     def _quarantined_view(self, hook: QuarantinedHook) -> Webhook:
-        return quarantined_view(hook, self._app.redact)
+        return quarantined_view(hook, self._runtime.redact)
 
 
 def _named(name: str, hooks: Sequence[Hook], quarantined: Sequence[QuarantinedHook]) -> Hook:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from perdure.core.webhook import Trouble
 from perdure.engine.execution.target_failure import TargetFailed
-from perdure.engine.observability.redaction import Redactor
+from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.targets.connection import checked_addresses, connect, resolve
 from perdure.engine.targets.dependencies import Surroundings
 from perdure.engine.targets.exchange import Request, exchange
@@ -27,9 +27,7 @@ from perdure.engine.webhooks.message import Message
 from perdure.engine.webhooks.webhook import Delivery, DeliveryOutcome, Hook
 from perdure.net.address_guard import allowed_networks
 from perdure.telemetry import metrics, table
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+from perdure.telemetry.redactor import Redactor
 
 GONE = 410
 RESPONSE_LIMIT = 16 * 1024
@@ -48,24 +46,24 @@ class Posted(msgspec.Struct, frozen=True):
 class Poster:
     """Posts what an app has to tell."""
 
-    def __init__(self, app: App) -> None:
-        defaults = app.defaults
-        self._app = app
+    def __init__(self, runtime: Runtime) -> None:
+        defaults = runtime.defaults
+        self._runtime = runtime
         self._timeout = defaults.webhook_timeout.total_seconds()
-        self._registry = app.metrics.registry
+        self._registry = runtime.registry
         self._around = Surroundings(
-            clock=app.clock,
+            clock=runtime.clock,
             result_limit=defaults.result_limit,
             allowed=allowed_networks(defaults.http_allow),
-            redact=app.redact,
+            redact=runtime.redact,
         )
 
     async def post(self, hook: Hook, message: Message) -> Posted:
         """Whatever happens, it is told and not raised."""
-        began, at = self._app.clock.elapsed(), self._app.time()
+        began, at = self._runtime.clock.elapsed(), self._runtime.now()
         secrets = Secrets(os.environ, self._allow_secrets(hook))
         status, response, trouble = await self._outcome(hook, message, secrets)
-        seconds = self._app.clock.elapsed() - began
+        seconds = self._runtime.clock.elapsed() - began
         outcome = DeliveryOutcome.FAILED if trouble else DeliveryOutcome.DELIVERED
         self._count(message, outcome, seconds)
         return Posted(
@@ -89,7 +87,7 @@ class Poster:
     def _allow_secrets(self, hook: Hook) -> Allow:
         """Those of the webhook's environment: a server sends for tenants that must not have each
         other's."""
-        patterns, home = self._app.defaults.webhook_secrets, self._app.home_environment
+        patterns, home = self._runtime.defaults.webhook_secrets, self._runtime.home_environment
         return only_in(patterns, "webhook_secrets", hook.environment, home)
 
     async def _outcome(
@@ -100,7 +98,7 @@ class Poster:
         try:
             async with asyncio.timeout(self._timeout):
                 answer = await self._exchange(hook, message, secrets)
-            answer.check(self._app.clock.now())
+            answer.check(self._runtime.clock.now())
         except TargetFailed as error:
             gone = (error.details or {}).get("status") == GONE
             trouble = Trouble(why=str(error), retry_after=error.retry_after, is_gone=gone)
@@ -128,8 +126,8 @@ class Poster:
             "perdure-webhook": quote(hook.name, safe="/:@ "),
             "idempotency-key": message.id,
         }
-        body = message.body(hook, self._app.redact)
-        timestamp = int(self._app.clock.now().timestamp())
+        body = message.body(hook, self._runtime.redact)
+        timestamp = int(self._runtime.clock.now().timestamp())
         return make_request(hook.target, secrets, Sent(message.id, timestamp, body, about))
 
     def _count(self, message: Message, outcome: DeliveryOutcome, seconds: float) -> None:
@@ -137,7 +135,7 @@ class Poster:
         registry.counter(metrics.WEBHOOK_POSTS).add(1, labels)
         registry.histogram(metrics.WEBHOOK_SECONDS).observe(seconds, labels)
         if outcome is DeliveryOutcome.DELIVERED and message.run is not None:
-            lag = max(self._app.time() - message.occurred_at, timedelta(0))
+            lag = max(self._runtime.now() - message.occurred_at, timedelta(0))
             registry.histogram(metrics.WEBHOOK_LAG_SECONDS).observe(lag.total_seconds())
 
 

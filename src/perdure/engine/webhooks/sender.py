@@ -33,6 +33,7 @@ from perdure.core.webhook import (
     well,
 )
 from perdure.engine.observability.record_redaction import Showing
+from perdure.engine.runtime.runtime import RuntimeProvider
 from perdure.engine.runtime.service import AppService
 from perdure.engine.runtime.wakeups import Topics
 from perdure.engine.webhooks.message import Message, messages_for
@@ -44,7 +45,6 @@ from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Gauges
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
     from perdure.engine.webhooks.post import Poster
     from perdure.engine.webhooks.post_batch import Round
 
@@ -68,9 +68,9 @@ class Passed(msgspec.Struct, frozen=True):
 class WebhookSender(AppService):
     """For one environment, or for all of the database: `environment=None`."""
 
-    def __init__(self, app: App, environment: str | None) -> None:
-        super().__init__(app, app.defaults.poll)
-        defaults = app.defaults
+    def __init__(self, provider: RuntimeProvider, environment: str | None) -> None:
+        defaults = provider.components.defaults
+        super().__init__(provider, defaults.poll)
         self._environment = environment
         self._busy: dict[str, asyncio.Task[bool]] = {}
         self._rounds: set[Round] = set()
@@ -95,8 +95,8 @@ class WebhookSender(AppService):
     # Running
 
     def start(self) -> None:
-        registry = self._app.metrics.registry
-        self._ends = [self._app.hub.listen(self._hear), registry.watch(self.gauges)]
+        runtime, registry = self._runtime, self._runtime.registry
+        self._ends = [runtime.hub.listen(self._hear), registry.watch(self.gauges)]
         super().start()
 
     async def stop(self) -> None:
@@ -112,13 +112,13 @@ class WebhookSender(AppService):
     async def run_once(self) -> None:
         """Begin with all that are due. Called by hand, it waits until they are through; as a
         service it does not, so that nobody waits for anybody's endpoint."""
-        hooks, quarantined = await read_hooks(self._app.storage, self._environment)
+        hooks, quarantined = await read_hooks(self._runtime.storage, self._environment)
         self._log_quarantined(quarantined)
         states = [hook.state for hook in hooks]
         self._states = Tally(states + [WebhookState.QUARANTINED] * len(quarantined))
         self._passed = {h.id: self._passed[h.id] for h in hooks if h.id in self._passed}
         self._pages.clear()
-        now = self._app.time()
+        now = self._runtime.now()
         due = [hook for hook in hooks if hook.is_due(now) and hook.id not in self._busy]
         if due and self._can_post():
             for hook in due:
@@ -156,7 +156,7 @@ class WebhookSender(AppService):
         task.add_done_callback(lambda _: self._busy.pop(hook.id, None))
 
     def _log_quarantined(self, quarantined: Sequence[QuarantinedHook]) -> None:
-        showing = Showing(self._app.redact)
+        showing = Showing(self._runtime.redact)
         for hook in quarantined:
             _log_skipped(hook, str(showing.text(hook.why)))
 
@@ -176,7 +176,7 @@ class WebhookSender(AppService):
     async def _record_error(self, served: Hook, error: Exception) -> None:
         """Store when to try again, unless another writer changed the webhook or storage refuses
         what it holds."""
-        hook, now = await self._reread(served), self._app.time()
+        hook, now = await self._reread(served), self._runtime.now()
         if hook is None or not hook.is_due(now):
             return
         trouble = Trouble(why=f"{type(error).__name__} in the sender; its log tells more")
@@ -189,9 +189,9 @@ class WebhookSender(AppService):
         while hook is not None and hook.enabled and not self._is_over:
             position = self._position(hook)
             changes = await self._page(position)
-            messages = await messages_for(hook, changes, self._app.storage)
+            messages = await messages_for(hook, changes, self._runtime.storage)
             # In this order: what was pruned before all of it was read shows.
-            hook = await self._look_back(hook, position, await self._app.storage.pruned_to())
+            hook = await self._look_back(hook, position, await self._runtime.storage.pruned_to())
             if hook is not None and changes:
                 hook = await self._go_on(hook, changes, messages)
                 if hook is None or self._position(hook) != changes[-1].cursor:
@@ -214,7 +214,7 @@ class WebhookSender(AppService):
     async def _page(self, cursor: str) -> list[Change]:
         """Whoever stands at the same place reads the same page."""
         if cursor not in self._pages:
-            reading = self._app.storage.changes(cursor, limit=PAGE)
+            reading = self._runtime.storage.changes(cursor, limit=PAGE)
             self._pages[cursor] = asyncio.ensure_future(reading)
         return await asyncio.shield(self._pages[cursor])
 
@@ -225,7 +225,7 @@ class WebhookSender(AppService):
             return hook
         if gap is not None and gap.until == pruned:
             return hook
-        progress = missed(hook.progress, position, pruned, self._app.time())
+        progress = missed(hook.progress, position, pruned, self._runtime.now())
         if gap is None:
             table.WEBHOOK_GAP.say(
                 webhook=hook.name, environment=hook.environment, after=position, until=pruned
@@ -254,13 +254,13 @@ class WebhookSender(AppService):
         from perdure.engine.webhooks.post import Poster
         from perdure.engine.webhooks.post_batch import Round, stretch_of
 
-        token, hold = self._app.ids.token(), self._app.defaults.lease_ttl
-        until = self._app.time() + hold + self._app.defaults.webhook_timeout
+        token, hold = self._runtime.ids.token(), self._runtime.defaults.lease_ttl
+        until = self._runtime.now() + hold + self._runtime.defaults.webhook_timeout
         held = await self._put(hook, taken(hook.progress, token, until))
         if held is None:
             return None
         posting = Round(held, messages, held.progress.done)
-        await self._post(posting, Poster(self._app), hold / 2)
+        await self._post(posting, Poster(self._runtime), hold / 2)
         return await self._settle(held, token, stretch_of(changes, messages), posting)
 
     async def _post(self, posting: Round, poster: Poster, most: timedelta) -> None:
@@ -279,7 +279,7 @@ class WebhookSender(AppService):
         self, held: Hook, token: str, stretch: Stretch, posting: Round
     ) -> Hook | None:
         """Write down what came of it, unless somebody has moved the webhook meanwhile."""
-        decide = partial(self._decide, stretch, posting, self._app.time(), self._clock.jitter())
+        decide = partial(self._decide, stretch, posting, self._runtime.now(), self._clock.jitter())
         hook: Hook | None = held
         while hook is not None and hook.progress.is_held_by(token):
             progress = decide(hook.progress)
@@ -302,14 +302,14 @@ class WebhookSender(AppService):
     async def _put(
         self, hook: Hook, progress: Progress, posted: Sequence[Delivery] = ()
     ) -> Hook | None:
-        stored = await put_hook(self._app.storage, replace(hook, progress=progress), posted)
+        stored = await put_hook(self._runtime.storage, replace(hook, progress=progress), posted)
         if stored is not None:
             elapsed = self._clock.elapsed()
             self._passed[hook.id] = Passed(stored.version, progress.cursor, elapsed)
         return stored
 
     async def _reread(self, hook: Hook) -> Hook | None:
-        found, _ = await read_hooks(self._app.storage, hook.environment)
+        found, _ = await read_hooks(self._runtime.storage, hook.environment)
         return next((it for it in found if it.id == hook.id), None)
 
 

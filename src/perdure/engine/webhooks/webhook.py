@@ -22,12 +22,12 @@ from perdure.core.webhook import (
     state_of,
 )
 from perdure.engine.observability.record_redaction import Showing
-from perdure.engine.observability.redaction import Redact
 from perdure.engine.tasks.secret import Secret
 from perdure.engine.tasks.target import HttpTarget
 from perdure.errors import InvalidInput
 from perdure.storage.contract.runs import Storage
 from perdure.storage.contract.webhooks import StoredDelivery, StoredWebhook
+from perdure.telemetry.redactor import Redact
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from perdure.core.decide import decide_renewal, decide_shutdown
 from perdure.core.run.commit import Commit, prepare_commit
 from perdure.core.run.events import RunDeadLettered
 from perdure.core.run.run import Run
 from perdure.engine.execution.ending import decide_ending
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.worker_backend import (
     CONFLICT,
     Finished,
@@ -39,9 +39,6 @@ from perdure.storage.contract.runs import (
 from perdure.storage.contract.transactions import Transactions
 from perdure.storage.contract.wakeups import HintTransport
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-
 FORGET_WORKERS_AFTER = timedelta(hours=1)
 FORGET_WORKERS_EVERY_S = 60.0
 
@@ -51,8 +48,8 @@ class DatabaseBackend:
 
     needs_registration = False
 
-    def __init__(self, app: App, storage: Storage) -> None:
-        self._app = app
+    def __init__(self, components: Components, storage: Storage) -> None:
+        self._components = components
         self._storage = storage
         self.loop_bound = storage.loop_bound
         self.local_clock: Clock | None = storage.local_clock
@@ -81,13 +78,13 @@ class DatabaseBackend:
     # Attempts
 
     def prepare(self, item: Finished, now: datetime, commit_id: str) -> None:
-        jitter = self._app.clock.jitter
+        jitter = self._components.clock.jitter
         events = decide_ending(item.run, item.token, item.ending, now, jitter, item.evidence)
         item.commit = prepare_commit(item.run, events, commit_id)
 
     async def judge_misfits(self, items: Sequence[Finished], now: datetime) -> None:
-        since = now - self._app.defaults.lease_ttl
-        live = await load_live_workers(self._storage, self._app.environment, since)
+        since = now - self._components.defaults.lease_ttl
+        live = await load_live_workers(self._storage, self._components.environment, since)
         judge_misfits(items, live)
 
     async def claim(self, request: ClaimRequest, finished: Sequence[Finished]) -> WorkClaimed:
@@ -119,7 +116,7 @@ class DatabaseBackend:
         recording = {t: run for t, run in held.items() if run.policy.record_heartbeats}
         if not recording:
             return {}
-        ttl, commit_id = self._app.defaults.lease_ttl, self._app.ids.commit_id
+        ttl, commit_id = self._components.defaults.lease_ttl, self._components.ids.commit_id
         commits = [
             prepare_commit(run, decide_renewal(run, token, now, ttl), commit_id())
             for token, run in recording.items()
@@ -135,11 +132,11 @@ class DatabaseBackend:
     async def return_claims(
         self, worker_id: str, tokens: frozenset[str], now: datetime
     ) -> ReturnedClaims:
-        own = self._app.environment
+        own = self._components.environment
         leased = [run for run in await self._storage.leases(worker_id) if run.environment == own]
         found = {run.lease.token: run for run in leased if run.lease and run.lease.token in tokens}
         commits = [
-            prepare_commit(run, decide_shutdown(run, token, now), self._app.ids.commit_id())
+            prepare_commit(run, decide_shutdown(run, token, now), self._components.ids.commit_id())
             for token, run in found.items()
         ]
         outcomes = await self._storage.commit(commits)
@@ -152,7 +149,7 @@ class DatabaseBackend:
     async def heartbeat(self, entry: WorkerEntry) -> Drain | None:
         record = self._records.get(entry.id)
         if record is None:
-            record = WorkerRecord(self._storage, self._app.environment, entry.id)
+            record = WorkerRecord(self._storage, self._components.environment, entry.id)
             self._records[entry.id] = record
         drain = await record.put(entry)
         if not entry.stopped:
@@ -160,12 +157,12 @@ class DatabaseBackend:
         return drain
 
     async def forget_dead_workers(self) -> None:
-        elapsed = self._app.clock.elapsed()
+        elapsed = self._components.clock.elapsed()
         if elapsed - self._forgot_at < FORGET_WORKERS_EVERY_S:
             return
         self._forgot_at = elapsed
         before = await self._storage.now() - FORGET_WORKERS_AFTER
-        await self._storage.forget(self._app.environment, WORKER, before)
+        await self._storage.forget(self._components.environment, WORKER, before)
 
     async def find_suspects(self, scope: SuspectScope) -> Sequence[str]:
         return await self._storage.suspects(scope)
@@ -174,7 +171,7 @@ class DatabaseBackend:
         await self._storage.write_logs([it.batch for it in said])
 
     async def known_tasks(self) -> list[TaskEntry]:
-        return await known_tasks(self._storage, self._app.environment)
+        return await known_tasks(self._storage, self._components.environment)
 
 
 def _commits(finished: Sequence[Finished]) -> list[Commit]:

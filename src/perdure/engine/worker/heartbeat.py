@@ -6,20 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.service import Service
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 
 class Heartbeat(Service):
     """Says every renewal interval what `beat` says, or at once if asked to."""
 
-    def __init__(self, app: App, beat: Callable[[], Awaitable[None]]) -> None:
-        super().__init__(app.clock)
-        self._interval = app.defaults.renewal_interval
+    def __init__(self, components: Components, beat: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(components.clock)
+        self._interval = components.defaults.renewal_interval
         self._beat = beat
         self._soon = asyncio.Event()
 

@@ -8,27 +8,25 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
-from perdure.engine.app.connect import open_backend
 from perdure.engine.execution.attempts import Handlers
 from perdure.engine.execution.transaction import TransactionTerms
 from perdure.engine.execution.watchdog import Ladder
 from perdure.engine.runtime.input import Duration, count, duration, queue_names
 from perdure.engine.runtime.io_thread import IoThread, SameLoop
 from perdure.engine.runtime.open_lock import to_the_end
+from perdure.engine.runtime.runtime import Components, RuntimeProvider
 from perdure.engine.runtime.wakeups import Hints
 from perdure.engine.runtime.worker_backend import WorkerBackend
 from perdure.engine.targets.catalogue_tasks import Serving, check_served, target_kinds
-from perdure.engine.tasks.catalogue import Drain
+from perdure.engine.targets.target_task import TargetApp
+from perdure.engine.tasks.catalogue import Drain, TaskEntry
 from perdure.engine.tasks.task import Task
 from perdure.engine.worker.isolation import Starter
 from perdure.engine.worker.worker import Worker
 from perdure.storage.contract.transactions import Transactions
 from perdure.telemetry import table
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 Stopping = Future[None] | asyncio.Future[None]
 """Ends when everything has been handed over."""
@@ -37,10 +35,25 @@ BRIEFLY = timedelta(seconds=1)
 """The drain of a worker whose block is left because of an error."""
 
 
+class WorkerApp(RuntimeProvider, TargetApp, Protocol):
+    """What a worker needs of the app whose tasks it executes."""
+
+    @property
+    def served_tasks(self) -> Mapping[str, Task[..., Any]]: ...
+
+    @property
+    def backend(self) -> WorkerBackend:
+        """The open app's own. Raise AppNotOpen."""
+
+    def open_backend(self) -> WorkerBackend:
+        """Return another one, for another loop."""
+
+
 class WorkerHost:
     """`async with app.worker(concurrency=10, queues=["mail"]):`"""
 
     # Made when the block is entered.
+    _components: Components
     _handlers: Handlers
     _io: IoThread | SameLoop
     _backend: WorkerBackend
@@ -48,7 +61,7 @@ class WorkerHost:
 
     def __init__(
         self,
-        app: App,
+        app: WorkerApp,
         concurrency: int,
         queues: Sequence[str] | None,
         *,
@@ -57,7 +70,11 @@ class WorkerHost:
         run_ids: Sequence[str] | None = None,
         targets: Sequence[str] = (),
         starter: Starter | None = None,
+        on_drain: Callable[[], object] | None = None,
+        on_idle: Callable[[], object] = lambda: None,
     ) -> None:
+        """`on_drain`: called when an operator has asked it to drain; by default it begins to
+        stop. `on_idle`: called on the I/O loop, when a worker of named runs holds none of them."""
         self._app = app
         self._run_ids = run_ids
         self._starter = starter
@@ -72,9 +89,9 @@ class WorkerHost:
         self._is_running = False
         self.drain_wish: Drain | None = None
         """What somebody asked for from afar; it then stops, unless somebody else sees to that."""
-        self.on_drain: Callable[[], object] = self.begin_stop
-        self.on_idle: Callable[[], object] = lambda: None
-        """Called on the I/O loop, when a worker of named runs holds none of them."""
+        self.on_drain: Callable[[], object] = on_drain or self.begin_stop
+        self._on_idle = on_idle
+        self._serving: Serving | None = None
         self._transactions: Transactions | None = None
         self._here = AsyncExitStack()
         self._there = AsyncExitStack()
@@ -86,8 +103,12 @@ class WorkerHost:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._app)
-            check_served(self._app, self._targets)
-            self._handlers = self._make_handlers()
+            self._components = self._app.components
+            check_served(self._tasks, self._targets)
+            if self._targets:
+                self._serving = Serving(self._app, self._tasks, self._read_tasks, self._targets)
+                self._tasks = self._serving.tasks
+            self._handlers = self._make_handlers(self._tasks)
             stack.push_async_callback(self._close_handlers)
             self._io = SameLoop() if self._same_loop else IoThread("perdure-io")
             stack.push_async_callback(self._io.close)
@@ -116,9 +137,6 @@ class WorkerHost:
         table.DRAIN_ASKED.say(worker_id=self.id, by=wish.by.id, reason=wish.reason)
         self.on_drain()
 
-    def _tell_idle(self) -> None:
-        self.on_idle()
-
     async def stop(self, drain: timedelta) -> None:
         """To the end, also if cancelled meanwhile; but then without draining any longer."""
         await to_the_end(self._end(drain), lambda: self._io.post(self._worker.hurry))
@@ -137,10 +155,13 @@ class WorkerHost:
             return self._drain
         return min(self._drain, BRIEFLY)
 
-    def _make_handlers(self) -> Handlers:
-        defaults = self._app.defaults
+    async def _read_tasks(self) -> list[TaskEntry]:
+        return await self._backend.known_tasks()
+
+    def _make_handlers(self, tasks: Mapping[str, Task[..., Any]]) -> Handlers:
+        defaults = self._components.defaults
         return Handlers(
-            self._tasks,
+            tasks,
             ladder=Ladder(defaults.cancel_grace, defaults.abandon_after),
             result_limit=defaults.result_limit,
             tracing=self._app.tracing,
@@ -159,48 +180,50 @@ class WorkerHost:
     async def _start(self, shared: WorkerBackend | None) -> None:
         """On the I/O loop."""
         async with AsyncExitStack() as stack:
-            self._backend = shared or open_backend(self._app)
+            self._backend = shared or self._app.open_backend()
             if shared is None:
                 stack.push_async_callback(self._backend.close)
-            hints = Hints(self._app.hub, self._app.clock, self._backend.hint_transport())
+            hints = Hints(
+                self._components.hub, self._components.clock, self._backend.hint_transport()
+            )
             hints.start()
             stack.push_async_callback(hints.stop)
             self._transactions = self._backend.transactions()
-            self._handlers.terms = TransactionTerms(
-                app=self._app,
-                backend=self._backend,
-                transactions=self._transactions,
-                io_loop=asyncio.get_running_loop(),
-                trace=self._handlers.trace,
-            )
-            if self._targets:
-                await stack.enter_async_context(self._serving())
-            self._worker = self._make_worker(hints)
-            self._worker.on_drain = self._asked_to_drain
-            self._worker.on_idle = self._tell_idle
+            if self._serving is not None:
+                await stack.enter_async_context(self._keep_serving(self._serving))
+            self._worker = self._make_worker(hints, self._transactions)
             await self._worker.start()
-            await stack.enter_async_context(self._handlers.watched_loop(self._app))
+            await stack.enter_async_context(self._handlers.watched_loop(self._components))
             self._there = stack.pop_all()
 
-    def _make_worker(self, hints: Hints) -> Worker:
+    def _make_worker(self, hints: Hints, transactions: Transactions) -> Worker:
+        terms = TransactionTerms(
+            components=self._components,
+            backend=self._backend,
+            transactions=transactions,
+            io_loop=asyncio.get_running_loop(),
+            trace=self._handlers.trace,
+            on_committed=self._app.metrics.committed,
+        )
         return Worker(
-            self._app,
+            self._components,
             self._backend,
             hints,
             self._handlers,
+            terms,
             concurrency=self._concurrency,
             queues=self._queues,
             run_ids=self._run_ids,
             tasks=self._tasks,
             starter=self._starter,
+            on_drain=self._asked_to_drain,
+            on_idle=self._on_idle,
         )
 
     @asynccontextmanager
-    async def _serving(self) -> AsyncIterator[None]:
+    async def _keep_serving(self, serving: Serving) -> AsyncIterator[None]:
         """Tasks of the catalogue, too, from the first claim on."""
-        serving = Serving(self._app, self._backend, self._targets)
         await serving.run_once()
-        self._tasks = self._handlers.tasks = serving.tasks
         serving.start()
         try:
             yield

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable
 from perdure.core.decide.lease import MAX_HANDOVER_DELAY
 from perdure.core.run.failure import FailureKind
 from perdure.engine.execution.ending import MAX_LOGGED, Unserved
-from perdure.engine.observability.redaction import Redactor
 from perdure.telemetry import table
+from perdure.telemetry.redactor import Redactor
 
 
 class ImportFailures:

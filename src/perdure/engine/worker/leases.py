@@ -6,19 +6,16 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run.run import Run
 from perdure.engine.runtime.outage_log import TROUBLE
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.service import Service
 from perdure.engine.runtime.worker_backend import WorkerBackend
 from perdure.errors import LeaseLost
 from perdure.storage.contract.runs import Renewal, Renewed
 from perdure.telemetry import metrics, table
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 MAX_LOGGED_IDS = 20
 MOMENT = 0.001
@@ -34,7 +31,7 @@ class Leases(Service):
 
     def __init__(
         self,
-        app: App,
+        components: Components,
         backend: WorkerBackend,
         on_lost: Callable[[str], None],
         on_cancel: Callable[[str], None],
@@ -42,16 +39,16 @@ class Leases(Service):
     ) -> None:
         """`is_ending`: whether the attempt with this token has ended, or is committing its
         transaction. A renewal may then find the lease gone because the outcome is stored."""
-        super().__init__(app.clock)
+        super().__init__(components.clock)
         self.held: dict[str, Run] = {}
-        self._app = app
+        self._components = components
         self._backend = backend
         self._on_lost = on_lost
         self._on_cancel = on_cancel
         self._is_ending = is_ending
         self._due = self._next_due([])
         self._due_earlier = asyncio.Event()
-        self._lost = app.metrics.registry.counter(metrics.LEASES_LOST)
+        self._lost = components.registry.counter(metrics.LEASES_LOST)
 
     def hold(self, runs: Iterable[Run]) -> None:
         new = {run.lease.token: run for run in runs if run.lease is not None}
@@ -127,7 +124,7 @@ class Leases(Service):
             self._on_cancel(asked[run_id])
 
     def _ttl(self, run: Run) -> timedelta:
-        return min(run.policy.lease_ttl or self._app.defaults.lease_ttl, MAX_LEASE_TTL)
+        return min(run.policy.lease_ttl or self._components.defaults.lease_ttl, MAX_LEASE_TTL)
 
     def _renew_by(self, due: float) -> None:
         if due < self._due:
@@ -139,5 +136,8 @@ class Leases(Service):
 
     def _interval(self, runs: Collection[Run]) -> timedelta:
         """Several times in the life of the shortest lease."""
-        shortest = min(map(self._ttl, runs), default=self._app.defaults.lease_ttl)
-        return min(shortest, self._app.defaults.lease_ttl) / self._app.defaults.renewals_per_ttl
+        shortest = min(map(self._ttl, runs), default=self._components.defaults.lease_ttl)
+        return (
+            min(shortest, self._components.defaults.lease_ttl)
+            / self._components.defaults.renewals_per_ttl
+        )

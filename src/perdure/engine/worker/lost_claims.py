@@ -10,14 +10,11 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.service import Service
 from perdure.engine.runtime.storage_time import StorageTime
 from perdure.engine.runtime.worker_backend import WorkerBackend
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 LONGEST_CLAIM = timedelta(seconds=60)
 """Later than this no claim lands: twice what a server allows one statement."""
@@ -28,14 +25,14 @@ class Doubt(Service):
 
     def __init__(
         self,
-        app: App,
+        components: Components,
         backend: WorkerBackend,
         worker_id: str,
         time: StorageTime,
         on_settled: Callable[[], None],
     ) -> None:
-        super().__init__(app.clock)
-        self._app = app
+        super().__init__(components.clock)
+        self._components = components
         self._backend = backend
         self._worker_id = worker_id
         self._time = time
@@ -70,7 +67,7 @@ class Doubt(Service):
         self._on_settled()
 
     async def rest(self) -> None:
-        poll = self._app.defaults.poll.total_seconds() if self._since else None
+        poll = self._components.defaults.poll.total_seconds() if self._since else None
         with suppress(TimeoutError):
             async with asyncio.timeout(poll):
                 await self._added.wait()

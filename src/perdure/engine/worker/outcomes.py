@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perdure.core.decide.lease import NO_EVIDENCE
 from perdure.core.run.lifecycle import EventType
@@ -17,6 +17,7 @@ from perdure.engine.execution.ending import (
     redact_ending,
 )
 from perdure.engine.runtime import wakeups as hints
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.storage_time import StorageTime
 from perdure.engine.runtime.worker_backend import (
     Conflict,
@@ -31,23 +32,20 @@ from perdure.engine.worker.leases import Leases
 from perdure.errors import LeaseLost
 from perdure.telemetry import table
 
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
-
 
 class Recorder:
     """What is still to be recorded. An item leaves it by being stored, or by losing its lease."""
 
     def __init__(
         self,
-        app: App,
+        components: Components,
         backend: WorkerBackend,
         hint: hints.Hints,
         leases: Leases,
         time: StorageTime,
     ) -> None:
         self.finished: list[Finished] = []
-        self._app = app
+        self._components = components
         self._backend = backend
         self._hints = hint
         self._leases = leases
@@ -57,7 +55,7 @@ class Recorder:
         """Return what is to be recorded now, prepared; drop what lost its lease. Those prepared
         together share a commit id: no two of them are about the same step of a run."""
         finished, self.finished = self.finished, []
-        now, commit_id = self._time.now(), self._app.ids.commit_id()
+        now, commit_id = self._time.now(), self._components.ids.commit_id()
         return [
             item for item in finished if item.is_prepared or self._prepare(item, now, commit_id)
         ]
@@ -81,7 +79,7 @@ class Recorder:
                 self._leases.drop(item.token)
                 self._log(item, outcome)
                 if outcome.claimable_at is not None and outcome.claimable_at <= outcome.at:
-                    topics.add(hints.work(self._app.environment, item.run.queue))
+                    topics.add(hints.work(self._components.environment, item.run.queue))
             elif isinstance(outcome, Conflict):
                 conflicts.append(item)
             elif isinstance(outcome, Lost):
@@ -89,7 +87,7 @@ class Recorder:
             elif isinstance(outcome, Refused):
                 self._refuse(item, outcome.why)
         if finished:
-            self._hints.publish(topics | {hints.done(self._app.environment)})
+            self._hints.publish(topics | {hints.done(self._components.environment)})
         if conflicts:
             await self._refresh(conflicts)
 
@@ -109,7 +107,7 @@ class Recorder:
 
     def _make_ready(self, item: Finished, now: datetime, commit_id: str) -> None:
         """Make the ending ready to be sent, without secrets."""
-        item.ending = redact_ending(item.ending, self._app.redactor)
+        item.ending = redact_ending(item.ending, self._components.redactor)
         self._backend.prepare(item, now, commit_id)
 
     def _lose(self, item: Finished) -> None:
@@ -120,7 +118,7 @@ class Recorder:
         ending = item.ending
         if isinstance(ending, (Raised, Unserved)) and recorded.event in _FOLLOWS:
             follows = _FOLLOWS[recorded.event](recorded)
-            log_failure(item.run, ending.failure, follows, self._app.redactor)
+            log_failure(item.run, ending.failure, follows, self._components.redactor)
 
     def _refuse(self, item: Finished, why: str) -> None:
         """The backend will never take the ending. That it will not is recorded instead."""

@@ -15,7 +15,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import Protocol, Self, TypeVar
 
 import msgspec
 
@@ -23,14 +23,11 @@ from perdure.engine.observability.metrics_server import MetricsAddress, MetricsS
 from perdure.engine.runtime.io_thread import IoThread
 from perdure.engine.runtime.signals import on_stop_signal
 from perdure.engine.runtime.startup import open_when_available
-from perdure.engine.worker.host import WorkerHost
+from perdure.engine.worker.host import WorkerApp, WorkerHost
 from perdure.engine.worker.supervisor import DRAINED
 from perdure.engine.worker.suspect_processes import SuspectProcesses
 from perdure.storage import is_remote
 from perdure.telemetry import table
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 LINGER = timedelta(seconds=1)
 """How long a process may stay for threads that do not end, once its leases are handed over."""
@@ -64,11 +61,25 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     isolation: Sequence[str] | None = None
 
 
+class ProcessApp(WorkerApp, Protocol):
+    """What a worker process needs of its app."""
+
+    def twin(self) -> Self:
+        """Return the same app, closed, for another loop."""
+
+    def maintenance(self) -> AbstractAsyncContextManager[object]: ...
+
+    def scheduler(self) -> AbstractAsyncContextManager[object]: ...
+
+
+AppT = TypeVar("AppT", bound=ProcessApp)
+
+
 async def run_worker(
-    app: App,
+    app: AppT,
     options: WorkerOptions,
     *,
-    besides: Callable[[App], AbstractAsyncContextManager[object]] | None = None,
+    besides: Callable[[AppT], AbstractAsyncContextManager[object]] | None = None,
     leave: Callable[[int], object] = os._exit,
 ) -> int:
     """Work until asked to stop; the exit code. Raises what opening the app raises.
@@ -87,8 +98,7 @@ async def run_worker(
         stack.push_async_exit(app)
         exit_.nothing_held = False
         await stack.enter_async_context(_services(app.twin(), options, besides))
-        host = _make_host(app, options)
-        host.on_idle = exit_.end
+        host = _make_host(app, options, exit_)
         await stack.enter_async_context(host)
         exit_.watch(host)
         _spare_the_collector()
@@ -99,10 +109,19 @@ async def run_worker(
     return exit_.code
 
 
-def _make_host(app: App, options: WorkerOptions) -> WorkerHost:
+def _make_host(app: WorkerApp, options: WorkerOptions, exit_: _Exit) -> WorkerHost:
     if options.only_run is not None:
         only = (options.only_run,)
-        return WorkerHost(app, 1, None, run_ids=only, drain=options.drain, targets=options.targets)
+        return WorkerHost(
+            app,
+            1,
+            None,
+            run_ids=only,
+            drain=options.drain,
+            targets=options.targets,
+            on_drain=exit_.begin,
+            on_idle=exit_.end,
+        )
     drain = app.defaults.drain_deadline if options.drain is None else options.drain
     command = options.isolation
     return WorkerHost(
@@ -112,6 +131,7 @@ def _make_host(app: App, options: WorkerOptions) -> WorkerHost:
         drain=options.drain,
         targets=options.targets,
         starter=None if command is None else SuspectProcesses(command, drain, options.place),
+        on_drain=exit_.begin,
     )
 
 
@@ -141,14 +161,13 @@ class _Exit:
         self._loop = loop
         self._options = options
         self._leave = leave
-        on_stop_signal(self._begin)
+        on_stop_signal(self.begin)
 
     def watch(self, host: WorkerHost) -> None:
         """It may also be asked from afar."""
-        host.on_drain = self._begin
         self._host = host
         if host.drain_wish is not None:
-            self._begin()
+            self.begin()
 
     @property
     def code(self) -> int:
@@ -159,9 +178,9 @@ class _Exit:
     def end(self) -> None:
         """End, as if asked to: the only run is not held any more."""
         if not self.wanted.is_set():
-            self._begin()
+            self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         if self.nothing_held:
             self._leave(0)
         if self._host is not None:
@@ -177,9 +196,9 @@ class _Exit:
 
 @asynccontextmanager
 async def _services(
-    app: App,
+    app: AppT,
     options: WorkerOptions,
-    besides: Callable[[App], AbstractAsyncContextManager[object]] | None,
+    besides: Callable[[AppT], AbstractAsyncContextManager[object]] | None,
 ) -> AsyncIterator[None]:
     """What a worker does besides, all on one thread."""
     has_database = not is_remote(app.url)

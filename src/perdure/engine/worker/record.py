@@ -19,10 +19,9 @@ from perdure.engine.tasks.catalogue import (
 )
 from perdure.engine.worker.versions import Tasks, schemas_of, versions_of
 from perdure.errors import AccessRefused
-from perdure.storage.contract.runs import Record, Storage
+from perdure.storage.contract.runs import Clock, Record, Storage
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
     from perdure.engine.execution.loop_monitor import LoopWatch
     from perdure.engine.runtime.worker_backend import WorkerBackend
 
@@ -92,27 +91,25 @@ class WorkerRecord:
 class Registration:
     """What a worker says of itself, sent with every heartbeat."""
 
-    def __init__(self, app: App, backend: WorkerBackend, worker_id: str) -> None:
-        self._app = app
+    def __init__(self, clock: Clock, backend: WorkerBackend, worker_id: str) -> None:
         self._backend = backend
         self._worker_id = worker_id
-        self._started_at = app.clock.now()
+        self._started_at = clock.now()
 
     async def beat(
         self,
         *,
         concurrency: int,
         running: int,
+        tasks: Tasks,
         queues: tuple[str, ...] | None,
         stopping: bool,
         stopped: bool = False,
-        tasks: Tasks | None = None,
         not_importable: dict[str, str] | None = None,
         loop_watch: LoopWatch | None = None,
         awaiting: dict[str, str] | None = None,
     ) -> Drain | None:
         """Return the drain that an operator asked for, now or before."""
-        served = self._app.served_tasks if tasks is None else tasks
         entry = WorkerEntry(
             id=self._worker_id,
             host=socket.gethostname(),
@@ -121,9 +118,9 @@ class Registration:
             concurrency=concurrency,
             running=running,
             queues=queues,
-            tasks=tuple(served),
-            versions=versions_of(served),
-            schemas=schemas_of(served),
+            tasks=tuple(tasks),
+            versions=versions_of(tasks),
+            schemas=schemas_of(tasks),
             not_importable=not_importable or {},
             loop_lag_seconds=0.0 if loop_watch is None else round(loop_watch.lag_s, 3),
             loop_blocked_by="" if loop_watch is None else loop_watch.blocked_by[:MAX_BLOCKED_BY],

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from perdure.engine.runtime import wakeups as hints
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.worker.import_failures import ImportFailures
 from perdure.engine.worker.versions import Tasks, versions_of
 from perdure.storage.contract.explanation import SuspectScope
 from perdure.storage.contract.runs import ClaimRequest
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 
 class WorkScope:
@@ -21,14 +18,14 @@ class WorkScope:
 
     def __init__(
         self,
-        app: App,
+        components: Components,
         on_retry: Callable[[], None],
         tasks: Tasks,
         queues: Sequence[str] | None,
         run_ids: Sequence[str] | None,
     ) -> None:
-        self._app = app
-        self.import_failures = ImportFailures(app.redactor, on_retry)
+        self._components = components
+        self.import_failures = ImportFailures(components.redactor, on_retry)
         self.tasks = tasks
         self.queues = None if queues is None else tuple(queues)
         self.run_ids = None if run_ids is None else tuple(run_ids)
@@ -40,7 +37,7 @@ class WorkScope:
 
     def make_claim(self, worker_id: str, places: int, suspect: str | None) -> ClaimRequest:
         """Return the claim of so many runs, or of the suspect."""
-        ids = self._app.ids
+        ids = self._components.ids
         return ClaimRequest(
             worker_id=worker_id,
             tokens=ids.tokens(places),
@@ -49,14 +46,14 @@ class WorkScope:
             queues=self.queues,
             run_ids=self.run_ids if suspect is None else (suspect,),
             start=places,
-            lease_ttl=self._app.defaults.lease_ttl,
-            environment=self._app.environment,
+            lease_ttl=self._components.defaults.lease_ttl,
+            environment=self._components.environment,
             commit_id=ids.commit_id(),
         )
 
     def of_suspects(self) -> SuspectScope:
         return SuspectScope(
-            environment=self._app.environment,
+            environment=self._components.environment,
             tasks=self.import_failures.importable(self.tasks),
             versions=versions_of(self.tasks),
             queues=self.queues,
@@ -64,4 +61,4 @@ class WorkScope:
 
     def concerns(self, topic: str) -> bool:
         """Return whether a hint of this topic means work for the worker."""
-        return hints.is_work_in(topic, self._app.environment, self.queues)
+        return hints.is_work_in(topic, self._components.environment, self.queues)

@@ -12,15 +12,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from perdure.core.run.run import Run
 from perdure.engine.execution.attempts import Closed, Handlers, Report, SlotFreed
 from perdure.engine.execution.ending import Unserved
+from perdure.engine.execution.transaction import TransactionTerms
 from perdure.engine.execution.watchdog import StopReason
 from perdure.engine.observability.log_writer import RunLogs
 from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime.outage_log import TROUBLE, OutageLog
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.service import Service
 from perdure.engine.runtime.storage_time import StorageTime
 from perdure.engine.runtime.worker_backend import Finished, WorkClaimed, WorkerBackend
@@ -36,9 +37,6 @@ from perdure.engine.worker.work_scope import WorkScope
 from perdure.errors import StorageUnavailable
 from perdure.telemetry import metrics, table
 from perdure.telemetry.registry import Gauges
-
-if TYPE_CHECKING:
-    from perdure.engine.app.app import App
 
 MAX_CLAIM_BATCH = 500
 """Runs of one claim: more at once would only keep database and Python waiting for each other."""
@@ -60,59 +58,61 @@ class Worker:
     _watching: asyncio.Timeout | None = None
     """How long the loop that keeps watch will wait."""
 
-    on_drain: Callable[[Drain], None] = staticmethod(lambda wish: None)
-    """Called when somebody has asked for it from afar."""
-
-    on_idle: Callable[[], object] = staticmethod(lambda: None)
-    """Called when a worker of named runs holds none of them, after a claim or a record."""
-
     def __init__(
         self,
-        app: App,
+        components: Components,
         backend: WorkerBackend,
         hint: hints.Hints,
         handlers: Handlers,
+        terms: TransactionTerms,
         *,
         concurrency: int,
         queues: Sequence[str] | None,
         run_ids: Sequence[str] | None = None,
         tasks: Tasks,
         starter: Starter | None = None,
+        on_drain: Callable[[Drain], None] = lambda wish: None,
+        on_idle: Callable[[], object] = lambda: None,
     ) -> None:
-        self.id = app.ids.worker_id()
-        self._app = app
+        """`on_drain`: called when somebody has asked for it from afar. `on_idle`: called when a
+        worker of named runs holds none of them, after a claim or a record."""
+        self.id = components.ids.worker_id()
+        self._components = components
         self._backend = backend
+        self._on_drain, self._on_idle = on_drain, on_idle
         self._hints = hint
         self._handlers = handlers
+        self._terms = terms
         self._concurrency = concurrency
         self._free, self._claims_in_flight, self._cancel_hints = concurrency, 0, 0
         self._wake, self._changed, self._watch = asyncio.Event(), asyncio.Event(), asyncio.Lock()
-        self._time = StorageTime(backend, app.clock)
-        self._leases = Leases(app, backend, self._on_lost, self._on_cancel, handlers.is_ending)
-        self._recorder = Recorder(app, backend, hint, self._leases, self._time)
-        self._doubt = Doubt(app, backend, self.id, self._time, self._changed.set)
-        self._registration = Registration(app, backend, self.id)
-        registry = app.metrics.registry
-        self._stuck = registry.counter(metrics.HANDLERS_STUCK)
-        self._logs = RunLogs(backend, hint, app.clock, self._time.now, app.redactor, registry)
-        self._heartbeat = Heartbeat(app, self._beat)
+        self._time = StorageTime(backend, components.clock)
+        self._leases = Leases(
+            components, backend, self._on_lost, self._on_cancel, handlers.is_ending
+        )
+        self._recorder = Recorder(components, backend, hint, self._leases, self._time)
+        self._doubt = Doubt(components, backend, self.id, self._time, self._changed.set)
+        self._registration = Registration(components.clock, backend, self.id)
+        self._stuck = components.registry.counter(metrics.HANDLERS_STUCK)
+        self._heartbeat = Heartbeat(components, self._beat)
+        self._logs = RunLogs(backend, hint, components, self._time.now, self._heartbeat.beat_now)
         self._services: list[Service] = [self._leases, self._doubt, self._heartbeat]
-        self._outages = OutageLog("Worker", app.clock)
+        self._outages = OutageLog("Worker", components.clock)
         self._claimers: list[asyncio.Task[None]] = []
-        self._scope = WorkScope(app, self._wake.set, tasks, queues, run_ids)
+        self._scope = WorkScope(components, self._wake.set, tasks, queues, run_ids)
         self._next_look: datetime | None = None
         self._is_stopping = self._is_in_a_hurry = self._is_hinted = False
         self._drain: asyncio.Timeout | None = None
         self._farewells: list[Callable[[], None]] = []
-        self._isolation = Isolation(app.clock.elapsed, starter)
+        self._isolation = Isolation(components.clock.elapsed, starter)
 
     async def start(self) -> None:
         if self._backend.needs_registration:
             await self._register()
-        self._handlers.connect(asyncio.get_running_loop(), self._on_reports, self._logs)
-        self._farewells.append(self._app.metrics.registry.watch(self._gauges))
+        loop = asyncio.get_running_loop()
+        self._handlers.connect(loop, self._on_reports, self._logs, self._terms)
+        self._farewells.append(self._components.registry.watch(self._gauges))
         self._farewells.append(self._hints.hub.listen(self._on_hint))
-        self._logs.awaits.on_waiting = self._heartbeat.beat_now
         # With room for three full claims, one may be in the database while two meet in Python.
         loops = 2 if self._concurrency < 3 * MAX_CLAIM_BATCH else 3
         self._claimers = [asyncio.create_task(self._claim_for_ever()) for _ in range(loops)]
@@ -164,7 +164,7 @@ class Worker:
         self._handlers.dismiss_idle()
         wish = await self._register()
         if wish is not None and not self._is_stopping:
-            self.on_drain(wish)
+            self._on_drain(wish)
         if self._scope.run_ids is not None or self._is_stopping:
             return
         suspects = await self._backend.find_suspects(self._scope.of_suspects())
@@ -241,7 +241,7 @@ class Worker:
 
     def _be_patient(self) -> None:
         """Have whoever keeps watch wait for as long as may be, by what is known now."""
-        wait = self._app.defaults.poll
+        wait = self._components.defaults.poll
         if self._next_look is not None and self._free and not self._is_stopping:
             wait = min(wait, max(self._next_look - self._time.now(), timedelta(milliseconds=1)))
         if self._watching is not None and not self._watching.expired():
@@ -253,7 +253,7 @@ class Worker:
             if await self._outages.went_well(self._turns()):
                 await self._idle()
             else:
-                await self._app.clock.sleep(TROUBLE)
+                await self._components.clock.sleep(TROUBLE)
 
     async def _turns(self) -> None:
         while await self._turn():
@@ -316,7 +316,7 @@ class Worker:
             self._plan_next_look(answer, places)
         self._be_patient()
         if self._scope.run_ids is not None and self.is_idle:
-            self.on_idle()
+            self._on_idle()
         return answer.runs
 
     async def _ask(

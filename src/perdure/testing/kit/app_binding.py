@@ -113,6 +113,7 @@ class Repointed:
         def do_nothing(*arguments: Any, **options: Any) -> Idle:
             return idle
 
+        vars(app).pop("components", None)
         vars(app).update(
             {name: copy(value) for name, value in definitions(app).items()},
             url=world.database.url,
@@ -122,6 +123,7 @@ class Repointed:
             metrics=metrics,
             hub=Hub(world.ids.token(), metrics.registry),
             sync=DirectFacade(app),
+            storage_time=ExactTime,
             open_storage=lambda: world.storage,
             worker=do_nothing,
             executing=do_nothing,
@@ -133,9 +135,8 @@ class Repointed:
         opened = run_aside(OpenedDatabase.open(app))
         app._opened = opened
         opened.loop = None  # whoever uses it, on whichever loop, has the kit do the work
-        opened.client._batches = DirectCommits(app)
+        opened.client._batches = DirectCommits(app.runtime)
         opened.results = DrivenResults(app, world)
-        opened.time = ExactTime(app.storage, app.clock)
 
     def restore(self) -> None:
         vars(self._app).clear()

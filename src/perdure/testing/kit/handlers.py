@@ -10,7 +10,7 @@ import asyncio
 import functools
 import inspect
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from perdure.engine.execution.target_failure import TargetFailed
 from perdure.engine.execution.threads import Job, Threads
 from perdure.engine.tasks.options import Executor
 from perdure.engine.tasks.task import Task
-from perdure.engine.worker.host import WorkerHost
+from perdure.engine.worker.host import WorkerApp, WorkerHost
 from perdure.testing.kit.boundaries import (
     Boundaries,
     WorkerKilled,
@@ -180,7 +180,7 @@ def _line_of(coroutine: Any) -> str:
 class WatchedTasks(dict[str, Task[..., Any]]):
     """The app's tasks, wrapped when they are first needed: tests define tasks as they go."""
 
-    def __init__(self, app: App, watched: Watched) -> None:
+    def __init__(self, app: WorkerApp, watched: Watched) -> None:
         super().__init__()
         self._app = app
         self._watched = watched
@@ -214,9 +214,8 @@ class KitHost(WorkerHost):
         super().__init__(app, app.defaults.concurrency, None, same_loop=True)
         self._watched = watched
 
-    def _make_handlers(self) -> Handlers:
-        handlers = super()._make_handlers()
-        handlers.tasks = WatchedTasks(self._app, self._watched)
+    def _make_handlers(self, tasks: Mapping[str, Task[..., Any]]) -> Handlers:
+        handlers = super()._make_handlers(WatchedTasks(self._app, self._watched))
         handlers._threads = InlineThreads(asyncio.get_running_loop())
         return handlers
 

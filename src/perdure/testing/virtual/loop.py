@@ -11,7 +11,7 @@ import contextvars
 from collections.abc import Callable
 from typing import Any
 
-from perdure.engine.execution.context import _current
+from perdure.engine.runtime.current_run import _current
 from perdure.testing.virtual.nested import outside_of_any_loop
 from perdure.testing.virtual.time import VirtualLoop
 

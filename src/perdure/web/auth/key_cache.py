@@ -88,7 +88,7 @@ class Keyring(Service):
     async def write_uses(self) -> None:
         uses, self._uses = self._uses, {}
         self._written_at = self._app.clock.elapsed()
-        await Keys(self._app).used(uses)
+        await Keys(self._app.runtime).used(uses)
 
     async def key_of(self, header: str) -> tuple[ApiKey, Secret]:
         """The key that an `Authorization` header shows, and which of its secrets. Raises

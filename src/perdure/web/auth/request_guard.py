@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from perdure.core.run.run import Actor, ActorType
-from perdure.engine.operators.keys import ApiKey, Scope, Secret
+from perdure.engine.operators.keys import ApiKey, Secret
+from perdure.engine.protocol.scope import Scope
 from perdure.web.auth.key_cache import Keyring, no_key
 from perdure.web.auth.throttle import Throttle
 from perdure.web.operations.operation import Caller, Route

@@ -15,7 +15,7 @@ from perdure.core.limits.rates import Rate
 from perdure.core.run.run import is_run_id
 from perdure.engine.operators.audit_pages import AuditFilter
 from perdure.engine.operators.filters import MOST_ON_A_PAGE
-from perdure.engine.operators.keys import Scope
+from perdure.engine.protocol.scope import Scope
 from perdure.errors import InvalidInput
 
 MAX_RUNS_BY_ID = 100

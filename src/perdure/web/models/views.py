@@ -30,7 +30,8 @@ from perdure.core.run.run import (
     Streak,
 )
 from perdure.engine.observability.record_redaction import Showing
-from perdure.engine.operators.keys import ApiKey, Scope
+from perdure.engine.operators.keys import ApiKey
+from perdure.engine.protocol.scope import Scope
 from perdure.storage.contract.logs import LogLine
 
 T = TypeVar("T")

@@ -40,20 +40,22 @@ async def bulk_dead_letters(call: Call, body: BulkLettersBody) -> BulkView:
 
 async def count_runs(call: Call, query: RunCountQuery) -> BulkView:
     if query.action is not None:
-        return BulkView(await count_fitting(call.app, Action(query.action.value), query.words))
+        return BulkView(
+            await count_fitting(call.app.runtime, Action(query.action.value), query.words)
+        )
     wanted = make_filter(call.app.environment, query.words, call.app.time())
     return BulkView(await call.app.storage.count(wanted, most=MOST))
 
 
 async def count_dead_letters(call: Call, query: LetterCountQuery) -> BulkView:
-    return BulkView(await count_fitting(call.app, Action.DISCARD, query.words))
+    return BulkView(await count_fitting(call.app.runtime, Action.DISCARD, query.words))
 
 
 async def _order(
     call: Call, body: BulkRunsBody | BulkLettersBody, words: dict[str, Any]
 ) -> BulkView:
     action = Action(body.action.value)
-    matched = await count_fitting(call.app, action, words)
+    matched = await count_fitting(call.app.runtime, action, words)
     if body.expect is None:
         call.status = 200
         return BulkView(matched)

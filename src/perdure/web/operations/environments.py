@@ -46,8 +46,8 @@ class Workplace:
 
     def __init__(self, app: App) -> None:
         self.app = app
-        self.asking = Asking(app)
-        self.audit_log = AuditLog(app)
+        self.asking = Asking(app.runtime, app.tracing, app.original)
+        self.audit_log = AuditLog(app.runtime)
         self.recent = Recent(app.clock)
         self.view = View(app.redact)
         self.registry = WorkerRegistry(app)

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from perdure.engine.inspection.doctor import Examination, examine_storage
 from perdure.engine.inspection.overview import Overview
 from perdure.engine.inspection.verify import ExaminedPage, Finding, RunCount, StoredRuns, TallyPage
-from perdure.engine.operators.keys import Scope
+from perdure.engine.protocol.scope import Scope
+from perdure.engine.runtime.runtime import Runtime
 from perdure.web.models.requests import IntegrityQuery, TallyQuery
 from perdure.web.models.views import Items
 from perdure.web.operations.operation import Call
@@ -44,8 +45,12 @@ async def get_overview(call: Call) -> Overview:
 
 async def get_doctor(call: Call) -> Examination:
     """The doctor may look twice, some seconds apart, so requests at the same time share it."""
-    found = await call.at.recent.get("doctor", lambda: examine_storage(call.app, call.app.storage))
+    found = await call.at.recent.get("doctor", lambda: _examine(call.app.runtime))
     return call.at.view.shown(found)
+
+
+async def _examine(runtime: Runtime) -> Examination:
+    return await examine_storage(runtime, runtime.storage)
 
 
 async def examine_integrity(call: Call, query: IntegrityQuery) -> ExaminedPage:

@@ -57,7 +57,7 @@ def _keys(call: Call) -> Keys:
         scopes=caller.scopes,
         expires_at=caller.expires_at,
     )
-    return Keys(call.app, grantor)
+    return Keys(call.app.runtime, grantor)
 
 
 async def _grant(granting: Awaitable[T]) -> T:

@@ -8,10 +8,10 @@ from msgspec import Meta
 
 from perdure.engine.manifests.apply import Application
 from perdure.engine.manifests.manifest import Manifest, gathered
-from perdure.engine.observability.redaction import Redactor
-from perdure.engine.operators.keys import Scope
+from perdure.engine.protocol.scope import Scope
 from perdure.engine.tasks.reserved_names import refuse_reserved
 from perdure.errors import InvalidInput, InvalidManifest
+from perdure.telemetry.redactor import Redactor
 from perdure.web.models.requests import Asked, Label
 from perdure.web.offload import json_size
 from perdure.web.operations.operation import Call

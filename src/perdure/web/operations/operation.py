@@ -17,7 +17,8 @@ import msgspec
 from starlette.responses import Response
 
 from perdure.core.run.run import Actor, Run
-from perdure.engine.operators.keys import Scope, Secret
+from perdure.engine.operators.keys import Secret
+from perdure.engine.protocol.scope import Scope
 from perdure.errors import PerdureError
 
 if TYPE_CHECKING:

@@ -165,7 +165,7 @@ async def explain_run(call: Call) -> WhyView:
 
 
 async def get_bundle(call: Call) -> Bundle:
-    parts = await load_bundle_parts(call.app, call.run)
+    parts = await load_bundle_parts(call.app.storage, call.run)
     return await call.offload(json_size(parts), make_bundle, parts, call.app.redactor)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure import errors as e
-from perdure.engine.operators.keys import Scope
+from perdure.engine.protocol.scope import Scope
 from perdure.web import sse as stream
 from perdure.web.operations import (
     bulk,

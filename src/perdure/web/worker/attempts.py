@@ -119,7 +119,7 @@ async def _record_heartbeats(call: Call, runs: Iterable[Run], ttl: timedelta) ->
 
 async def return_claims(call: Call, body: ReturnClaimsRequest) -> ReturnClaimsAnswer:
     await call.at.registry.check(body.worker_id, call.caller.id)
-    backend = DatabaseBackend(call.app, call.app.storage)
+    backend = DatabaseBackend(call.app.components, call.app.storage)
     tokens = frozenset(body.tokens)
     answer = await backend.return_claims(body.worker_id, tokens, call.app.time())
     return ReturnClaimsAnswer(

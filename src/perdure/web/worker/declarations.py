@@ -7,7 +7,6 @@ and targets hold for others, too: they need `admin`, and leave an audit entry.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
 
 import msgspec
 
@@ -16,9 +15,8 @@ from perdure.core.decide.create import check_policy, check_priority
 from perdure.core.json_text import check_label
 from perdure.core.limits.settings import Values, check_concurrency
 from perdure.core.schedule import DefinedBy, Stated, check_definition
-from perdure.engine.app.app import App
-from perdure.engine.operators.keys import Scope
-from perdure.engine.operators.limits import declare_limits, undeclared_limits
+from perdure.engine.operators.declared_limits import declare_limits, undeclared_limits
+from perdure.engine.protocol.scope import Scope
 from perdure.engine.protocol.values import stated_of_message
 from perdure.engine.protocol.workers import DeclareAnswer, DeclareRequest, Declined
 from perdure.engine.runtime.input import lease_length
@@ -60,25 +58,17 @@ async def declare(call: Call, body: DeclareRequest) -> DeclareAnswer:
 
 
 class DeclaredCode:
-    """An app's code, as far as limits and schedules are concerned; the rest is the server's."""
+    """An app's code, as far as limits and schedules are concerned."""
 
     is_spoken_for = False
 
     def __init__(self, call: Call, tasks: Iterable[TaskEntry], body: DeclareRequest) -> None:
-        self._app = call.app
         self.actor = client(call)
         self.tasks = {entry.name: KnownTask(settings_of(entry)) for entry in tasks}
         self.queue_settings: dict[str, Values] = {it.name: it.values for it in body.queues}
         self.stated_schedules: dict[str, Stated] = {
             it.id: stated_of_message(it) for it in body.schedules
         }
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._app, name)
-
-    @property
-    def as_app(self) -> App:
-        return cast(App, self)
 
 
 class Declaring:
@@ -153,12 +143,13 @@ class Declaring:
     # Limits and schedules
 
     async def limits(self, code: DeclaredCode) -> None:
-        changed = await undeclared_limits(code.as_app)
+        runtime = self._call.app.runtime
+        changed = await undeclared_limits(runtime, code)
         if not changed:
             return
         names = [f"{limit.scope} {limit.name}" for limit in changed]
         if self._is_admin:
-            await declare_limits(code.as_app)
+            await declare_limits(runtime, code)
             self._written["limits"] = names
         else:
             self.declined.append(Declined(what="limits", name=names[0], why=_NEEDS_ADMIN))
@@ -172,7 +163,7 @@ class Declaring:
                 refuse_reserved(one.definition.task)
                 check_definition(one.definition)
             found = await apply_stated(
-                code.as_app, stated, DefinedBy.CODE, code.actor, dry_run=True
+                self._call.app.runtime, stated, DefinedBy.CODE, code.actor, dry_run=True
             )
         except InvalidInput as error:
             self.declined.append(Declined(what="schedules", why=str(error)))
@@ -180,7 +171,7 @@ class Declaring:
         names = [one.definition.id for one in found.added]
         names += [schedule.id for schedule, _ in found.changed]
         if self._is_admin:
-            await reconcile_code(code.as_app)
+            await reconcile_code(self._call.app.runtime, code)
             self._written |= {"schedules": names} if names else {}
         elif names:
             self.declined.append(Declined(what="schedules", name=names[0], why=_NEEDS_ADMIN))

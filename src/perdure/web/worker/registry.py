@@ -34,7 +34,7 @@ class WorkerRegistry:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._backend = DatabaseBackend(app, app.storage)
+        self._backend = DatabaseBackend(app.components, app.storage)
         self._records: dict[str, WorkerRecord] = {}
         self._checked_bytes: dict[str, int] = {}
         """By worker: the size of its record for which there was room when that was checked."""

@@ -12,11 +12,11 @@ from perdure import errors as e
 from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run.run import Run
 from perdure.engine.client.results import StoredResults
-from perdure.engine.operators.keys import Scope
 from perdure.engine.protocol.checks import check_message
 from perdure.engine.protocol.chunks import count_one, in_parts
 from perdure.engine.protocol.fields import MAX_CLAIM, MAX_REPORTS
 from perdure.engine.protocol.operations import OPERATIONS
+from perdure.engine.protocol.scope import Scope
 from perdure.engine.protocol.triggers import ResultsAnswer, ResultsRequest
 from perdure.engine.protocol.values import entry_of_heartbeat
 from perdure.engine.protocol.workers import (
