@@ -11,6 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 
 from scripts import (  # noqa: E402  # the path must be set first
+    adr_page,
     http_page,
     lifecycle_svg,
     manifest_page,
@@ -23,6 +24,7 @@ from scripts import (  # noqa: E402  # the path must be set first
 )
 
 PAGES = {
+    "docs/adr/README.md": adr_page.adr_index,
     "docs/images/lifecycle.svg": lifecycle_svg.draw,
     "docs/reference/lifecycle.md": reference_pages.lifecycle,
     "docs/reference/seed-conformance.md": reference_pages.seed_conformance,

@@ -25,7 +25,7 @@ SHORT_PATH = re.compile(
 DOTTED = re.compile(
     r"(?<![\w.])perdure\.(?:cli|core|engine|errors|net|storage|telemetry|testing|web)(?:\.\w+)+"
 )
-SUPERSEDED = re.compile(r"^Superseded by", re.MULTILINE)
+SUPERSEDED = re.compile(r"^Status: Superseded by", re.MULTILINE)
 OF_READERS = {"tests/test_shop.py"}
 """Files of an example project on a page."""
 

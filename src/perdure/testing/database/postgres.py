@@ -2,7 +2,7 @@
 
 The functions that tell the time are found by the search path. The database's own path names a
 schema with functions of the same names before `pg_catalog`, so every session sees virtual time and
-no statement is changed. See docs/adr/0043-virtual-time-on-postgresql.md.
+no statement is changed. See docs/adr/0043-virtualise-time-on-postgresql-by-the-search-path.md.
 """
 
 from __future__ import annotations
