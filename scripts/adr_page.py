@@ -16,7 +16,8 @@ ABOUT = """\
 Each page states one decision: what made it necessary, what was decided, and what it costs. A
 decision that a later one replaced stays here, struck through, with a link to its successor. Some
 numbers are not used. How to write one:
-[Contributing](../../CONTRIBUTING.md#how-a-change-is-made)."""
+[Contributing](../../CONTRIBUTING.md#how-a-change-is-made). The result of all decisions:
+[Architecture](../architecture.md)."""
 
 
 class Record(NamedTuple):

@@ -12,6 +12,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "src"), str(ROOT / "tests")]
 
 from scripts import (  # noqa: E402  # the path must be set first
     adr_page,
+    architecture_page,
     http_page,
     lifecycle_svg,
     manifest_page,
@@ -24,6 +25,7 @@ from scripts import (  # noqa: E402  # the path must be set first
 )
 
 PAGES = {
+    "docs/architecture.md": architecture_page.architecture,
     "docs/adr/README.md": adr_page.adr_index,
     "docs/images/lifecycle.svg": lifecycle_svg.draw,
     "docs/reference/lifecycle.md": reference_pages.lifecycle,

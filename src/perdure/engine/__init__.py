@@ -1,1 +1,1 @@
-"""Makes things happen: clock, ids, the write path, and later client, worker and scheduler."""
+"""Trigger, execute, schedule and maintain runs: everything that waits, and every loop."""

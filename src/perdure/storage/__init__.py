@@ -1,4 +1,4 @@
-"""Where runs are kept. The only ways in: `open_storage`, and `open_server` for a server's API."""
+"""Store runs in a database. Enter by `open_storage`, or by `open_server` for a server's API."""
 
 from __future__ import annotations
 

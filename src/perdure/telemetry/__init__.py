@@ -1,1 +1,1 @@
-"""What the engine tells about itself: one table of names, counters, and their renderings."""
+"""Log records and metrics: one table of their names, the counters, and the formats."""

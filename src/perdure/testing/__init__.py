@@ -1,4 +1,4 @@
-"""What a test of durable code needs; nothing in here is used by Perdure itself.
+"""Helpers for tests of durable code. Perdure itself uses none of them.
 
 The kit puts an app on a private storage and on virtual time; its pytest plugin gives it as the
 fixtures `perdure_kit` and `perdure_app`. `perdure.testing.postgres` starts a private PostgreSQL,

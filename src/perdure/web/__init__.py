@@ -1,1 +1,1 @@
-"""The HTTP API: one table of routes over the engine, and the server that keeps its door."""
+"""The HTTP API: one table of routes over the engine, and the server that checks requests."""

@@ -1,1 +1,1 @@
-"""How many runs at once, how many in a time, and in whose turn."""
+"""Concurrency limits, rates and fair turns."""

@@ -1,1 +1,1 @@
-"""What every service of the engine needs."""
+"""Clock, ids, defaults, wake-ups and other parts that every service of the engine needs."""

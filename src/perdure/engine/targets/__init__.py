@@ -1,1 +1,1 @@
-"""Tasks that are HTTP requests or commands: nothing of them is Python."""
+"""Tasks that are HTTP requests or commands instead of Python functions."""

@@ -1,1 +1,1 @@
-"""Webhooks out: whoever wants to hear of runs is told by signed posts, at least once, in order."""
+"""Send changes of runs to webhooks: signed posts, at least once, in order."""

@@ -1,4 +1,4 @@
-"""Somebody else's connection: our statements inside the caller's own transaction.
+"""Execute our statements on a caller's connection, inside the caller's transaction.
 
 `borrow` finds out what a connection is, without importing any library that the caller has not.
 A borrowed connection runs the same operations as our own (see `steps.py`); it never begins,

@@ -1,1 +1,1 @@
-"""The adapter for those who have no database: it asks a Perdure server, over HTTP."""
+"""The HTTP connection to a Perdure server, for processes without a database."""
