@@ -30,7 +30,7 @@ def test_every_example_of_the_page_runs(
             _execute(code, page, line, vars(module), runner)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md", "docs/guide.md"])
 def test_what_a_newcomer_copies_runs_as_a_script(page: str, tmp_path: Path) -> None:
     script = tmp_path / "copied.py"
     code = "\n".join(code for _, code in blocks(ROOT / page))
