@@ -74,21 +74,29 @@ class Worker:
         on_drain: Callable[[Drain], None] = lambda wish: None,
         on_idle: Callable[[], object] = lambda: None,
     ) -> None:
-        """`on_drain`: called when somebody has asked for it from afar. `on_idle`: called when a
-        worker of named runs holds none of them, after a claim or a record."""
+        """`on_idle`: called when a worker of named runs holds none, after a claim or a record."""
         self.id = components.ids.worker_id()
         self._components = components
-        self._backend = backend
+        self._backend, self._hints = backend, hint
         self._on_drain, self._on_idle = on_drain, on_idle
-        self._hints = hint
-        self._handlers = handlers
-        self._terms = terms
+        self._handlers, self._terms = handlers, terms
         self._concurrency = concurrency
         self._free, self._claims_in_flight, self._cancel_hints = concurrency, 0, 0
         self._wake, self._changed, self._watch = asyncio.Event(), asyncio.Event(), asyncio.Lock()
+        self._make_services()
+        self._scope = WorkScope(components, self._wake.set, tasks, queues, run_ids)
+        self._isolation = Isolation(components.clock.elapsed, starter)
+        self._claimers: list[asyncio.Task[None]] = []
+        self._next_look: datetime | None = None
+        self._is_stopping = self._is_in_a_hurry = self._is_hinted = False
+        self._drain: asyncio.Timeout | None = None
+        self._farewells: list[Callable[[], None]] = []
+
+    def _make_services(self) -> None:
+        components, backend, hint = self._components, self._backend, self._hints
         self._time = StorageTime(backend, components.clock)
         self._leases = Leases(
-            components, backend, self._on_lost, self._on_cancel, handlers.is_ending
+            components, backend, self._on_lost, self._on_cancel, self._handlers.is_ending
         )
         self._recorder = Recorder(components, backend, hint, self._leases, self._time)
         self._doubt = Doubt(components, backend, self.id, self._time, self._changed.set)
@@ -98,13 +106,6 @@ class Worker:
         self._logs = RunLogs(backend, hint, components, self._time.now, self._heartbeat.beat_now)
         self._services: list[Service] = [self._leases, self._doubt, self._heartbeat]
         self._outages = OutageLog("Worker", components.clock)
-        self._claimers: list[asyncio.Task[None]] = []
-        self._scope = WorkScope(components, self._wake.set, tasks, queues, run_ids)
-        self._next_look: datetime | None = None
-        self._is_stopping = self._is_in_a_hurry = self._is_hinted = False
-        self._drain: asyncio.Timeout | None = None
-        self._farewells: list[Callable[[], None]] = []
-        self._isolation = Isolation(components.clock.elapsed, starter)
 
     async def start(self) -> None:
         if self._backend.needs_registration:
