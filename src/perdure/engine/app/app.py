@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from perdure.core.json_text import check_label
 from perdure.core.run.run import Actor
-from perdure.engine.app.components import make_components
 from perdure.engine.app.configuration import configured
 from perdure.engine.app.declarations import Declarations
-from perdure.engine.app.services import running_services, tick_services
 from perdure.engine.app.sync import SyncFacade
 from perdure.engine.observability.metrics import Metrics
 from perdure.engine.observability.storage_metrics import metered
@@ -26,8 +24,6 @@ from perdure.engine.runtime.ids import Ids
 from perdure.engine.runtime.input import Duration, client_of, duration, only_known
 from perdure.engine.runtime.keywords import explain_keywords
 from perdure.engine.runtime.open_lock import Door, to_the_end
-from perdure.engine.runtime.runtime import Components, Runtime
-from perdure.engine.runtime.storage_time import StorageTime
 from perdure.engine.runtime.wakeups import Hints, Hub
 from perdure.engine.tasks.definition import keywords_of
 from perdure.errors import AppNotOpen, InvalidInput
@@ -52,6 +48,8 @@ if TYPE_CHECKING:
     from perdure.engine.operators.workers import Workers
     from perdure.engine.remote.trigger import RemoteClient
     from perdure.engine.rest.client import RestClient
+    from perdure.engine.runtime.runtime import Components, Runtime
+    from perdure.engine.runtime.storage_time import StorageTime
     from perdure.engine.runtime.worker_backend import WorkerBackend
     from perdure.engine.schedules.operators import Schedules
     from perdure.engine.schedules.scheduler import Scheduler
@@ -96,11 +94,11 @@ class App(Declarations):
         self.redact = redact or Redaction()
         self.redactor = Redactor(self.redact)
         self.tracing = tracing_of(tracing, self.redactor)
+        self.storage_time: type[StorageTime] | None = None
         self.metrics = Metrics(self)
         self.hub: Hub = Hub(self.ids.token(), self.metrics.registry)
         self.original: App = self
         self.sync = SyncFacade(self)
-        self.storage_time = StorageTime
         self._door = Door()
         self._opened: Opened | None = None
         self._times_opened = 0
@@ -203,6 +201,8 @@ class App(Declarations):
     @property
     def components(self) -> Components:
         """What services need of the app that exists before it is open."""
+        from perdure.engine.app.components import make_components
+
         return make_components(self)
 
     @property
@@ -352,6 +352,8 @@ class App(Declarations):
         worker = self.worker(
             concurrency=concurrency, queues=queues, drain=drain, same_loop=same_loop
         )
+        from perdure.engine.app.services import running_services
+
         async with running_services(self, worker):
             yield self
 
@@ -388,6 +390,8 @@ class App(Declarations):
         take them: for `grace`, by default the renewal interval, during which the storage must have
         answered, so that an outage costs nobody's lease. `grace=0` takes them at once."""
         refuse_server(self.url)
+        from perdure.engine.app.services import tick_services
+
         await tick_services(self, None if grace is None else duration(grace, "grace"))
 
 

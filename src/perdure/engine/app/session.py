@@ -172,7 +172,8 @@ class OpenedDatabase(Opened):
                 await storage.migrate()
             else:
                 await storage.check_schema()
-            time = app.storage_time(storage, app.clock, await storage.now())
+            make_time = app.storage_time or StorageTime
+            time = make_time(storage, app.clock, await storage.now())
             opened = cls(app, make_runtime(app.components, storage, time))
         except BaseException:
             await storage.close()

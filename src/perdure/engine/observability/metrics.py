@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from perdure.core.run.commit import Commit
 from perdure.engine.observability.storage_metrics import Facts
-from perdure.engine.runtime.runtime import RuntimeProvider
 from perdure.errors import AppNotOpen, InvalidInput, StorageError
 from perdure.storage.contract.inspection import StatusCounts
 from perdure.storage.contract.runs import Backlog, Committed, Outcome, Storage
 from perdure.telemetry import metrics, prometheus
 from perdure.telemetry.metric import Metric
 from perdure.telemetry.registry import Gauges, Labels, Registry
+
+if TYPE_CHECKING:
+    from perdure.engine.runtime.runtime import RuntimeProvider
+
+    class MeteredApp(RuntimeProvider, Protocol):
+        @property
+        def queues(self) -> Queues:
+            """Raise AppNotOpen."""
+
 
 FRESH = timedelta(seconds=5)
 """Scrapes that come sooner after one another get the same counts of the storage."""
@@ -27,12 +35,6 @@ class Queue(Protocol):
 
 class Queues(Protocol):
     async def list(self) -> Sequence[Queue]: ...
-
-
-class MeteredApp(RuntimeProvider, Protocol):
-    @property
-    def queues(self) -> Queues:
-        """Raise AppNotOpen."""
 
 
 class Metrics:
