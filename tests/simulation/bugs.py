@@ -35,7 +35,7 @@ from perdure.engine.execution.ending import GaveBack, HandedOver, Raised, Return
 from perdure.engine.execution.transaction import HandlerTransaction
 from perdure.engine.maintenance.lease_recovery import Patience
 from perdure.engine.maintenance.tick_record import TickRecord
-from perdure.engine.operators import limits as engine_limits
+from perdure.engine.operators import declared_limits
 from perdure.engine.worker import lost_claims as doubt
 from perdure.engine.worker.leases import Leases
 from perdure.engine.worker.lost_claims import Doubt
@@ -329,7 +329,7 @@ def _(patch: Patch) -> None:
     def overbearing(limit: Any, *arguments: Any) -> Any:
         return declare(replace(limit, operator=NO_WISHES), *arguments)
 
-    patch(engine_limits, "declare", overbearing)
+    patch(declared_limits, "declare", overbearing)
 
 
 @bug("a claim in doubt gives back whatever is not held yet")
