@@ -23,7 +23,7 @@ DEFAULT_ENVIRONMENT = "default"
 
 
 MAX_DEATHS_BESIDE_OTHERS = 2
-"""A run that was executed by so many workers in a row when they died is executed alone."""
+"""Deaths of workers in a row after which a run that each of them executed is executed alone."""
 
 _RUN_ID = re.compile(r"run_[0-9a-f]{32}")
 
