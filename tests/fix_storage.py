@@ -12,7 +12,7 @@ import pytest_asyncio
 from database_pool import DatabasePool
 from perdure.engine.runtime.clock import SystemClock
 from perdure.storage import open_storage
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from perdure.testing.postgres import PostgresServer
 from remote_kit import Hall
 

@@ -22,7 +22,7 @@ from perdure.errors import (
     RunUnsuccessful,
     StorageUnavailable,
 )
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 
 ENDED = {EventType(f"run.{status.value}") for status in TERMINAL}
 

@@ -16,7 +16,8 @@ from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.lifecycle import TERMINAL
 from perdure.core.run.run import Run
 from perdure.errors import SequenceConflict
-from perdure.storage.contract.runs import Committed, Existing, Outcome, Storage
+from perdure.storage.contract.runs import Committed, Existing, Outcome
+from perdure.storage.contract.storage import Storage
 from processes import Report, say
 from storage_kit import new_run, now, request, step, success, token_of
 

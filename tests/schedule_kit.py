@@ -23,8 +23,8 @@ from perdure.core.schedule import (
     encode_schedule,
 )
 from perdure.engine.runtime.ids import make_run_id, make_token
-from perdure.storage.contract.runs import Storage
 from perdure.storage.contract.schedules import Stepped
+from perdure.storage.contract.storage import Storage
 from scheduling import NINE, a_schedule
 
 

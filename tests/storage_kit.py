@@ -23,7 +23,8 @@ from perdure.core.run.run import SYSTEM, Run
 from perdure.engine.runtime.clock import SystemClock
 from perdure.engine.runtime.ids import make_run_id, make_token
 from perdure.storage.contract.inspection import LetterFilter
-from perdure.storage.contract.runs import Claimed, ClaimRequest, Committed, Storage
+from perdure.storage.contract.runs import Claimed, ClaimRequest, Committed
+from perdure.storage.contract.storage import Storage
 
 CLOCK = SystemClock()
 

@@ -19,7 +19,7 @@ from typing import Any
 from perdure import App
 from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.tasks.task import Task
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 
 MINUTE = timedelta(minutes=1)
 PATIENT = Defaults(poll=MINUTE, lease_ttl=3 * MINUTE, concurrency=10)

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from perdure.storage.contract.webhooks import StoredWebhook
 from raw import execute
 

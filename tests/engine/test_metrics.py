@@ -17,7 +17,7 @@ from perdure import App, Context, Retry, every
 from perdure.core.run.run import OnExhausted, Policy
 from perdure.engine.worker.leases import Leases
 from perdure.errors import RunFailed, StorageUnavailable
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from perdure.telemetry import metrics
 from perdure.telemetry.metrics import METRICS
 from perdure.telemetry.opentelemetry import name_of

@@ -11,7 +11,7 @@ import pytest
 from perdure import App
 from perdure.engine.runtime.io_thread import IoThread
 from perdure.errors import AppNotOpen, AppOnAnotherLoop, InvalidInput
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from waiting import MAX_WAIT_S
 
 

@@ -14,7 +14,7 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
 from perdure.engine.client.results import Results
 from perdure.errors import AppNotOpen, ResultTimeout, RunNotFound
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from storage_kit import claim_one, new_run, stored, success
 from waiting import MAX_WAIT_S
 

@@ -19,7 +19,7 @@ from perdure import App, Context, LogLine, Redaction, Retry, RunHandle, RunLogHa
 from perdure.engine.observability import log_writer as run_logs
 from perdure.errors import InvalidInput, RunCancelled, RunFailed, RunNotFound, StorageUnavailable
 from perdure.storage.contract.logs import LogBatch
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from perdure.telemetry import metrics
 from waiting import MAX_WAIT_S
 

@@ -12,7 +12,7 @@ import pytest
 from perdure import App
 from perdure.engine.runtime.clock import SystemClock
 from perdure.engine.runtime.storage_time import FRESH, StorageTime
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from waiting import MAX_WAIT_S
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

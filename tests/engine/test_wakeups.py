@@ -20,7 +20,8 @@ from perdure.core.run.lifecycle import Status
 from perdure.engine.runtime.clock import SystemClock
 from perdure.engine.runtime.defaults import Defaults
 from perdure.errors import RunCancelled
-from perdure.storage.contract.runs import Claimed, ClaimRequest, Storage
+from perdure.storage.contract.runs import Claimed, ClaimRequest
+from perdure.storage.contract.storage import Storage
 from storage_kit import CLOCK
 from wakeup_app import PATIENT, Tasks, worker_process
 

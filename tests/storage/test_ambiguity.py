@@ -16,7 +16,8 @@ from perdure.core.run.run import OnExhausted, Policy
 from perdure.engine.runtime.ids import make_run_id, make_token
 from perdure.errors import StorageUnavailable
 from perdure.storage import open_storage
-from perdure.storage.contract.runs import Committed, Existing, RunFilter, Storage
+from perdure.storage.contract.runs import Committed, Existing, RunFilter
+from perdure.storage.contract.storage import Storage
 from proxy import Cut, Proxy
 from storage_kit import (
     CLOCK,

@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from perdure.errors import StorageUnavailable
 from perdure.storage import open_storage
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from perdure.storage.sqlite import checkpoint
 from perdure.storage.sqlite.checkpoint import has_wal_reset_fault
 from perdure.storage.sqlite.connection import Connection

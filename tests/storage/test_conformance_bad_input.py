@@ -22,7 +22,8 @@ from perdure.engine.runtime.clock import SystemClock
 from perdure.engine.runtime.ids import make_run_id, make_token
 from perdure.errors import InvalidInput, InvariantViolation, SequenceConflict
 from perdure.storage import open_storage
-from perdure.storage.contract.runs import Committed, Existing, Renewal, RunFilter, Storage
+from perdure.storage.contract.runs import Committed, Existing, Renewal, RunFilter
+from perdure.storage.contract.storage import Storage
 from storage_kit import (
     check_all,
     claim,

@@ -10,7 +10,8 @@ from perdure.core.run.backoff import Backoff
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Awaiting, AwaitingKind, Policy
 from perdure.errors import SequenceConflict
-from perdure.storage.contract.runs import Committed, Storage
+from perdure.storage.contract.runs import Committed
+from perdure.storage.contract.storage import Storage
 from storage_kit import (
     check_all,
     claim,

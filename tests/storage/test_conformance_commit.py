@@ -16,7 +16,8 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Policy
 from perdure.engine.runtime.ids import make_token
 from perdure.errors import InvariantViolation, SequenceConflict
-from perdure.storage.contract.runs import Committed, Storage
+from perdure.storage.contract.runs import Committed
+from perdure.storage.contract.storage import Storage
 from storage_kit import (
     check_all,
     claim,

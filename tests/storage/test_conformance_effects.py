@@ -24,7 +24,8 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Policy, Run
 from perdure.engine.runtime.ids import make_run_id, make_token
 from perdure.errors import SequenceConflict
-from perdure.storage.contract.runs import Committed, Existing, Outcome, Storage
+from perdure.storage.contract.runs import Committed, Existing, Outcome
+from perdure.storage.contract.storage import Storage
 from storage_kit import (
     claim_one,
     create,

@@ -17,7 +17,7 @@ from bulk import TEMPLATE_KEY, Copies
 from perdure.core.limits.admission import LimitScope
 from perdure.core.limits.settings import pause, resume
 from perdure.core.run.run import SYSTEM, Run
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from perdure.storage.sql.write import turns
 from storage_kit import (
     check_all,

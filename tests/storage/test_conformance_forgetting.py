@@ -12,7 +12,7 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
 from perdure.core.schedule import Schedule, backfilled
 from perdure.engine.runtime.ids import make_run_id, make_token
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from schedule_kit import due_step, put, reread, runs_of, scheduled
 from scheduling import EACH_MINUTE, HOUR, MINUTE, NINE
 from storage_kit import check_all, claim, now, stored, success

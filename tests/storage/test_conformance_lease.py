@@ -22,7 +22,8 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Lease, Policy, Run
 from perdure.errors import SequenceConflict
 from perdure.storage.contract.explanation import SuspectScope
-from perdure.storage.contract.runs import Renewal, Storage
+from perdure.storage.contract.runs import Renewal
+from perdure.storage.contract.storage import Storage
 from storage_kit import (
     a_limit,
     check_all,

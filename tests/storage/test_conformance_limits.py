@@ -13,7 +13,7 @@ from perdure.core.limits.admission import LimitScope
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Source, SourceType
 from perdure.storage import open_storage
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from storage_kit import (
     CLOCK,
     a_limit,

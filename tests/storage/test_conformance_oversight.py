@@ -14,7 +14,8 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import OnExhausted, Policy
 from perdure.errors import InvalidInput
 from perdure.storage.contract.inspection import LetterFilter, feed_order
-from perdure.storage.contract.runs import RunFilter, Storage
+from perdure.storage.contract.runs import RunFilter
+from perdure.storage.contract.storage import Storage
 from raw import dump
 from storage_kit import claim_one, create, failure, letters, new_run, now, stored, success
 

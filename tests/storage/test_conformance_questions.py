@@ -9,7 +9,7 @@ from gates import LIMITS, limited_runs
 from perdure.core.limits.admission import Gate, LimitScope, held_gates
 from perdure.core.run.run import Run
 from perdure.storage.contract.reservation import ReserveRequest
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from storage_kit import claim, create, new_run, now, reload, set_limit, stored, success
 
 QUEUE = Gate(LimitScope.QUEUE, "default")

@@ -16,7 +16,7 @@ from perdure.core.limits.admission import Gate, LimitScope
 from perdure.core.limits.rates import Rate
 from perdure.core.limits.settings import pause, resume
 from perdure.core.run.lifecycle import Status
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from storage_kit import (
     check_all,
     claim,

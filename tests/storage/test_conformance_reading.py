@@ -14,7 +14,8 @@ from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import Policy, Source, SourceType
 from perdure.core.seed_terms import parse_statuses, resolve_status
 from perdure.errors import InvalidInput
-from perdure.storage.contract.runs import RunFilter, Storage
+from perdure.storage.contract.runs import RunFilter
+from perdure.storage.contract.storage import Storage
 from storage_kit import claim, claim_one, create, failure, new_run, now, step, stored, success
 
 

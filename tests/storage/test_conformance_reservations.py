@@ -17,7 +17,8 @@ from perdure.core.run.run import Run, Source, SourceType
 from perdure.engine.runtime.ids import make_token
 from perdure.errors import InvalidInput
 from perdure.storage.contract.reservation import ReserveRequest
-from perdure.storage.contract.runs import Claimed, Storage
+from perdure.storage.contract.runs import Claimed
+from perdure.storage.contract.storage import Storage
 from storage_kit import (
     check_all,
     claim,

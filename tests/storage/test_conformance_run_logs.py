@@ -13,7 +13,8 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
 from perdure.errors import InvalidInput
 from perdure.storage.contract.logs import LogBatch, LogLine, Progress
-from perdure.storage.contract.runs import Backlog, Storage
+from perdure.storage.contract.runs import Backlog
+from perdure.storage.contract.storage import Storage
 from storage_kit import claim, claim_one, create, new_run, now, set_limit, stored, success
 
 OTHER_RUN = "run_" + "0" * 31 + "7"

@@ -36,8 +36,9 @@ from perdure.errors import (
     SequenceConflict,
     UnreadableHistory,
 )
-from perdure.storage.contract.runs import Committed, Existing, Storage
+from perdure.storage.contract.runs import Committed, Existing
 from perdure.storage.contract.schedules import Stepped
+from perdure.storage.contract.storage import Storage
 from schedule_kit import due_step, making, plan_of, put, reread, runs_of, scheduled
 from scheduling import EACH_MINUTE, EACH_SECOND, HOUR, MINUTE, NINE, SECOND, a_schedule
 from storage_kit import check_all, claim, known_limit, now, step, stored, success

@@ -8,7 +8,7 @@ from builders import OPERATOR
 from perdure.core.run.effects import DeadLetterStatus, close_dead_letter
 from perdure.core.run.run import OnExhausted, Policy
 from perdure.storage.contract.inspection import NextSchedule, StatusCounts
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from schedule_kit import scheduled
 from storage_kit import claim_one, create, failure, now, stored, wait_until
 

@@ -16,7 +16,7 @@ from perdure.core.run.failure import FailureKind, make_failure
 from perdure.engine.runtime.ids import make_token
 from perdure.errors import InvalidInput
 from perdure.storage.contract.reservation import ReserveRequest
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from storage_kit import (
     check_all,
     claim,

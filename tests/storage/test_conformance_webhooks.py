@@ -14,7 +14,7 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Policy
 from perdure.errors import InvalidInput
 from perdure.storage.contract.inspection import feed_order
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from perdure.storage.contract.webhooks import StoredDelivery
 from storage_kit import claim_one, create, failure, now, success
 from webhook_rows import DELIVERED, webhook_body, webhook_row

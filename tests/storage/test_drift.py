@@ -13,7 +13,7 @@ from perdure.core.run.commit import Commit
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.run import OnExhausted, Policy, Run, Source
 from perdure.engine.runtime.ids import make_token
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from perdure.storage.sql.read.drift import NO_BEGINNING, NO_RUN
 from raw import execute
 from storage_kit import (

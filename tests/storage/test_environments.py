@@ -11,7 +11,8 @@ from perdure.core.run.effects import DeadLetterClosed, DeadLetterStatus, Effects
 from perdure.core.run.run import OnExhausted, Policy
 from perdure.engine.runtime.ids import make_run_id
 from perdure.errors import SequenceConflict
-from perdure.storage.contract.runs import Outcome, Storage
+from perdure.storage.contract.runs import Outcome
+from perdure.storage.contract.storage import Storage
 from storage_kit import claim_one, create, failure, letters, new_run, now, reload, step, stored
 
 ONCE = Policy(max_attempts=1, on_exhausted=OnExhausted.DEAD_LETTER)

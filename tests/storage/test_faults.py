@@ -19,8 +19,9 @@ from perdure.core.schedule import Change, ScheduleStep, changing, creating, deci
 from perdure.engine.runtime.clock import SystemClock
 from perdure.errors import StorageRefused
 from perdure.storage import open_storage
-from perdure.storage.contract.runs import ClaimRequest, Committed, Existing, Renewal, Storage
+from perdure.storage.contract.runs import ClaimRequest, Committed, Existing, Renewal
 from perdure.storage.contract.schedules import Stepped
+from perdure.storage.contract.storage import Storage
 from schedule_kit import due_step, making, plan_of, put, reread, scheduled
 from scheduling import HOUR, NINE, a_schedule
 from storage_kit import (

@@ -20,7 +20,8 @@ import pytest
 from perdure.engine.runtime.clock import SystemClock
 from perdure.errors import StorageError, StorageUnavailable
 from perdure.storage import open_storage
-from perdure.storage.contract.runs import Renewal, Storage
+from perdure.storage.contract.runs import Renewal
+from perdure.storage.contract.storage import Storage
 from perdure.storage.contract.wakeups import HintTransport, pack, unpack
 from perdure.storage.postgres import wakeups as postgres_hints
 from perdure.storage.sqlite import wakeups as hints

@@ -27,7 +27,8 @@ from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import Lease, Run
 from perdure.errors import LeaseLost, SequenceConflict
 from perdure.storage import open_storage
-from perdure.storage.contract.runs import Committed, Renewal, Storage
+from perdure.storage.contract.runs import Committed, Renewal
+from perdure.storage.contract.storage import Storage
 from storage_kit import (
     CLOCK,
     check_all,

@@ -9,7 +9,7 @@ import pytest
 from deadlocks import deadlocks
 from gates import LIMITS, Watch, busiest, limited_runs
 from perdure.core.limits.admission import LimitScope
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from processes import Crew
 from storage_kit import check_all, history, stored
 

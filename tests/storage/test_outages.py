@@ -22,7 +22,8 @@ from perdure.core.run.commit import Commit
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
 from perdure.storage import open_storage
-from perdure.storage.contract.runs import Committed, Storage
+from perdure.storage.contract.runs import Committed
+from perdure.storage.contract.storage import Storage
 from perdure.testing.postgres import PrivatePostgres
 from processes import Member
 from storage_kit import CLOCK, check_all, create, new_run, now, reload, request, step, stored

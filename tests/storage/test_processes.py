@@ -17,7 +17,8 @@ from perdure.core.run.events import RecordedEvent, RunRescheduled
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
 from perdure.errors import InvariantViolation, SequenceConflict, StorageRefused
-from perdure.storage.contract.runs import Committed, Storage
+from perdure.storage.contract.runs import Committed
+from perdure.storage.contract.storage import Storage
 from processes import Crew
 from storage_kit import (
     check_all,

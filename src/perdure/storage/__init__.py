@@ -7,7 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import InvalidInput, StorageRefused
-from perdure.storage.contract.runs import Clock, Storage
+from perdure.storage.contract.runs import Clock
+from perdure.storage.contract.storage import Storage
 
 __all__ = [
     "Storage",

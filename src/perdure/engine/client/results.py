@@ -16,7 +16,8 @@ from perdure.engine.runtime.outage_log import TROUBLE, OutageLog
 from perdure.engine.runtime.wakeups import Hub, Topics
 from perdure.engine.runtime.worker_backend import ResultSource, RunResult
 from perdure.errors import AppNotOpen, RunNotFound
-from perdure.storage.contract.runs import Clock, Storage
+from perdure.storage.contract.runs import Clock
+from perdure.storage.contract.storage import Storage
 
 QUICK = timedelta(milliseconds=5)
 LOOK_AT_ALL = timedelta(seconds=60)

@@ -48,10 +48,10 @@ from perdure.storage.contract.transactions import (
     Transaction,
     TransactionLost,
     Transactions,
-    record_success,
 )
 from perdure.storage.sql.read.runs import moment_of
 from perdure.storage.sql.statements import Operation, Step, at_once, trip
+from perdure.storage.sql.write.handler_commit import record_success
 from perdure.telemetry import table
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from perdure.engine.runtime.runtime import Components
 from perdure.engine.tasks.catalogue import WorkerEntry, known_workers
 from perdure.engine.webhooks.webhook import Hook, read_hooks
 from perdure.errors import InvalidInput, SchemaMismatch, StorageError
-from perdure.storage.contract.runs import Backlog, Storage
+from perdure.storage.contract.runs import Backlog
+from perdure.storage.contract.storage import Storage
 
 MOST_GATES = 1_000
 MOST_COUNTED = 1_000

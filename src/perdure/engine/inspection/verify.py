@@ -20,7 +20,8 @@ from perdure.core.run.events import RecordedEvent
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
 from perdure.errors import UnreadableHistory
-from perdure.storage.contract.runs import RunFilter, Storage
+from perdure.storage.contract.runs import RunFilter
+from perdure.storage.contract.storage import Storage
 
 PAGE = 200
 AT_ONCE = 8

@@ -9,7 +9,7 @@ from perdure.core.explain.wait_cycles import Holders, WaitCycle, Waits, find_cyc
 from perdure.core.explain.why import SeenWorker
 from perdure.core.limits.admission import gates_of, needed_gates
 from perdure.core.run.run import Run
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 
 MAX_AWAITS = 1000
 """Awaiting runs of all workers that are looked at."""

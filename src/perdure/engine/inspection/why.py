@@ -18,7 +18,7 @@ from perdure.engine.runtime import write
 from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.tasks.catalogue import WorkerEntry, known_tasks, known_workers
 from perdure.errors import UnreadableHistory
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from perdure.storage.sql.write.limits import NO_LIMITS, UNREADABLE
 
 

@@ -13,7 +13,8 @@ from perdure.core.json_text import Instant
 from perdure.engine.observability.metrics import Metrics
 from perdure.engine.runtime.runtime import RuntimeProvider
 from perdure.engine.tasks.catalogue import decode_records
-from perdure.storage.contract.runs import Record, Storage
+from perdure.storage.contract.runs import Record
+from perdure.storage.contract.storage import Storage
 
 SERVICE = "service"
 """The kind of these records."""

@@ -16,7 +16,7 @@ from perdure.core.run.run import Run
 from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime.runtime import Components, Runtime
 from perdure.storage.contract.logs import LogLine, Progress, parse_cursor
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from perdure.telemetry.redactor import Redactor
 
 PAGE = 1000

@@ -10,7 +10,8 @@ from perdure.core.run.commit import Commit
 from perdure.engine.observability.storage_metrics import Facts
 from perdure.errors import AppNotOpen, InvalidInput, StorageError
 from perdure.storage.contract.inspection import StatusCounts
-from perdure.storage.contract.runs import Backlog, Committed, Outcome, Storage
+from perdure.storage.contract.runs import Backlog, Committed, Outcome
+from perdure.storage.contract.storage import Storage
 from perdure.telemetry import metrics, prometheus
 from perdure.telemetry.metric import Metric
 from perdure.telemetry.registry import Gauges, Labels, Registry

@@ -26,8 +26,9 @@ from perdure.core.run.events import (
 )
 from perdure.core.run.failure import FailureKind
 from perdure.core.run.run import Run
-from perdure.storage.contract.runs import Claimed, Committed, Existing, Outcome, Renewed, Storage
+from perdure.storage.contract.runs import Claimed, Committed, Existing, Outcome, Renewed
 from perdure.storage.contract.schedules import StepOutcome, Stepped
+from perdure.storage.contract.storage import Storage
 from perdure.telemetry import metrics
 from perdure.telemetry.registry import Labels, Registry
 

@@ -30,7 +30,8 @@ from perdure.engine.runtime.keywords import explain_methods
 from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.tasks.catalogue import MOST_CONFLICTS
 from perdure.errors import AccessRefused, InvalidInput, KeyNotFound, StorageUnavailable
-from perdure.storage.contract.runs import Record, Storage
+from perdure.storage.contract.runs import Record
+from perdure.storage.contract.storage import Storage
 from perdure.telemetry import table
 
 KEY = "key"

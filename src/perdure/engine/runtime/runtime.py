@@ -11,7 +11,8 @@ from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.runtime.ids import Ids
 from perdure.engine.runtime.storage_time import StorageTime
 from perdure.engine.runtime.wakeups import Hints, Hub
-from perdure.storage.contract.runs import Clock, Storage
+from perdure.storage.contract.runs import Clock
+from perdure.storage.contract.storage import Storage
 from perdure.telemetry.redactor import Redact, Redactor
 from perdure.telemetry.registry import Registry
 

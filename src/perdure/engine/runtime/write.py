@@ -12,7 +12,8 @@ from perdure.core.run.run import Run
 from perdure.engine.runtime.ids import Ids
 from perdure.engine.runtime.slices import map_in_slices
 from perdure.errors import PerdureError, RunNotFound, SequenceConflict, UnreadableHistory
-from perdure.storage.contract.runs import Outcome, Storage
+from perdure.storage.contract.runs import Outcome
+from perdure.storage.contract.storage import Storage
 
 Decide = Callable[[Run, datetime], Sequence[Event]]
 

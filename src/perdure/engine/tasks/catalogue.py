@@ -22,7 +22,8 @@ from perdure.engine.tasks.target import HttpTarget, Target
 from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput, InvalidPayload, PerdureError, TaskNotFound
 from perdure.errors.input import refuse_mistakes
-from perdure.storage.contract.runs import Record, Storage
+from perdure.storage.contract.runs import Record
+from perdure.storage.contract.storage import Storage
 from perdure.telemetry import table
 
 EntryT = TypeVar("EntryT")

@@ -18,7 +18,8 @@ from perdure.core.run.failure import Failure
 from perdure.core.run.reducer import project
 from perdure.core.run.run import Run
 from perdure.engine.webhooks.webhook import Hook
-from perdure.storage.contract.runs import Change, Storage
+from perdure.storage.contract.runs import Change
+from perdure.storage.contract.storage import Storage
 from perdure.telemetry.redactor import HIDDEN, Redact, Redactor
 
 TEST = "webhook.test"

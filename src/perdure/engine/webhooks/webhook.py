@@ -25,7 +25,7 @@ from perdure.engine.observability.record_redaction import Showing
 from perdure.engine.tasks.secret import Secret
 from perdure.engine.tasks.target import HttpTarget
 from perdure.errors import InvalidInput
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 from perdure.storage.contract.webhooks import StoredDelivery, StoredWebhook
 from perdure.telemetry.redactor import Redact
 

@@ -34,8 +34,8 @@ from perdure.storage.contract.runs import (
     Outcome,
     Renewal,
     Renewed,
-    Storage,
 )
+from perdure.storage.contract.storage import Storage
 from perdure.storage.contract.transactions import Transactions
 from perdure.storage.contract.wakeups import HintTransport
 

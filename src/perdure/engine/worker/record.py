@@ -19,7 +19,8 @@ from perdure.engine.tasks.catalogue import (
 )
 from perdure.engine.worker.versions import Tasks, schemas_of, versions_of
 from perdure.errors import AccessRefused
-from perdure.storage.contract.runs import Clock, Record, Storage
+from perdure.storage.contract.runs import Clock, Record
+from perdure.storage.contract.storage import Storage
 
 if TYPE_CHECKING:
     from perdure.engine.execution.loop_monitor import LoopWatch

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from perdure.core.run.run import Run
 from perdure.engine.execution.ending import Unserved
 from perdure.engine.tasks.catalogue import WorkerEntry, known_workers
-from perdure.storage.contract.runs import Storage
+from perdure.storage.contract.storage import Storage
 
 if TYPE_CHECKING:
     from perdure.engine.runtime.worker_backend import Finished

@@ -42,14 +42,14 @@ from perdure.storage.contract.runs import (
     RunFilter,
 )
 from perdure.storage.contract.schedules import DueSchedules, StepOutcome
-from perdure.storage.contract.transactions import Transactions, find_commit
+from perdure.storage.contract.transactions import Transactions
 from perdure.storage.contract.wakeups import HintTransport
 from perdure.storage.sql.inspection import SqlOversight
 from perdure.storage.sql.read import explain as explaining
 from perdure.storage.sql.read import runs as reading
 from perdure.storage.sql.rows import Dialect
 from perdure.storage.sql.statements import Operation
-from perdure.storage.sql.write import leases, limits, logs, schedules, settings
+from perdure.storage.sql.write import handler_commit, leases, limits, logs, schedules, settings
 from perdure.storage.sql.write.claim import Claiming, Look, Overtaken, Reserving, Round, Wish
 from perdure.storage.sql.write.claim import hand_over as claim_runs
 from perdure.storage.sql.write.commit import commit_batch
@@ -67,7 +67,7 @@ class AlreadyStored(StorageError):
 
 
 class SqlStorage(SqlOversight, SqlWebhooks, ABC):
-    """See `protocol.Storage` for what each method promises."""
+    """See `contract.storage.Storage` for what each method promises."""
 
     dialect: Dialect
     _limited: frozenset[str] = frozenset()
@@ -106,7 +106,7 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
     def transactions(self) -> Transactions: ...
 
     async def was_stored(self, commit: Commit) -> bool:
-        return await self._write(lambda: find_commit(commit, self.dialect))
+        return await self._write(lambda: handler_commit.find_commit(commit, self.dialect))
 
     async def commit(
         self, batch: Sequence[Commit], *, telling: frozenset[str] = frozenset()
