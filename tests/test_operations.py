@@ -9,8 +9,8 @@ import click
 import pytest
 
 from operations import OPERATIONS, Operation, names_of
+from perdure.app.app import App
 from perdure.cli.main import COMMANDS, main
-from perdure.engine.app.app import App
 from perdure.engine.manifests.apply import Manifests
 from perdure.engine.operators.audit_pages import AuditPages
 from perdure.engine.operators.catalogue import TaskCatalogue

@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perdure.app.app import App
     from perdure.core.limits.rates import Rate
     from perdure.core.schedule import at, cron, every
-    from perdure.engine.app.app import App
     from perdure.engine.client.handle import RunHandle
     from perdure.engine.execution.context import Context, Fail, RetryAfter, current
     from perdure.engine.manifests.manifest import Manifest
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "App": "perdure.engine.app.app",
+    "App": "perdure.app.app",
     "Context": "perdure.engine.execution.context",
     "Defaults": "perdure.engine.runtime.defaults",
     "Fail": "perdure.engine.execution.context",

@@ -20,10 +20,10 @@ FENCED_OR_CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 PATH = re.compile(rf"(?<![\w/.-])(?:{'|'.join(CODE)})/[\w/*]+(?:\.[a-z]+|/)?(?![\w/-])")
 SHORT_PATH = re.compile(
-    r"(?<![\w/.-])(?:cli|core|engine|errors|net|storage|telemetry|testing|web)/[\w/]+\.(?:py|sql)\b"
+    r"(?<![\w/.-])(?:api|app|cli|core|engine|errors|net|storage|telemetry|testing|web)/[\w/]+\.(?:py|sql)\b"
 )
 DOTTED = re.compile(
-    r"(?<![\w.])perdure\.(?:cli|core|engine|errors|net|storage|telemetry|testing|web)(?:\.\w+)+"
+    r"(?<![\w.])perdure\.(?:api|app|cli|core|engine|errors|net|storage|telemetry|testing|web)(?:\.\w+)+"
 )
 SUPERSEDED = re.compile(r"^Status: Superseded by", re.MULTILINE)
 OF_READERS = {"tests/test_shop.py"}

@@ -9,7 +9,7 @@ import pytest
 
 from fix_app import QUICK
 from perdure import App
-from perdure.engine.app.session import session_of
+from perdure.app.session import session_of
 from perdure.engine.tasks.catalogue import find_task, known_tasks
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import InvalidInput, InvalidPayload, InvalidTask, TaskNotFound

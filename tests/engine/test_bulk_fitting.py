@@ -8,6 +8,7 @@ import pytest
 
 from builders import T0, a_run
 from perdure import App
+from perdure.app.bulk import carrier, place_order
 from perdure.core.decide import (
     decide_cancel,
     decide_pause,
@@ -18,7 +19,6 @@ from perdure.core.decide import (
 from perdure.core.decide.event import Events
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, ActorType, Run
-from perdure.engine.app.bulk import carrier, place_order
 from perdure.engine.operators import bulk
 from perdure.engine.operators.bulk import count_fitting
 from perdure.engine.operators.bulk_order import ABOUT, Action, Order

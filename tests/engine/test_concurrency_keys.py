@@ -16,8 +16,8 @@ import pytest
 from command import Shell
 from fix_app import QUICK
 from perdure import App, every
+from perdure.app.session import session_of
 from perdure.core.run.run import Run
-from perdure.engine.app.session import session_of
 from perdure.engine.schedules.scheduler import Scheduler
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import InvalidInput

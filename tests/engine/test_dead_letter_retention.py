@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from fix_app import QUICK
 from perdure import App, Defaults, Retry
+from perdure.app.configuration import configured
 from perdure.core.run.lifecycle import Status
-from perdure.engine.app.configuration import configured
 from perdure.errors import InvalidInput, RunFailed
 from waiting import MAX_WAIT_S
 

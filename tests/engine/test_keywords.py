@@ -12,8 +12,8 @@ import pytest
 
 import perdure
 from perdure import App, Defaults, Fail, Rate, Retry, RetryAfter
-from perdure.engine.app import configuration
-from perdure.engine.app.configuration import configured
+from perdure.app import configuration
+from perdure.app.configuration import configured
 from perdure.errors import InvalidInput
 
 Made = Callable[..., Any]

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from perdure import App, Manifest, Rate, every, secret
+from perdure.app.session import session_of
 from perdure.core.run.lifecycle import Status
-from perdure.engine.app.session import session_of
 from perdure.engine.observability.record_redaction import Showing
 from perdure.engine.operators.audit_log import AuditLog
 from perdure.engine.operators.keys import Keys
@@ -323,7 +323,7 @@ async def test_a_key_that_only_operates_is_told_what_became_of_the_run(world: Wo
 
 
 async def test_who_may_only_trigger_needs_to_know_nothing(world: World) -> None:
-    from perdure.engine.app.session import session_of
+    from perdure.app.session import session_of
 
     made = await Keys(world.app.runtime).create("site", ["trigger"], by=ADA)
     async with App(world.address, api_key=made.text) as app:

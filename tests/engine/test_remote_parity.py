@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 
 from perdure import App, Context, Manifest, Rate, Retry, at, cron, every, secret
+from perdure.app.session import session_of
 from perdure.core.schedule import Definition
-from perdure.engine.app.session import session_of
 from perdure.engine.inspection.verify import Audit, StoredRuns
 from perdure.engine.observability.record_redaction import Showing
 from perdure.engine.operators.audit_log import Verification

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from fix_app import QUICK
 from perdure import App
+from perdure.app.configuration import configured
 from perdure.core.run.backoff import LONGEST
-from perdure.engine.app.configuration import configured
 from perdure.engine.runtime.service import TO_PASS, AppService
 from perdure.errors import InvalidInput, StorageUnavailable
 from virtual_time import play

@@ -9,8 +9,8 @@ import pytest
 
 from endpoints import Endpoint, answering
 from perdure import App, Retry
+from perdure.app.session import session_of
 from perdure.core.explain.reason import Code
-from perdure.engine.app.session import session_of
 from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.tasks.catalogue import known_workers
 from perdure.engine.tasks.options import TriggerOptions

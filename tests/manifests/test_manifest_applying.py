@@ -9,9 +9,9 @@ import pytest
 
 from fix_app import QUICK
 from perdure import App, Manifest, Retry, cron, every
+from perdure.app.manifests import make_entry
 from perdure.core.run.run import Actor, ActorType, Policy
 from perdure.core.schedule import DefinedBy, SkipReason, Verdict
-from perdure.engine.app.manifests import make_entry
 from perdure.engine.manifests.apply import Action, Application
 from perdure.engine.manifests.render import to_yaml
 from perdure.engine.schedules.change import stored_schedule

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure import App
-from perdure.engine.app.session import session_of
+from perdure.app.session import session_of
 from perdure.engine.tasks.catalogue import WORKER, publish_tasks
 from perdure.errors import AccessRefused, InvalidInput
 from perdure.storage.contract.runs import Record

@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from perdure.app.app import App
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
-from perdure.engine.app.app import App
 from perdure.engine.client.handle import RunHandle
 from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.runtime.ids import Ids

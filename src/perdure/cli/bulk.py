@@ -17,8 +17,8 @@ from perdure.cli.output.progress import progress
 from perdure.cli.output.watch import looks
 
 if TYPE_CHECKING:
+    from perdure.app.app import App
     from perdure.cli.output.progress import Reached
-    from perdure.engine.app.app import App
     from perdure.engine.client.handle import RunHandle
     from perdure.engine.operators.bulk_order import Order, Report, Words
 
@@ -80,7 +80,7 @@ async def order(
     app: App, as_json: bool, action: str, many: Many, reason: str | None, by: str | None
 ) -> None:
     """Count, ask, do."""
-    from perdure.engine.app.session import session_of
+    from perdure.app.session import session_of
     from perdure.engine.operators.bulk_order import OF_LETTERS, Action, Order
     from perdure.engine.operators.filters import plain_words
     from perdure.engine.runtime.input import actor_of
@@ -146,7 +146,7 @@ async def _placed(
     app: App, wanted: Order, matched: int
 ) -> AsyncIterator[tuple[App, RunHandle[Report]]]:
     """The order's run, and an app to follow it with. A server carries it out itself."""
-    from perdure.engine.app.bulk import carrier, place_order
+    from perdure.app.bulk import carrier, place_order
 
     if app.rest is not None:
         from perdure.engine.rest.orders import order_remotely

@@ -13,7 +13,7 @@ from perdure.cli.load import at_home, database_app, is_server
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
 
 DEFAULT_TIMEOUT_S = 2.0
 TIMEOUT_VARIABLE = "PERDURE_COMPLETION_TIMEOUT"
@@ -67,7 +67,7 @@ async def _check_schema(app: App) -> None:
 
 
 async def _tasks(app: App) -> Names:
-    from perdure.engine.app.session import session_of
+    from perdure.app.session import session_of
 
     return {it.name: f"queue {it.queue}" for it in await session_of(app).known_tasks()}
 

@@ -22,8 +22,8 @@ from perdure.cli.load import (
 from perdure.cli.output.answer import CommandFailed, Misused, answer, explained, json_option, run
 
 if TYPE_CHECKING:
+    from perdure.app.app import App
     from perdure.core.run.run import Run
-    from perdure.engine.app.app import App
     from perdure.engine.client.handle import RunHandle
     from perdure.engine.tasks.options import Retry
     from perdure.web.models.views import View

@@ -13,7 +13,7 @@ import click
 from perdure.cli.output.answer import CannotStart, CommandFailed
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
 
 url_option = click.option("--url", help="The database, e.g. sqlite:///runs.db, or a server.")
 environment_option = click.option("--environment", help="Whose runs; by default the configured.")
@@ -22,7 +22,7 @@ environment_option = click.option("--environment", help="Whose runs; by default 
 def database_app(url: str | None, environment: str | None, because: str | None = None) -> App:
     """An app without tasks, for commands that need nobody's code. `because`: why somebody orders
     something; beside the database, each order says so itself."""
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
 
     chosen = database_url(url)
     require_database(chosen)
@@ -32,13 +32,13 @@ def database_app(url: str | None, environment: str | None, because: str | None =
 
 async def at_home(app: App, environment: str | None) -> App:
     """The app, at a server for the key's own environment, unless somebody has chosen one."""
-    from perdure.engine.app.configuration import DEFAULT, configured
+    from perdure.app.configuration import DEFAULT, configured
 
     if not is_server(app.url) or environment is not None:
         return app
     sources = {setting.name: setting.source for setting in configured().settings}
     if sources["environment"] == DEFAULT:
-        from perdure.engine.app.connect import open_rest
+        from perdure.app.connect import open_rest
 
         async with open_rest(app) as rest:
             app.environment = (await rest.identify()).environment
@@ -68,7 +68,7 @@ def load_app(spec: str, url: str | None = None) -> App:
 
 
 def _find_app(spec: str) -> App:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
 
     module_name, colon, attribute = spec.partition(":")
     if not (module_name and colon and attribute):
@@ -119,7 +119,7 @@ def _apps_in(module_name: str, kind: type) -> str:
 
 def database_url(url: str | None) -> str:
     """The flag, or what is configured."""
-    from perdure.engine.app.configuration import configured
+    from perdure.app.configuration import configured
 
     return url or configured().defaults.url
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.testing.kit.kit import Kit
 
 MARKER = "perdure"
@@ -129,7 +129,7 @@ def _load(location: str) -> App:
     """The app at `module:attribute`."""
     from importlib import import_module
 
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
 
     module, _, attribute = location.partition(":")
     try:

@@ -22,8 +22,8 @@ from starlette.routing import Match, Router
 from starlette.routing import Route as StarletteRoute
 from starlette.types import Message, Receive, Scope, Send
 
+from perdure.app.app import App
 from perdure.core.limits.rates import Rate, make_rate
-from perdure.engine.app.app import App
 from perdure.engine.runtime.write import load
 from perdure.errors import SequenceConflict
 from perdure.storage.contract.wire_errors import PROTOCOL_HEADER

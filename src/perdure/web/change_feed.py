@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from perdure.app.app import App
 from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import Actor, Run
-from perdure.engine.app.app import App
 from perdure.engine.runtime.service import Service
 from perdure.storage.contract.inspection import feed_order
 from perdure.storage.contract.runs import Change

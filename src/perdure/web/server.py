@@ -13,8 +13,8 @@ from typing import Self
 import msgspec
 import uvicorn
 
+from perdure.app.app import App
 from perdure.core.limits.rates import Rate
-from perdure.engine.app.app import App
 from perdure.engine.runtime.input import count
 from perdure.engine.runtime.signals import on_stop_signal
 from perdure.engine.runtime.startup import open_unless_stopped

@@ -25,7 +25,7 @@ from perdure.cli.output.audit_entries import print_entries
 from perdure.cli.output.progress import is_watched, progress
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.engine.inspection.verify import IntegritySource
     from perdure.engine.operators.audit_log import AuditEntries
 
@@ -106,7 +106,7 @@ def audit(
 async def _sources(app: App) -> AsyncIterator[tuple[IntegritySource, AuditEntries]]:
     """What both audits read. Beside the database the app is not opened: it would bring an older
     schema up to date."""
-    from perdure.engine.app.connect import open_rest
+    from perdure.app.connect import open_rest
     from perdure.engine.inspection.verify import StoredRuns
     from perdure.engine.rest.health import RemoteAuditLog, RemoteIntegrity
 

@@ -11,7 +11,7 @@ from perdure.cli.load import at_home, database_app, environment_option, url_opti
 from perdure.cli.output.answer import FAILED, answer, explained, json_option, run
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.engine.inspection.doctor import Examination
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
+from perdure.app.app import App
 from perdure.core.decide import decide_cancel
 from perdure.core.run.commit import prepare_commit
 from perdure.core.run.run import Actor, ActorType
-from perdure.engine.app.app import App
 from perdure.engine.client.handle import RunHandle
 from perdure.engine.runtime.open_lock import to_the_end
 from perdure.engine.tasks.catalogue import TASK, WORKER

@@ -16,7 +16,7 @@ from perdure.cli.output.table import table
 from perdure.cli.output.times import duration_of
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.engine.maintenance.retention import Old, Pruning
 
 

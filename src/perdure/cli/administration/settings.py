@@ -18,7 +18,7 @@ def config(as_json: bool) -> None:
 
     Flags > PERDURE_* variables > [tool.perdure] in pyproject.toml > defaults.
     """
-    from perdure.engine.app.configuration import configured
+    from perdure.app.configuration import configured
 
     settings = configured().settings
     widest = max(len(str(_shown(setting.value))) for setting in settings)

@@ -13,7 +13,7 @@ from perdure.cli.output.answer import answer
 from perdure.cli.output.table import pairs
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.engine.inspection.overview import Overview
 
 SERVICES = ("maintenance", "scheduler")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from rich.live import Live
 
+    from perdure.app.app import App
     from perdure.cli.output.top_view import View
-    from perdure.engine.app.app import App
 
 SELDOM = 1.0
 """Seconds after which it looks again, whether or not it was told to."""

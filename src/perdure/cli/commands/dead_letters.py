@@ -26,7 +26,7 @@ from perdure.cli.output.answer import answer
 from perdure.cli.output.table import pairs, table
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
 
 
 @click.group("dead-letters")

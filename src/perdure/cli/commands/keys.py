@@ -12,7 +12,7 @@ from perdure.cli.output.table import table
 from perdure.cli.output.times import duration_of
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.engine.operators.keys import ApiKey, NewKey
 
 
@@ -33,7 +33,7 @@ async def create(
     app: App, as_json: bool, name: str, scopes: tuple[str, ...], expires: str | None, by: str | None
 ) -> None:
     """Make a key for one environment. Its text is shown once."""
-    from perdure.engine.app.session import session_of
+    from perdure.app.session import session_of
     from perdure.engine.runtime.input import actor_of
 
     lifetime = None if expires is None else duration_of(expires, "--expires")
@@ -47,7 +47,7 @@ async def create(
 @on_database
 async def list_keys(app: App, as_json: bool) -> None:
     """All keys of the database, revoked ones too."""
-    from perdure.engine.app.session import session_of
+    from perdure.app.session import session_of
 
     found = await session_of(app).keys.list()
     now = app.time()
@@ -67,7 +67,7 @@ async def list_keys(app: App, as_json: bool) -> None:
 @on_database
 async def revoke(app: App, as_json: bool, key_id: str, reason: str | None, by: str | None) -> None:
     """End a key. Servers know within seconds."""
-    from perdure.engine.app.session import session_of
+    from perdure.app.session import session_of
     from perdure.engine.runtime.input import actor_of
 
     key = await session_of(app).keys.revoke(key_id, by=actor_of(operator(by)))
@@ -82,7 +82,7 @@ async def revoke(app: App, as_json: bool, key_id: str, reason: str | None, by: s
 @on_database
 async def rotate(app: App, as_json: bool, key_id: str, overlap: str, by: str | None) -> None:
     """Another text for the same key; the old one stays good for a while."""
-    from perdure.engine.app.session import session_of
+    from perdure.app.session import session_of
     from perdure.engine.runtime.input import actor_of
 
     length, actor = duration_of(overlap, "--overlap"), actor_of(operator(by))

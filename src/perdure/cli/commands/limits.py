@@ -13,7 +13,7 @@ from perdure.cli.output.answer import answer
 from perdure.cli.output.table import pairs, table
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.engine.operators.limits import TaskLimits
 
 FIELDS = ("concurrency", "rate", "concurrency_per_key", "rate_per_key")

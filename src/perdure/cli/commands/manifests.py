@@ -15,7 +15,7 @@ from perdure.cli.load import is_server
 from perdure.cli.output.answer import CommandFailed, answer, explained, json_option
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.engine.manifests.apply import Application, Applied
     from perdure.engine.manifests.manifest import Manifest
     from perdure.errors import InvalidManifest

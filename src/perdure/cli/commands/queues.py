@@ -19,8 +19,8 @@ from perdure.cli.output.answer import CommandFailed, answer
 from perdure.cli.output.table import pairs, table
 
 if TYPE_CHECKING:
+    from perdure.app.app import App
     from perdure.core.run.run import Actor
-    from perdure.engine.app.app import App
     from perdure.engine.operators.limits import QueueState, Setting
 
 NO_LIMIT = "none"

@@ -28,7 +28,7 @@ from perdure.cli.output.times import instant_of
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
 
 
 @click.command()

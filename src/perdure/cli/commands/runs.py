@@ -36,10 +36,10 @@ from perdure.cli.output.table import shown as plainly
 from perdure.cli.output.watch import looks
 
 if TYPE_CHECKING:
+    from perdure.app.app import App
     from perdure.core.run.events import RecordedEvent
     from perdure.core.run.failure import Failure
     from perdure.core.run.run import Run
-    from perdure.engine.app.app import App
     from perdure.storage.contract.logs import LogLine
 
 

@@ -28,8 +28,8 @@ from perdure.cli.output.times import instant_of
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from perdure.app.app import App
     from perdure.core.schedule import Cadence
-    from perdure.engine.app.app import App
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

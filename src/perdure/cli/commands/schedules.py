@@ -37,8 +37,8 @@ from perdure.cli.output.times import end_of, instant_of, on_the_wall, zone_of
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from perdure.app.app import App
     from perdure.core.schedule import Schedule
-    from perdure.engine.app.app import App
     from perdure.engine.tasks.catalogue import TaskEntry
 
 name_argument = click.argument("name", shell_complete=completing.schedules)
@@ -260,7 +260,7 @@ async def _backfilled(
 
 
 async def _known_tasks(app: App) -> dict[str, TaskEntry]:
-    from perdure.engine.app.session import session_of
+    from perdure.app.session import session_of
 
     return {entry.name: entry for entry in await session_of(app).known_tasks()}
 

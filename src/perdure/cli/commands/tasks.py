@@ -12,7 +12,7 @@ from perdure.cli.output.answer import answer
 from perdure.cli.output.table import pairs, table
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.engine.operators.catalogue import TaskDetails, TaskWorker
 
 task_argument = click.argument("name", metavar="TASK", shell_complete=completing.tasks)

@@ -22,7 +22,7 @@ from perdure.cli.database_command import (
 from perdure.cli.output.times import instant_of
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
 
 
 @click.command()
@@ -68,7 +68,7 @@ async def trigger(
     **options: Any,
 ) -> None:
     """Ask for a run of a task that some app has made known."""
-    from perdure.engine.app.session import session_of
+    from perdure.app.session import session_of
     from perdure.engine.tasks.options import TriggerOptions
 
     due = None if run_at is None else instant_of(run_at, "--run-at")

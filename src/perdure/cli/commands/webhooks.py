@@ -22,7 +22,7 @@ from perdure.cli.output.table import pairs, table
 if TYPE_CHECKING:
     from msgspec import UnsetType
 
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.engine.webhooks.webhook import Webhook
 
 name_argument = click.argument("name", shell_complete=completing.webhooks)

@@ -22,7 +22,7 @@ from perdure.cli.output.table import table
 from perdure.cli.output.watch import looks
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.engine.tasks.catalogue import WorkerEntry
 
 

@@ -18,7 +18,7 @@ from perdure.cli.services.all_in_one import run_together
 from perdure.cli.services.server import require_server
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
 
 PORT = 8080
 

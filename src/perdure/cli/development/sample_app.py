@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import App, Context, Fail, Retry, every
-from perdure.engine.app.session import session_of
+from perdure.app.session import session_of
 from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import ScheduleExists

@@ -12,7 +12,7 @@ import click
 from perdure.cli.output.answer import run
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.engine.worker.process import WorkerOptions
     from perdure.web.server import ServerOptions
 

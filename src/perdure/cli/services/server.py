@@ -45,7 +45,7 @@ def server(
     from perdure.cli.services.logs import log_to_stderr
 
     require_server()
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.web.server import ServerOptions, serve
 
     log_to_stderr(as_json)

@@ -12,7 +12,7 @@ from perdure.cli.load import database_app, environment_option, load_app, url_opt
 from perdure.cli.output.answer import explained, fail_fast_option, json_option, metrics_option, run
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.engine.worker.process import WorkerOptions
 
 
@@ -123,7 +123,7 @@ def _work(app: App, options: WorkerOptions) -> None:
 def _supervise(processes: int, drain: float | None) -> int:
     import asyncio
 
-    from perdure.engine.app.configuration import configured
+    from perdure.app.configuration import configured
     from perdure.engine.worker.supervisor import WorkerPool
 
     longest = _length(drain)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from msgspec.structs import replace
 
+from perdure.app.app import App
+from perdure.app.session import OpenedDatabase
+from perdure.app.sync import SyncFacade
 from perdure.core.run.commit import Commit
-from perdure.engine.app.app import App
-from perdure.engine.app.session import OpenedDatabase
-from perdure.engine.app.sync import SyncFacade
 from perdure.engine.client.results import EndedRun, Results, StoredResults
 from perdure.engine.client.trigger import CommitBatcher, Made
 from perdure.engine.observability.metrics import Metrics

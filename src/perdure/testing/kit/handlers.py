@@ -34,7 +34,7 @@ from perdure.testing.kit.boundaries import (
 from perdure.testing.virtual.nested import outside_of_any_loop
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
 
 Key = tuple[str, int]
 """A run's id and the number of the attempt."""

@@ -8,8 +8,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
+from perdure.app.app import App
 from perdure.core.json_text import in_utc
-from perdure.engine.app.app import App
 from perdure.engine.observability.handler_log import TASK_LOG
 from perdure.engine.runtime.input import Duration, duration
 from perdure.engine.runtime.keywords import explain_methods

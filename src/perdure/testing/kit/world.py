@@ -15,10 +15,10 @@ from datetime import datetime, timedelta
 from random import Random  # noqa: TID251  # seeded
 from typing import Any, TypeVar
 
+from perdure.app.app import App
 from perdure.core.explain.why import Code
 from perdure.core.run.run import Run
 from perdure.core.schedule import next_time
-from perdure.engine.app.app import App
 from perdure.engine.execution.context import current
 from perdure.engine.runtime.ids import Ids
 from perdure.engine.runtime.write import load

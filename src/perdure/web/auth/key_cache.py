@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
-from perdure.engine.app.app import App
+from perdure.app.app import App
 from perdure.engine.operators.credential import read_credential
 from perdure.engine.operators.keys import ApiKey, Keys, Secret, find_secret, is_opened, read_keys
 from perdure.engine.runtime.service import Service

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Hashable
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
-from perdure.engine.app.app import App
+from perdure.app.app import App
 from perdure.engine.client.catalogue_client import Asking
 from perdure.engine.operators.audit_log import AuditLog
 from perdure.engine.operators.bulk import QUEUE, define_bulk

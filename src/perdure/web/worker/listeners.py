@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from perdure.engine.app.app import App
+from perdure.app.app import App
 from perdure.engine.runtime.wakeups import Topics
 from perdure.errors import StorageUnavailable
 from perdure.storage.contract.runs import Clock

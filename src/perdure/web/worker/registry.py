@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from perdure.app.app import App
 from perdure.core.run.run import Run
-from perdure.engine.app.app import App
 from perdure.engine.tasks.catalogue import Drain, WorkerEntry, known_workers
 from perdure.engine.worker.database_backend import DatabaseBackend
 from perdure.engine.worker.record import WorkerRecord

@@ -11,7 +11,7 @@ from perdure.engine.runtime.io_thread import IoThread
 from perdure.errors import WouldBlockLoop
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from perdure.engine.runtime.wakeups import Hints
 from perdure.storage import Storage
 
 if TYPE_CHECKING:
-    from perdure.engine.app.openable import OpenableApp
+    from perdure.app.openable import OpenableApp
 
 
 def make_components(app: OpenableApp) -> Components:

@@ -1,6 +1,6 @@
 """What exists only while an app is open, all on one loop: beside a database.
 
-`perdure.engine.app.remote_session` has its counterpart for an app at a server's address.
+`perdure.app.remote_session` has its counterpart for an app at a server's address.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from perdure.engine.app.components import make_runtime
-from perdure.engine.app.connect import make_handles
+from perdure.app.components import make_runtime
+from perdure.app.connect import make_handles
 from perdure.engine.client.results import Results, StoredResults
 from perdure.engine.client.trigger import Client
 from perdure.engine.inspection.why import explain_run
@@ -38,7 +38,7 @@ from perdure.errors import AppOnAnotherLoop
 from perdure.storage import Storage
 
 if TYPE_CHECKING:
-    from perdure.engine.app.openable import OpenableApp
+    from perdure.app.openable import OpenableApp
     from perdure.engine.client.handle import RunHandle
     from perdure.engine.inspection.overview import Overview
     from perdure.engine.operators.audit_log import AuditEntries

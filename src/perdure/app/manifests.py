@@ -15,8 +15,8 @@ from perdure.engine.targets.target_task import target_task
 from perdure.engine.tasks.catalogue import TaskEntry, entry_of
 
 if TYPE_CHECKING:
-    from perdure.engine.app.openable import OpenableApp
-    from perdure.engine.app.session import Opened
+    from perdure.app.openable import OpenableApp
+    from perdure.app.session import Opened
 
 
 def make_manifests(app: OpenableApp, opened: Opened) -> Manifests:

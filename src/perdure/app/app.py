@@ -9,11 +9,11 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
+from perdure.app.configuration import configured
+from perdure.app.declarations import Declarations
+from perdure.app.sync import SyncFacade
 from perdure.core.json_text import check_label
 from perdure.core.run.run import Actor
-from perdure.engine.app.configuration import configured
-from perdure.engine.app.declarations import Declarations
-from perdure.engine.app.sync import SyncFacade
 from perdure.engine.observability.metrics import Metrics
 from perdure.engine.observability.storage_metrics import metered
 from perdure.engine.observability.tracing import tracing_of
@@ -33,7 +33,7 @@ from perdure.telemetry.redactor import Redact, Redaction, Redactor
 
 if TYPE_CHECKING:
     # Imported when first used: whoever only defines tasks must not wait for it.
-    from perdure.engine.app.session import Opened
+    from perdure.app.session import Opened
     from perdure.engine.client.results import Results
     from perdure.engine.client.trigger import Client
     from perdure.engine.inspection.doctor import Examination
@@ -127,7 +127,7 @@ class App(Declarations):
         return self.original is not self and self.original._opened is not None
 
     async def _open_up(self) -> None:
-        from perdure.engine.app.connect import open_app
+        from perdure.app.connect import open_app
 
         self._times_opened = 0
         self._opened = opened = await open_app(self)
@@ -192,7 +192,7 @@ class App(Declarations):
 
     def open_backend(self) -> WorkerBackend:
         """Another connection for a worker, for another loop."""
-        from perdure.engine.app.connect import open_backend
+        from perdure.app.connect import open_backend
 
         return open_backend(self)
 
@@ -201,7 +201,7 @@ class App(Declarations):
     @property
     def components(self) -> Components:
         """What services need of the app that exists before it is open."""
-        from perdure.engine.app.components import make_components
+        from perdure.app.components import make_components
 
         return make_components(self)
 
@@ -266,7 +266,7 @@ class App(Declarations):
 
     @property
     def manifests(self) -> Manifests:
-        from perdure.engine.app.manifests import make_manifests
+        from perdure.app.manifests import make_manifests
 
         return make_manifests(self, self._open)
 
@@ -352,7 +352,7 @@ class App(Declarations):
         worker = self.worker(
             concurrency=concurrency, queues=queues, drain=drain, same_loop=same_loop
         )
-        from perdure.engine.app.services import running_services
+        from perdure.app.services import running_services
 
         async with running_services(self, worker):
             yield self
@@ -364,7 +364,7 @@ class App(Declarations):
     async def doctor(self) -> Examination:
         """Look at the database and at who works on it: what is wrong, and what to do. The app
         need not be open."""
-        from perdure.engine.app.examination import examine
+        from perdure.app.examination import examine
 
         return await examine(self)
 
@@ -390,7 +390,7 @@ class App(Declarations):
         take them: for `grace`, by default the renewal interval, during which the storage must have
         answered, so that an outage costs nobody's lease. `grace=0` takes them at once."""
         refuse_server(self.url)
-        from perdure.engine.app.services import tick_services
+        from perdure.app.services import tick_services
 
         await tick_services(self, None if grace is None else duration(grace, "grace"))
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from perdure.storage import is_remote, open_server
 
 if TYPE_CHECKING:
-    from perdure.engine.app.openable import OpenableApp
-    from perdure.engine.app.session import Opened
+    from perdure.app.openable import OpenableApp
+    from perdure.app.session import Opened
     from perdure.engine.client.handles import Handles
     from perdure.engine.rest.client import RestClient
     from perdure.engine.runtime.worker_backend import WorkerBackend
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 async def open_app(app: OpenableApp) -> Opened:
     """Connect, and check that both sides understand each other."""
     if is_remote(app.url):
-        from perdure.engine.app.remote_session import OpenedServer
+        from perdure.app.remote_session import OpenedServer
 
         return await OpenedServer.open(app)
-    from perdure.engine.app.session import OpenedDatabase
+    from perdure.app.session import OpenedDatabase
 
     return await OpenedDatabase.open(app)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perdure.engine.app.connect import open_rest
+from perdure.app.connect import open_rest
 from perdure.engine.inspection.doctor import Examination, examine_database
 from perdure.engine.rest.health import examine_remotely
 from perdure.storage import is_remote
 
 if TYPE_CHECKING:
-    from perdure.engine.app.openable import OpenableApp
+    from perdure.app.openable import OpenableApp
 
 
 async def examine(app: OpenableApp) -> Examination:

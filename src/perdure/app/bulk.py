@@ -14,7 +14,7 @@ from perdure.engine.operators.bulk_order import Order, Report
 from perdure.engine.runtime.input import reason_of
 
 if TYPE_CHECKING:
-    from perdure.engine.app.app import App
+    from perdure.app.app import App
     from perdure.engine.client.handle import RunHandle
 
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from perdure.engine.app.components import open_components
-from perdure.engine.app.connect import connect_rest, make_handles
-from perdure.engine.app.session import Opened
+from perdure.app.components import open_components
+from perdure.app.connect import connect_rest, make_handles
+from perdure.app.session import Opened
 from perdure.engine.client.results import Results
 from perdure.engine.operators.catalogue import TaskCatalogue
 from perdure.engine.protocol.values import schedule_message
@@ -31,7 +31,7 @@ from perdure.storage import Storage
 from perdure.telemetry import table
 
 if TYPE_CHECKING:
-    from perdure.engine.app.openable import OpenableApp
+    from perdure.app.openable import OpenableApp
     from perdure.engine.client.handle import RunHandle
     from perdure.engine.inspection.overview import Overview
     from perdure.engine.operators.bulk_order import Action
