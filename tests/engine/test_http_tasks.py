@@ -357,6 +357,16 @@ async def test_a_body_that_is_too_long_as_json_is_a_failure_or_cut(app: App) -> 
     assert result == {"truncated": True, "text": "\x01" * 131_072}
 
 
+@pytest.mark.parametrize("byte", [b"\x01", b"x"])
+async def test_a_body_over_both_limits_is_cut_to_what_can_be_stored(app: App, byte: bytes) -> None:
+    async with Endpoint(answering(200, raw=byte * 1_100_000)) as endpoint:
+        hook = app.http_task("hook", url=endpoint.url, response_limit=1024 * 1024, truncate=True)
+        result = await result_of(app, hook)
+
+    assert result["truncated"] is True
+    assert result["text"] == byte.decode() * 131_072
+
+
 # Endpoints that mean no good
 
 

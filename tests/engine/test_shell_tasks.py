@@ -261,6 +261,40 @@ async def test_output_longer_than_its_limit_is_a_failure_of_its_own_type(
     assert "202 bytes, more than output_limit, 100" in failure.message
 
 
+@pytest.mark.parametrize("count", [200_000, 300_000])
+async def test_output_that_is_too_long_as_json_is_a_failure_or_keeps_its_ends(
+    app: App, count: int
+) -> None:
+    """Each of these characters takes six bytes of JSON; the second output is over both limits."""
+    argv = python(f"print('begin' + chr(1) * {count} + 'end')")
+    limit = 256 * 1024
+    failure = await failure_of(app, app.shell_task("fail", argv=argv, output_limit=limit))
+    cut = app.shell_task("cut", argv=argv, output_limit=limit, truncate=True)
+    result = await result_of(app, cut)
+
+    assert (failure.kind, failure.type) == (FailureKind.ERROR, "OutputTooLarge")
+    assert not failure.retryable
+    assert result["truncated"] is True
+    assert result["text"].startswith("begin\x01")
+    assert result["text"].endswith("\x01end\n")
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+async def test_a_json_value_longer_than_the_result_limit_is_too_long_too(
+    sqlite_storage_url: str, truncate: bool
+) -> None:
+    defaults = Defaults(poll=timedelta(milliseconds=100), result_limit=1000)
+    argv = python("print([1] * 2000)")
+    async with App(sqlite_storage_url, defaults=defaults) as app:
+        task = app.shell_task("speak", argv=argv, stdout="json", truncate=truncate)
+        if truncate:
+            result = await result_of(app, task)
+            assert result["truncated"] is True
+            assert result["text"].startswith("[1, 1")
+        else:
+            assert (await failure_of(app, task)).type == "OutputTooLarge"
+
+
 def test_a_capture_keeps_all_up_to_its_limit_and_both_ends_beyond() -> None:
     capture = Capture(11)
     for byte in b"0123456789a":

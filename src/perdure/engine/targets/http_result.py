@@ -10,6 +10,7 @@ from typing import Any
 from perdure.core.json_text import check_text, decode_value, encode_value
 from perdure.engine.execution.target_failure import TargetFailed
 from perdure.engine.targets.exchange import Response
+from perdure.engine.targets.marked_result import keep_beginning, mark_truncated
 from perdure.errors import InvalidInput, PayloadTooLarge
 from perdure.net.url import Endpoint
 from perdure.telemetry.redactor import OVERLAP_CHARS, Mask, Redactor
@@ -24,9 +25,6 @@ _KEPT = ("content-encoding", "content-length", "content-type", "date", "retry-af
 _KEPT_IDS = ("request-id", "x-request-id", "x-correlation-id", "x-amzn-trace-id", "cf-ray")
 _JSON = re.compile(r"application/(json|[\w.+-]+\+json)\s*(;|$)", re.IGNORECASE)
 _SECONDS = re.compile(r"[0-9]{1,10}")
-
-MAX_ESCAPED_BYTES = 8
-"""A character takes at most this many bytes of JSON."""
 
 
 class Answer:
@@ -66,24 +64,23 @@ class Answer:
         failure, or with `truncate` a marked beginning. Raise TargetFailed."""
         if self._response.is_truncated:
             problem = f"it is longer than {len(self._response.body)} bytes; raise response_limit"
-            return self._shortened(self._text, problem, truncate)
+            return self._shortened(problem, limit, truncate)
         value = self._value(limit)
         try:
             encode_value(value, field="result", limit=limit)
         except PayloadTooLarge as error:
-            text = self._text[: limit // MAX_ESCAPED_BYTES]
-            return self._shortened(text, error.problem, truncate)
+            return self._shortened(error.problem, limit, truncate)
         except InvalidInput as error:
             self.left_out = str(error)
             return None
         return value
 
-    def _shortened(self, text: str, problem: str, truncate: bool) -> dict[str, Any]:
+    def _shortened(self, problem: str, limit: int, truncate: bool) -> dict[str, Any]:
         if not truncate:
             advice = "or set truncate=True to keep its beginning"
             message = f"the answer of {self._endpoint.shown} is too long: {problem}, {advice}"
             raise TargetFailed("ResponseTooLarge", message, retryable=False)
-        return {"truncated": True, "text": text}
+        return mark_truncated(self._text, limit, keep_beginning)
 
     def check(self, now: datetime) -> None:
         """Raises TargetFailed unless it is a success."""

@@ -16,17 +16,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from perdure.core.json_text import check_text, decode_value
+from perdure.core.json_text import check_text, decode_value, encode_value
 from perdure.core.run.failure import FailureKind
 from perdure.engine.execution.context import Context
 from perdure.engine.execution.target_failure import TargetFailed
 from perdure.engine.observability.tracing import current_carrier
 from perdure.engine.targets.dependencies import Surroundings
+from perdure.engine.targets.marked_result import keep_both_ends, mark_truncated
 from perdure.engine.targets.output_capture import Capture, Lines, drain
 from perdure.engine.targets.timing import Laps
 from perdure.engine.tasks.secret import SecretNotHad, Secrets
 from perdure.engine.tasks.target import ShellTarget, Stdout
-from perdure.errors import InvalidInput
+from perdure.errors import InvalidInput, PayloadTooLarge
 from perdure.telemetry import table
 from perdure.telemetry.redactor import Mask, Redactor
 
@@ -136,27 +137,38 @@ class Command:
         return self._redactor.fields(output)
 
     def result(self, said: dict[str, Any], limit: int) -> Any:
-        """Standard output, if the command ended well. Raises TargetFailed."""
+        """Standard output, if the command ended well. Output that is longer than a limit is a
+        failure, or with `truncate` its marked ends. Raises TargetFailed."""
         _check(self._target, said)
         text = self._stdout.text(self._mask)
         if self._stdout.is_truncated:
-            return self._shortened(text)
+            problem = f"it has {self._stdout.size} bytes, more than output_limit, "
+            problem += f"{self._target.output_limit}; raise output_limit"
+            return self._shortened(text, problem, limit)
+        try:
+            return self._value(text, limit)
+        except PayloadTooLarge as error:
+            return self._shortened(text, error.problem, limit)
+
+    def _value(self, text: str, limit: int) -> Any:
+        """Raises PayloadTooLarge if it has more than `limit` bytes of JSON."""
         if self._target.stdout is Stdout.TEXT:
-            return text.removesuffix("\n")
+            said = text.removesuffix("\n")
+            encode_value(said, field="standard output", limit=limit)
+            return said
         try:
             return decode_value(check_text(text.encode(), field="standard output", limit=limit))
+        except PayloadTooLarge:
+            raise
         except InvalidInput as error:
             raise TargetFailed("StdoutNotJson", str(error), retryable=False) from None
 
-    def _shortened(self, text: str) -> dict[str, Any]:
-        """Return both ends of a long output, marked. Raise TargetFailed unless the task allows
-        it."""
+    def _shortened(self, text: str, problem: str, limit: int) -> dict[str, Any]:
         if not self._target.truncate:
-            length = f"standard output has {self._stdout.size} bytes"
-            problem = f"{length}, more than output_limit, {self._target.output_limit}"
-            advice = "raise output_limit, or set truncate=True to keep its beginning and its end"
-            raise TargetFailed("OutputTooLarge", f"{problem}; {advice}", retryable=False)
-        return {"truncated": True, "text": text}
+            advice = "or set truncate=True to keep its beginning and its end"
+            message = f"standard output is too long: {problem}, {advice}"
+            raise TargetFailed("OutputTooLarge", message, retryable=False)
+        return mark_truncated(text, limit, keep_both_ends)
 
     async def _start(
         self, environ: dict[str, str], control: socket.socket
