@@ -14,10 +14,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from perdure import App
 from perdure.errors import StorageUnavailable
 from perdure.web.api import Api
+from perdure.web.operations.operation import Call, Caller
+from perdure.web.operations.overview import readyz
 from perdure.web.operations.table import ROUTES
 from situations import a_worker
 from waiting import MAX_WAIT_S
-from web_kit import dead_letter
+from web_kit import ADA, dead_letter
 
 
 async def test_a_queue_is_paused_and_resumed(client: httpx.AsyncClient, shop_app: App) -> None:
@@ -236,6 +238,30 @@ async def test_a_server_without_its_storage_is_not_ready_and_says_no_more(
     assert "try again" in answer.json()["reason"]
     assert "db/runs" not in answer.text
     assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_however_many_strangers_ask_at_once_the_storage_is_asked_once(
+    client: httpx.AsyncClient, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, may_answer = 0, asyncio.Event()
+
+    async def count() -> None:
+        nonlocal asked
+        asked += 1
+        await may_answer.wait()
+
+    monkeypatch.setattr(api.home.app.storage, "check_schema", count)
+    call = Call(api, api.home, Caller("", "", "default", frozenset(), ADA), {}, "request")
+    asking = [asyncio.create_task(readyz(call)) for _ in range(20)]
+    while not asked:
+        await asyncio.sleep(0)
+    may_answer.set()
+    answers = await asyncio.gather(*asking)
+
+    assert [answer.ok for answer in answers] == [True] * 20
+    assert asked == 1
+    assert (await client.get("/readyz")).status_code == 200
+    assert asked == 2
 
 
 async def test_a_server_whose_storage_is_silent_is_not_ready(

@@ -8,13 +8,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from perdure import App
 from perdure.web import connections
 from perdure.web import parse as reading
 from perdure.web.connections import Room
 from remote_kit import Hall, served
+from web_kit import make_key
 
 CONNECTIONS = 8
-SHARE = CONNECTIONS // 2
+SHARE = CONNECTIONS // 4
+"""Of one address, without a valid key."""
+KEY_SHARE = CONNECTIONS // 2
+ENVIRONMENT_SHARE = CONNECTIONS * 5 // 8
 TIMEOUT_S = 20
 """Only a test that fails takes so long."""
 SHORT_S = 0.05
@@ -153,6 +158,61 @@ async def test_connections_of_known_callers_do_not_count_against_their_address(b
         async with connect(base) as (reader, writer):
             writer.write(head(base, "GET", "/healthz"))
             assert (await read_answer(reader))[0] == 200
+
+
+async def hold_with_key(stack: AsyncExitStack, base: str, key: str) -> tuple[int, bytes]:
+    """Hold a connection by half a head, after a request with this key. Return what it was told."""
+    reader, writer = await stack.enter_async_context(connect(base))
+    writer.write(head(base, "GET", "/v1/identity", f"authorization: Bearer {key}"))
+    status, body = await read_answer(reader)
+    if status == 200:
+        writer.write(b"GET /v1/identity HTTP/1.1\r\nhost: ")
+    else:
+        assert await is_closed(reader)
+    return status, body
+
+
+async def test_one_key_cannot_take_every_place(base: str, sqlite_storage_url: str) -> None:
+    async with App(sqlite_storage_url) as app:
+        greedy, other = await make_key(app, "read"), await make_key(app, "read")
+    async with asyncio.timeout(TIMEOUT_S), AsyncExitStack() as stack:
+        for _ in range(KEY_SHARE):
+            assert (await hold_with_key(stack, base, greedy))[0] == 200
+        status, body = await hold_with_key(stack, base, greedy)
+        assert (status, b"a key may have 4 connections" in body) == (503, True)
+        for _ in range(SHARE):
+            await stack.enter_async_context(connect(base))
+        assert (await hold_with_key(stack, base, other))[0] == 503  # of the address
+        assert await ask_until_served(base) == 200
+
+
+async def test_the_keys_of_one_environment_cannot_take_every_place(
+    base: str, sqlite_storage_url: str
+) -> None:
+    async with App(sqlite_storage_url) as app:
+        keys = [await make_key(app, "read") for _ in range(ENVIRONMENT_SHARE + 1)]
+        foreign = await make_key(app, "read", environment="foreign")
+    async with asyncio.timeout(TIMEOUT_S), AsyncExitStack() as stack:
+        for key in keys[:-1]:
+            assert (await hold_with_key(stack, base, key))[0] == 200
+        status, body = await hold_with_key(stack, base, keys[-1])
+        assert (status, b"the keys of an environment may have 5 connections" in body) == (503, True)
+        assert (await hold_with_key(stack, base, foreign))[0] == 200
+
+
+async def test_a_connection_counts_against_the_key_that_it_showed_last(
+    base: str, sqlite_storage_url: str
+) -> None:
+    async with App(sqlite_storage_url) as app:
+        first, second = await make_key(app, "read"), await make_key(app, "read")
+    async with asyncio.timeout(TIMEOUT_S), AsyncExitStack() as stack:
+        for _ in range(KEY_SHARE):
+            reader, writer = await stack.enter_async_context(connect(base))
+            for key in (first, second):
+                writer.write(head(base, "GET", "/v1/identity", f"authorization: Bearer {key}"))
+                assert (await read_answer(reader))[0] == 200
+        assert (await hold_with_key(stack, base, first))[0] == 200
+        assert (await hold_with_key(stack, base, second))[0] == 503
 
 
 @pytest.mark.parametrize("trickle", [b"", b" "])

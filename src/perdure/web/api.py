@@ -204,7 +204,7 @@ class Api:
             self.door.check_origin(request.headers)
             caller = await self.door.identify(route, request.headers)
             if route.scope is not None:
-                _report_authenticated(request.scope)
+                _report_authenticated(request.scope, caller)
             call = await self._call(route, request, caller, request_id)
             async with self._share(route, caller, request.headers):
                 answer = await self._carry_out(route, call, request)
@@ -326,6 +326,8 @@ def _problem(problem: Problem, error: Exception) -> Response:
     headers = {}
     if problem.status == 401:
         headers["www-authenticate"] = "Bearer"
+    if isinstance(error, RequestRefused) and error.kind is Refusal.TOO_MANY_CONNECTIONS:
+        headers["connection"] = "close"
     wait = retry_after(error)
     if wait is not None:
         headers["retry-after"] = str(max(1, -int(-wait // 1)))
@@ -339,10 +341,10 @@ def _unroutable(error: HTTPException, scope: Scope) -> RequestRefused:
     return RequestRefused(Refusal.NO_ROUTE, f"there is nothing at {scope['path']!r:.200}; {_WAY}")
 
 
-def _report_authenticated(scope: Scope) -> None:
+def _report_authenticated(scope: Scope, caller: Caller) -> None:
     on_authenticated = scope.get("state", {}).get(ON_AUTHENTICATED)
     if on_authenticated is not None:
-        on_authenticated()
+        on_authenticated(caller)
 
 
 def _ambiguous() -> RequestRefused:

@@ -5,7 +5,8 @@ there are always some to spare: for those who are refused, and for the storage.
 
 Every state in which a connection waits for its client has a deadline that the client cannot
 extend: the head of a request, the rest of a body after its response, a response that is not read.
-A connection that has not shown a valid key also counts against the share of its address.
+A connection counts against the share of the key that it showed last, until then against that of its
+address. No key, no environment and no address can take them all, also not together.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
 from perdure.web.auth.request_guard import ON_AUTHENTICATED
+from perdure.web.auth.shares import Share, Shares
+from perdure.web.operations.operation import Caller
 from perdure.web.problems import CONTENT_TYPE, Refusal, RequestRefused, problem_of
 
 MOST_CONNECTIONS = 4096
@@ -37,8 +40,11 @@ RESPONSE_STALL_TIMEOUT_S = 30.0
 """For a client to read from a response that fills the send buffer."""
 CLOSE_TIMEOUT_S = 5.0
 """For a client to read the rest of a response, once the connection is to be closed."""
-UNAUTHENTICATED_SHARE = 0.5
+UNAUTHENTICATED_SHARE = 0.25
 """Of all connections: how many one address may have that have not shown a valid key."""
+KEY_SHARE = 0.5
+ENVIRONMENT_SHARE = 0.625
+RETRY_AFTER_S = 1.0
 
 
 class Room(msgspec.Struct, frozen=True):
@@ -87,8 +93,15 @@ def _most_files() -> int | None:
 def taking(room: Room) -> type[Connection]:
     """Connections of a server that has so much room."""
     unauthenticated: Counter[str] = Counter()
-    fields = {"most": room.connections, "unauthenticated": unauthenticated}
+    shares = make_shares(room.connections)
+    fields = {"most": room.connections, "unauthenticated": unauthenticated, "shares": shares}
     return type("Connection", (Connection,), fields)
+
+
+def make_shares(connections: int) -> Shares:
+    """Of the connections that have shown a valid key."""
+    share = Share(connections, int(connections * KEY_SHARE), int(connections * ENVIRONMENT_SHARE))
+    return Shares("connections", share, Refusal.TOO_MANY_CONNECTIONS, RETRY_AFTER_S)
 
 
 class Phase(Enum):
@@ -108,14 +121,17 @@ class Connection(H11Protocol):
     most = MOST_CONNECTIONS
     unauthenticated: ClassVar[Counter[str]] = Counter()
     """How many connections of each address have not shown a valid key."""
+    shares: ClassVar[Shares] = make_shares(MOST_CONNECTIONS)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.app_state = {**self.app_state, ON_AUTHENTICATED: self._uncount}
+        self.app_state = {**self.app_state, ON_AUTHENTICATED: self._set_caller}
         self._timer: asyncio.TimerHandle | None = None
         self._phase = Phase.SERVING
         self._address: str | None = None
         """The address whose share this connection counts against, if it does."""
+        self._owner: tuple[str, str] | None = None
+        """The key and environment whose shares it counts against, if it does."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as there
         super().connection_made(transport)
@@ -150,6 +166,7 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._uncount()
+        self._disown()
         self._stop_timer()
         super().connection_lost(exc)
 
@@ -164,6 +181,22 @@ class Connection(H11Protocol):
         if not self.unauthenticated[self._address]:
             del self.unauthenticated[self._address]
         self._address = None
+
+    def _set_caller(self, caller: Caller) -> None:
+        """Count against the caller's shares from now on. Raises RequestRefused if one of them is
+        exhausted."""
+        owner = (caller.id, caller.environment)
+        if owner == self._owner:
+            return
+        self.shares.acquire(*owner)
+        self._disown()
+        self._uncount()
+        self._owner = owner
+
+    def _disown(self) -> None:
+        if self._owner is not None:
+            self.shares.release(*self._owner)
+            self._owner = None
 
     def _update_deadline(self) -> None:
         """Start the timer of the phase that has begun. Data within a phase does not extend it."""
@@ -212,7 +245,7 @@ class Connection(H11Protocol):
             f"content-type: {CONTENT_TYPE}",
             f"content-length: {len(body)}",
             "connection: close",
-            "retry-after: 1",
+            f"retry-after: {RETRY_AFTER_S:.0f}",
             "",
             "",
         ]

@@ -17,8 +17,8 @@ from perdure.web.problems import Refusal, RequestRefused
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 ON_AUTHENTICATED = "perdure.on_authenticated"
-"""The entry of a request's ASGI state, if the server has set it, that is called once the caller
-of a request is known."""
+"""The entry of a request's ASGI state, if the server has set it, that is called with the caller of
+a request once it is known. It may raise RequestRefused."""
 
 SECURITY_HEADERS = {
     "cache-control": "no-store",

@@ -41,6 +41,26 @@ class Recent:
         return await asyncio.shield(answer)
 
 
+class InFlight:
+    """Questions that are being asked: the same one at the same time is asked once."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Hashable, asyncio.Task[Any]] = {}
+
+    async def get(self, question: Hashable, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        asking: asyncio.Task[T] | None = self._asked.get(question)
+        if asking is None or asking.done():
+            asking = self._asked[question] = asyncio.create_task(ask())
+            asking.add_done_callback(_retrieve_error)
+        return await asyncio.shield(asking)
+
+
+def _retrieve_error(asking: asyncio.Task[Any]) -> None:
+    """Each caller that awaits the answer gets its error; asyncio would log it if none is left."""
+    if not asking.cancelled():
+        asking.exception()
+
+
 class Workplace:
     """One environment, opened."""
 
@@ -49,6 +69,7 @@ class Workplace:
         self.asking = Asking(app.runtime, app.tracing, app.original)
         self.audit_log = AuditLog(app.runtime)
         self.recent = Recent(app.clock)
+        self.in_flight = InFlight()
         self.view = View(app.redact)
         self.registry = WorkerRegistry(app)
         self.reporting = Reporting(app, self.registry)

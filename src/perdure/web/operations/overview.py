@@ -16,7 +16,7 @@ from perdure.engine.operators.catalogue import TaskDetails, add_workers
 from perdure.engine.tasks.catalogue import WorkerEntry, known_tasks
 from perdure.errors import InvalidInput, PerdureError
 from perdure.storage.contract.inspection import Ended
-from perdure.storage.contract.runs import Backlog
+from perdure.storage.contract.runs import Backlog, Storage
 from perdure.telemetry.prometheus import CONTENT_TYPE
 from perdure.web.models.requests import NameQuery, StatsQuery
 from perdure.web.models.views import Items
@@ -187,9 +187,9 @@ async def healthz(call: Call) -> Health:
 
 
 async def readyz(call: Call) -> Health:
+    """Requests at the same time share one look at the storage: they need no key."""
     try:
-        async with asyncio.timeout(PATIENCE):
-            await call.app.storage.check_schema()
+        await call.at.in_flight.get("ready", lambda: _check_ready(call.app.storage))
     except TimeoutError:
         call.status = 503
         return Health(False, f"the storage has not answered within {PATIENCE:g} s")
@@ -198,6 +198,11 @@ async def readyz(call: Call) -> Health:
         log_problem(error, call.request_id)
         return Health(False, problem_of(error, call.request_id).detail)
     return Health(True)
+
+
+async def _check_ready(storage: Storage) -> None:
+    async with asyncio.timeout(PATIENCE):
+        await storage.check_schema()
 
 
 async def get_metrics(call: Call) -> Response:
