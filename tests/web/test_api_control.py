@@ -243,22 +243,22 @@ async def test_a_server_without_its_storage_is_not_ready_and_says_no_more(
 async def test_however_many_strangers_ask_at_once_the_storage_is_asked_once(
     client: httpx.AsyncClient, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked, may_answer = 0, asyncio.Event()
+    asked, is_asked, may_answer = 0, asyncio.Event(), asyncio.Event()
 
     async def count() -> None:
         nonlocal asked
         asked += 1
+        is_asked.set()
         await may_answer.wait()
 
     monkeypatch.setattr(api.home.app.storage, "check_schema", count)
     call = Call(api, api.home, Caller("", "", "default", frozenset(), ADA), {}, "request")
     asking = [asyncio.create_task(readyz(call)) for _ in range(20)]
-    while not asked:
-        await asyncio.sleep(0)
+    await is_asked.wait()
     may_answer.set()
-    answers = await asyncio.gather(*asking)
+    healths = await asyncio.gather(*asking)
 
-    assert [answer.ok for answer in answers] == [True] * 20
+    assert [health.ok for health in healths] == [True] * 20
     assert asked == 1
     assert (await client.get("/readyz")).status_code == 200
     assert asked == 2

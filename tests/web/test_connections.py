@@ -49,9 +49,9 @@ class Crowd:
         self._stack = stack
 
     def come(self, count: int) -> list[socket.socket]:
-        """From two addresses in turn, since one alone may not have them all."""
-        sources = [("127.0.0.1", 0), ("127.0.0.2", 0)]
-        return [self._connect(sources[number % 2]) for number in range(count)]
+        """From several addresses in turn, since one alone may not have them all."""
+        sources = [(f"127.0.0.{number}", 0) for number in range(1, 6)]
+        return [self._connect(sources[number % len(sources)]) for number in range(count)]
 
     def _connect(self, source: tuple[str, int]) -> socket.socket:
         connection = socket.create_connection(self._place, timeout=10, source_address=source)

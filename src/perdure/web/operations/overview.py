@@ -16,7 +16,8 @@ from perdure.engine.operators.catalogue import TaskDetails, add_workers
 from perdure.engine.tasks.catalogue import WorkerEntry, known_tasks
 from perdure.errors import InvalidInput, PerdureError
 from perdure.storage.contract.inspection import Ended
-from perdure.storage.contract.runs import Backlog, Storage
+from perdure.storage.contract.runs import Backlog
+from perdure.storage.contract.storage import Storage
 from perdure.telemetry.prometheus import CONTENT_TYPE
 from perdure.web.models.requests import NameQuery, StatsQuery
 from perdure.web.models.views import Items
