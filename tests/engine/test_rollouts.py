@@ -134,8 +134,11 @@ async def test_a_payload_that_fits_no_live_worker_is_a_dead_letter_to_be_replaye
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_a_handler_that_cannot_be_imported_is_left_to_other_workers(storage_url: str) -> None:
-    broken, sound = App(storage_url, defaults=DEFAULTS), App(storage_url, defaults=DEFAULTS)
+async def test_a_handler_that_cannot_be_imported_is_told_at_once_and_left_to_other_workers(
+    storage_url: str,
+) -> None:
+    seldom = replace(QUICK, lease_ttl=timedelta(hours=1))  # and so are its regular heartbeats
+    broken, sound = App(storage_url, defaults=seldom), App(storage_url, defaults=seldom)
 
     def impostor() -> int:
         return 1

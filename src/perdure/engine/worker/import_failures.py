@@ -22,13 +22,15 @@ class ImportFailures:
         self._redactor = redactor
         self._on_retry = on_retry
 
-    def note(self, task: str, ending: Unserved) -> None:
-        """Set the task aside if its handler could not be imported."""
-        if ending.failure.kind is FailureKind.SYSTEM and task not in self.problems:
+    def note(self, task: str, ending: Unserved) -> bool:
+        """Set the task aside if its handler could not be imported. Return whether that is new."""
+        is_new = ending.failure.kind is FailureKind.SYSTEM and task not in self.problems
+        if is_new:
             self.problems[task] = self._redactor.text(ending.failure.message)[:MAX_LOGGED]
             table.HANDLER_NOT_IMPORTABLE.say(task=task, error=self.problems[task])
             delay = MAX_HANDOVER_DELAY.total_seconds()
             asyncio.get_running_loop().call_later(delay, self._retry, task)
+        return is_new
 
     def importable(self, tasks: Iterable[str]) -> tuple[str, ...]:
         return tuple(task for task in tasks if task not in self.problems)

@@ -373,8 +373,10 @@ class Worker:
             table.LATE_OUTCOME.say(run_id=finished.run.id)
         else:
             finished.run = run  # a heartbeat may have been recorded since the attempt began
-            if finished.ending.__class__ is Unserved:
-                self._scope.import_failures.note(run.task, finished.ending)
+            if finished.ending.__class__ is Unserved and self._scope.import_failures.note(
+                run.task, finished.ending
+            ):
+                self._heartbeat.beat_now()  # so that `why` and the doctor name it
             self._recorder.finished.append(finished)
 
     def _close(self, closed: Closed) -> None:
