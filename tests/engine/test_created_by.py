@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from perdure import App
-from perdure.engine.runtime.os_user import user_at_host
+from perdure.engine.process.os_user import user_at_host
 
 
 async def test_a_run_created_without_an_actor_names_user_and_host(storage_url: str) -> None:

@@ -20,8 +20,8 @@ from perdure import App, Context, Retry, RunHandle, Task
 from perdure.core.run.failure import Failure, FailureKind
 from perdure.core.run.lifecycle import Status
 from perdure.engine.execution.context import AttemptStopped
+from perdure.engine.process.io_thread import IoThread
 from perdure.engine.runtime.defaults import Defaults
-from perdure.engine.runtime.io_thread import IoThread
 from perdure.errors import RunCancelled, RunFailed
 from waiting import MAX_WAIT_S
 

@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from perdure.engine.execution.mailbox import Mailbox
-from perdure.engine.runtime.io_thread import IoThread
+from perdure.engine.process.io_thread import IoThread
 from waiting import MAX_WAIT_S
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure import App
-from perdure.engine.runtime.io_thread import IoThread
+from perdure.engine.process.io_thread import IoThread
 from perdure.errors import AppNotOpen, AppOnAnotherLoop, InvalidInput
 from perdure.storage.contract.storage import Storage
 from waiting import MAX_WAIT_S

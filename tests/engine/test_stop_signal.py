@@ -17,7 +17,7 @@ Start = Callable[[str], "subprocess.Popen[str]"]
 
 _ASKED = """
 import asyncio, os, signal, socket, sys
-from perdure.engine.runtime.signals import on_stop_signal
+from perdure.engine.process.signals import on_stop_signal
 
 def say(word):
     os.write(1, word.encode() + b"\\n")

@@ -17,13 +17,13 @@ from perdure.core.run.run import Actor
 from perdure.engine.observability.metrics import Metrics
 from perdure.engine.observability.storage_metrics import metered
 from perdure.engine.observability.tracing import tracing_of
-from perdure.engine.runtime import forks
+from perdure.engine.process import forks
+from perdure.engine.process.open_lock import Door, to_the_end
 from perdure.engine.runtime.clock import SystemClock
 from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.runtime.ids import Ids
 from perdure.engine.runtime.input import Duration, client_of, duration, only_known
 from perdure.engine.runtime.keywords import explain_keywords
-from perdure.engine.runtime.open_lock import Door, to_the_end
 from perdure.engine.runtime.wakeups import Hints, Hub
 from perdure.engine.tasks.definition import keywords_of
 from perdure.errors import AppNotOpen, InvalidInput

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from perdure.engine.runtime.io_thread import IoThread
+from perdure.engine.process.io_thread import IoThread
 from perdure.errors import WouldBlockLoop
 
 if TYPE_CHECKING:

@@ -90,7 +90,7 @@ def _on_database(
 def operator(by: str | None) -> str:
     if by:
         return by
-    from perdure.engine.runtime.os_user import os_user
+    from perdure.engine.process.os_user import os_user
 
     return os_user() or "cli"
 

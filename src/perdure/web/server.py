@@ -15,8 +15,8 @@ import uvicorn
 
 from perdure.app.app import App
 from perdure.core.limits.rates import Rate
+from perdure.engine.process.signals import on_stop_signal
 from perdure.engine.runtime.input import count
-from perdure.engine.runtime.signals import on_stop_signal
 from perdure.engine.runtime.startup import open_unless_stopped
 from perdure.engine.webhooks.sender import WebhookSender
 from perdure.errors import InvalidInput

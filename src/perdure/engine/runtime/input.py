@@ -160,7 +160,7 @@ def client_of(actor: By | None) -> Actor:
     """Return the actor of an app's triggers: a client with this name, or the given actor. Without
     one it is the operating system's user and host."""
     if actor is None:
-        from perdure.engine.runtime.os_user import user_at_host  # only if it is used
+        from perdure.engine.process.os_user import user_at_host  # only if it is used
 
         return Actor(ActorType.CLIENT, user_at_host())
     if isinstance(actor, str):

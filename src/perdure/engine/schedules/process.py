@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack
 from typing import Protocol
 
 from perdure.engine.observability.metrics_server import MeasuredApp, MetricsAddress, MetricsServer
+from perdure.engine.process.signals import on_stop_signal
 from perdure.engine.runtime.runtime import RuntimeProvider
-from perdure.engine.runtime.signals import on_stop_signal
 from perdure.engine.runtime.startup import open_unless_stopped
 from perdure.engine.schedules.scheduler import Scheduler
 from perdure.telemetry import table

@@ -13,9 +13,9 @@ from typing import Any, Protocol, Self
 from perdure.engine.execution.attempts import Handlers
 from perdure.engine.execution.transaction import TransactionTerms
 from perdure.engine.execution.watchdog import Ladder
+from perdure.engine.process.io_thread import IoThread, SameLoop
+from perdure.engine.process.open_lock import to_the_end
 from perdure.engine.runtime.input import Duration, count, duration, queue_names
-from perdure.engine.runtime.io_thread import IoThread, SameLoop
-from perdure.engine.runtime.open_lock import to_the_end
 from perdure.engine.runtime.runtime import Components, RuntimeProvider
 from perdure.engine.runtime.wakeups import Hints
 from perdure.engine.runtime.worker_backend import WorkerBackend

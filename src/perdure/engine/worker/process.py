@@ -20,8 +20,8 @@ from typing import Protocol, Self, TypeVar
 import msgspec
 
 from perdure.engine.observability.metrics_server import MetricsAddress, MetricsServer
-from perdure.engine.runtime.io_thread import IoThread
-from perdure.engine.runtime.signals import on_stop_signal
+from perdure.engine.process.io_thread import IoThread
+from perdure.engine.process.signals import on_stop_signal
 from perdure.engine.runtime.startup import open_when_available
 from perdure.engine.worker.host import WorkerApp, WorkerHost
 from perdure.engine.worker.supervisor import DRAINED

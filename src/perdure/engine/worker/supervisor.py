@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 
-from perdure.engine.runtime.signals import AT_ONCE, on_stop_signal
+from perdure.engine.process.signals import AT_ONCE, on_stop_signal
 from perdure.telemetry import table
 
 Order = Callable[[], None]

@@ -1,0 +1,1 @@
+"""Threads, forks, signals and the user of an operating system process."""
