@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ SOURCES = sorted((ROOT / "src").rglob("*.py"))
 CORE = [path for path in SOURCES if "core" in path.parts]
 MOST_LINES = 400
 MOST_LINES_OF_A_FUNCTION = 40
+MOST_MODULES_OF_A_PACKAGE = 18
 
 VALUE_MODULES = {
     "__future__",
@@ -42,6 +44,12 @@ VALUE_MODULES = {
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
 def test_no_module_outgrows_its_room(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= MOST_LINES
+
+
+def test_no_package_has_more_modules_than_a_reader_can_survey() -> None:
+    counts = Counter(path.parent.relative_to(ROOT) for path in SOURCES)
+
+    assert {it: n for it, n in counts.items() if n > MOST_MODULES_OF_A_PACKAGE} == {}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)

@@ -2,8 +2,7 @@
 
 Everything here runs on the I/O loop. Claim loops overlap, so that database and Python work at
 the same time; outcomes ride with the next claim. A handler is begun only after the commit
-that holds its `run.started`. What is still to be recorded is the `Recorder`'s, what a lost answer
-may have claimed is the `Doubt`'s.
+that holds its `run.started`. `Recorder` has the outcomes to be recorded, `Doubt` the lost claims.
 """
 
 from __future__ import annotations
