@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from perdure import App
 from perdure.errors import StorageUnavailable
 from perdure.web.api import Api
-from perdure.web.operations.operation import Call, Caller
+from perdure.web.auth.caller import Caller
+from perdure.web.operations.operation import Call
 from perdure.web.operations.overview import readyz
 from perdure.web.operations.table import ROUTES
 from situations import a_worker

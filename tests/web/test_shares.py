@@ -16,7 +16,8 @@ from perdure.core.audit_chain import SealedEntry
 from perdure.engine.operators.audit_log import AuditLog
 from perdure.web import api as api_module
 from perdure.web.api import LOCAL, Api
-from perdure.web.auth.shares import KeyGates, Share, Shares, make_share
+from perdure.web.auth.key_gates import KeyGates
+from perdure.web.auth.shares import Share, Shares, make_share
 from perdure.web.operations.audit_rows import THROTTLED_INTERVAL_S, ThrottledOrders
 from perdure.web.operations.operation import Call
 from perdure.web.operations.table import CONTROL

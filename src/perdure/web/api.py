@@ -29,16 +29,18 @@ from perdure.errors import SequenceConflict
 from perdure.storage.contract.wire_errors import PROTOCOL_HEADER
 from perdure.telemetry import metrics, table
 from perdure.web import change_feed as feed
+from perdure.web.auth.caller import Caller
 from perdure.web.auth.key_cache import Keyring
 from perdure.web.auth.key_expiry import rotation_header
+from perdure.web.auth.key_gates import KeyGates
 from perdure.web.auth.request_guard import LOOPBACK_NAMES, ON_AUTHENTICATED, SECURITY_HEADERS, Door
-from perdure.web.auth.shares import KeyGates, Shares, make_share
+from perdure.web.auth.shares import Shares, make_share
 from perdure.web.auth.throttle import Throttle
 from perdure.web.change_feed import Feed
 from perdure.web.offload import MAX_INLINE_BYTES, Offload
 from perdure.web.operations.audit_rows import AuditRows
 from perdure.web.operations.environments import Workplaces
-from perdure.web.operations.operation import Call, Caller, Route
+from perdure.web.operations.operation import Call, Route
 from perdure.web.operations.table import ROUTES
 from perdure.web.parse import (
     is_ambiguous,
@@ -99,6 +101,7 @@ class Api:
 
     def __init__(self, app: App, options: ApiOptions | None = None) -> None:
         self.options = options or ApiOptions()
+        self.max_body_bytes = self.options.most_body
         self.workplaces = Workplaces(app)
         self._like = app
         self._stack = AsyncExitStack()
@@ -258,7 +261,7 @@ class Api:
             if route.query is not None:
                 given["query"] = read_query(route, request)
             if route.body is not None:
-                given["body"] = await read_body(route, request, call, self.options.most_body)
+                given["body"] = await read_body(route, request, call, self.max_body_bytes)
             if route.names_run:
                 call.run = await _own_run(call)
             return await route.handler(call, **given)

@@ -22,9 +22,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
+from perdure.web.auth.caller import Caller
 from perdure.web.auth.request_guard import ON_AUTHENTICATED
 from perdure.web.auth.shares import Share, Shares
-from perdure.web.operations.operation import Caller
 from perdure.web.problems import CONTENT_TYPE, Refusal, RequestRefused, problem_of
 
 MOST_CONNECTIONS = 4096

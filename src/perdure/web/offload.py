@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perdure.web.auth.shares import KeyGates
+from perdure.web.auth.key_gates import KeyGates
 
 T = TypeVar("T")
 S = TypeVar("S")

@@ -14,8 +14,8 @@ from perdure.engine.operators.credential import read_credential
 from perdure.engine.operators.keys import ApiKey, Keys, Secret, find_secret, is_opened, read_keys
 from perdure.engine.runtime.service import Service
 from perdure.errors import StorageError
+from perdure.web.auth.caller import Caller
 from perdure.web.auth.key_expiry import current_secret, find_end, find_end_instant
-from perdure.web.operations.operation import Caller
 from perdure.web.problems import Refusal, RequestRefused
 
 REFRESH = timedelta(seconds=2)

@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 from perdure.core.run.run import Actor, ActorType
 from perdure.engine.operators.keys import ApiKey, Secret
 from perdure.engine.protocol.scope import Scope
+from perdure.web.auth.caller import Caller
 from perdure.web.auth.key_cache import Keyring, no_key
 from perdure.web.auth.throttle import Throttle
-from perdure.web.operations.operation import Caller, Route
+from perdure.web.operations.operation import Route
 from perdure.web.problems import Refusal, RequestRefused
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")

@@ -1,19 +1,17 @@
 """Shares of what a server has little of, so that no key and no environment can take all of it.
 
-`Shares` counts holders and refuses one too many. `KeyGates` makes the surplus wait instead, and no
-key waits for another one.
+`Shares` counts holders and refuses one too many. `KeyGates` makes the surplus wait instead.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 
-from perdure.web.operations.operation import Caller
+from perdure.web.auth.caller import Caller
 from perdure.web.problems import Refusal, RequestRefused
 
 
@@ -82,25 +80,3 @@ class Shares:
             return
         problem = f"{whose} {limit} {self._what} at once, and all of them are taken; try later"
         raise RequestRefused(self._refusal, problem, self._retry_after_s)
-
-
-class KeyGates:
-    """At most `limit` at once for each key; the others wait in order of arrival. How many may wait
-    is bounded by the requests that a key may have under way."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._gates: dict[str, asyncio.Semaphore] = {}
-        self._users: Counter[str] = Counter()
-
-    @asynccontextmanager
-    async def hold(self, key: str) -> AsyncIterator[None]:
-        gate = self._gates.setdefault(key, asyncio.Semaphore(self._limit))
-        self._users[key] += 1
-        try:
-            async with gate:
-                yield
-        finally:
-            self._users[key] -= 1
-            if not self._users[key]:
-                del self._users[key], self._gates[key]

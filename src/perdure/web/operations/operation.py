@@ -11,19 +11,23 @@ import re
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, get_type_hints
 
 import msgspec
 from starlette.responses import Response
 
 from perdure.core.run.run import Actor, Run
-from perdure.engine.operators.keys import Secret
 from perdure.engine.protocol.scope import Scope
 from perdure.errors import PerdureError
 
 if TYPE_CHECKING:
-    from perdure.web.api import Api
+    from perdure.web.auth.caller import Caller
+    from perdure.web.auth.key_cache import Keyring
+    from perdure.web.auth.shares import Shares
+    from perdure.web.change_feed import Feed
+    from perdure.web.offload import Offload
     from perdure.web.operations.environments import Workplace
+    from perdure.web.worker.listeners import Ears
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -35,24 +39,24 @@ ANY_KEY: Literal["any key"] = "any key"
 _PARAMETER = re.compile(r"\{(\w+)\}")
 
 
-class Caller(msgspec.Struct, frozen=True):
-    """Who calls: a key, or whoever sits at this machine while there are no keys."""
+class Server(Protocol):
+    """What a handler needs of the server that received its call."""
 
-    id: str
-    name: str
-    environment: str
-    scopes: frozenset[Scope]
-    actor: Actor
-    expires_at: datetime | None = None
-    secret: Secret | None = None
-    """The secret that was shown, as it was then. None: no key was shown."""
+    routes: tuple[Route, ...]
+    started_at: datetime
+    max_body_bytes: int
+    keyring: Keyring
+    offload: Offload
+    streams: Shares
+    feed: Feed
+    ears: Ears
 
 
 class Call:
     """One request, as a handler sees it: what it asks for has been checked."""
 
     def __init__(
-        self, api: Api, at: Workplace, caller: Caller, path: dict[str, str], request_id: str
+        self, api: Server, at: Workplace, caller: Caller, path: dict[str, str], request_id: str
     ) -> None:
         self.api = api
         self.at = at

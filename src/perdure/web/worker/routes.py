@@ -61,7 +61,7 @@ async def hello(call: Call, body: HelloRequest) -> HelloAnswer:
         limits=Limits(
             max_claim=MAX_CLAIM,
             max_reports=MAX_REPORTS,
-            max_body=call.api.options.most_body,
+            max_body=call.api.max_body_bytes,
             max_lease_ttl=MAX_LEASE_TTL.total_seconds(),
         ),
     )
