@@ -7,7 +7,8 @@ from typing import Any
 from builders import TASK
 from perdure import App
 from perdure.core.run.run import Run
-from perdure.engine.runtime.worker_backend import Finished, ResultSource, WorkClaimed, WorkerBackend
+from perdure.engine.client.results import ResultSource
+from perdure.engine.runtime.worker_backend import Finished, WorkClaimed, WorkerBackend
 from perdure.storage.contract.runs import ClaimRequest
 from storage_kit import create, request
 from worker_kit import WORKER_ID

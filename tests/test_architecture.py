@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from import_graph import import_cycles, import_graph
 from waiting import MAX_WAIT_S
 
 ROOT = Path(__file__).parent.parent
@@ -18,6 +19,7 @@ CORE = [path for path in SOURCES if "core" in path.parts]
 MOST_LINES = 400
 MOST_LINES_OF_A_FUNCTION = 40
 MOST_MODULES_OF_A_PACKAGE = 18
+MOST_MODULES_OF_A_CYCLE = 4
 
 VALUE_MODULES = {
     "__future__",
@@ -50,6 +52,28 @@ def test_no_package_has_more_modules_than_a_reader_can_survey() -> None:
     counts = Counter(path.parent.relative_to(ROOT) for path in SOURCES)
 
     assert {it: n for it, n in counts.items() if n > MOST_MODULES_OF_A_PACKAGE} == {}
+
+
+def test_no_import_cycle_is_larger_than_four_modules() -> None:
+    cycles = import_cycles(import_graph(ROOT / "src", "perdure"))
+
+    assert [sorted(it) for it in cycles if len(it) > MOST_MODULES_OF_A_CYCLE] == []
+
+
+def test_a_cycle_through_imports_for_type_checkers_and_in_functions_is_found(
+    tmp_path: Path,
+) -> None:
+    package = tmp_path / "shop"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "a.py").write_text("if TYPE_CHECKING:\n    from shop.b import B\n")
+    (package / "b.py").write_text("def make():\n    from shop import c\n")
+    (package / "c.py").write_text("import shop.a\n")
+    (package / "d.py").write_text("import shop.a\n")
+
+    [cycle] = import_cycles(import_graph(tmp_path, "shop"))
+
+    assert cycle == {"shop.a", "shop.b", "shop.c"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from builders import TASK
+from perdure.core.decide.ending import Ending, Returned
 from perdure.core.json_text import encode_value
 from perdure.core.run.run import Policy, Run
-from perdure.engine.execution.ending import Ending, Returned
 from perdure.engine.protocol.attempts import ClaimAnswer, ClaimMessage, Report
 from perdure.engine.protocol.triggers import (
     TriggerAnswer,

@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from perdure.core.limits.rates import Rate
     from perdure.core.schedule import at, cron, every
     from perdure.engine.client.handle import RunHandle
-    from perdure.engine.execution.context import Context, Fail, RetryAfter, current
+    from perdure.engine.execution.context import Context, current
+    from perdure.engine.execution.exits import Fail, RetryAfter
     from perdure.engine.manifests.manifest import Manifest
     from perdure.engine.observability.logging_handler import RunLogHandler
     from perdure.engine.runtime.defaults import Defaults
@@ -44,14 +45,14 @@ _HOMES = {
     "App": "perdure.app.app",
     "Context": "perdure.engine.execution.context",
     "Defaults": "perdure.engine.runtime.defaults",
-    "Fail": "perdure.engine.execution.context",
+    "Fail": "perdure.engine.execution.exits",
     "LogLine": "perdure.storage.contract.logs",
     "Manifest": "perdure.engine.manifests.manifest",
     "Progress": "perdure.storage.contract.logs",
     "Rate": "perdure.core.limits.rates",
     "Redaction": "perdure.telemetry.redactor",
     "Retry": "perdure.engine.tasks.options",
-    "RetryAfter": "perdure.engine.execution.context",
+    "RetryAfter": "perdure.engine.execution.exits",
     "RunHandle": "perdure.engine.client.handle",
     "RunLogHandler": "perdure.engine.observability.logging_handler",
     "Task": "perdure.engine.tasks.task",

@@ -16,7 +16,7 @@ from attack.attackers import TENANT_SCOPES, WORKER_SCOPES
 from attack.campaign import Campaign, Report, attack_a_tenant
 from attack.neighbour import attack_a_neighbour
 from perdure.core.decide import lease
-from perdure.engine.execution.ending import decide_ending
+from perdure.core.decide.ending import decide_ending
 from perdure.engine.runtime.worker_backend import LOST, ReturnedClaims
 from perdure.engine.worker.database_backend import DatabaseBackend
 from perdure.engine.worker.record import WorkerRecord

@@ -17,14 +17,15 @@ from msgspec.structs import replace
 from attack.knowledge import Victim
 from hook_kit import EAGER, SIGNED, Receiver
 from perdure import App, Retry
+from perdure.core.decide.ending import Ending, Raised, Returned
 from perdure.core.json_text import encode_value
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.run import Run
-from perdure.engine.execution.ending import Ending, Raised, Returned
+from perdure.engine.observability.log_writer import SaidLog
 from perdure.engine.operators.keys import Keys
 from perdure.engine.protocol.triggers import TriggeredRun
 from perdure.engine.remote.backend import RemoteBackend
-from perdure.engine.runtime.worker_backend import Finished, Recorded, SaidLog, WorkerBackend
+from perdure.engine.runtime.worker_backend import Finished, Recorded, WorkerBackend
 from perdure.engine.webhooks.sender import WebhookSender
 from perdure.engine.worker.database_backend import DatabaseBackend
 from perdure.storage.contract.logs import LogBatch, LogLine, Progress

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from perdure import App, Context, Fail, Retry, RetryAfter, current
+from perdure.core.decide.ending import Raised
 from perdure.core.run.failure import FailureKind
 from perdure.core.run.lifecycle import Status
-from perdure.engine.execution.ending import Raised, ending_of
+from perdure.engine.execution.ending import ending_of
 from perdure.errors import InvalidInput, OutsideRun, RunFailed
 from waiting import MAX_WAIT_S
 

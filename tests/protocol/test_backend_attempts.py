@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from builders import TASK, a_policy, run_id
 from perdure.core.decide import decide_cancel
+from perdure.core.decide.ending import Ending, GaveBack, HandedOver, Raised, Returned, Stopped
 from perdure.core.decide.lease import Evidence
 from perdure.core.json_text import encode_value
 from perdure.core.run.backoff import Backoff
@@ -16,7 +17,6 @@ from perdure.core.run.events import RunRetryScheduled, RunSucceeded
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import WORKER, Actor, ActorType, Awaiting, AwaitingKind
-from perdure.engine.execution.ending import Ending, GaveBack, HandedOver, Raised, Returned, Stopped
 from perdure.engine.runtime.ids import make_token
 from perdure.engine.runtime.worker_backend import Conflict, Finished, Lost, Recorded, ReportOutcome
 from perdure.errors import LeaseLost

@@ -10,8 +10,8 @@ from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import Actor, ActorType, Run
+from perdure.engine.observability.log_writer import SaidLog
 from perdure.engine.runtime.ids import make_token
-from perdure.engine.runtime.worker_backend import SaidLog
 from perdure.engine.tasks.catalogue import publish_tasks
 from perdure.storage.contract.logs import LogBatch, LogLine, Progress
 from perdure.storage.contract.runs import Renewal

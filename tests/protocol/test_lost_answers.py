@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from builders import TASK, a_policy
 from http_cut import CuttingProxy, Moment
 from perdure import App
+from perdure.core.decide.ending import Raised, Stopped
 from perdure.core.run.backoff import Backoff
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import Run
-from perdure.engine.execution.ending import Raised, Stopped
 from perdure.engine.protocol.attempts import ReportAnswer, ReportRequest
 from perdure.engine.protocol.triggers import (
     TriggerAnswer,

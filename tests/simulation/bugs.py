@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.decide import decide_shutdown, decide_start, lease, recovery
+from perdure.core.decide.ending import GaveBack, HandedOver, Raised, Returned, Stopped
 from perdure.core.limits import admission as limits
 from perdure.core.limits.admission import Admission
 from perdure.core.limits.fairness import take_turns
@@ -30,8 +31,7 @@ from perdure.engine.execution import call as calls
 from perdure.engine.execution import ending as outcome
 from perdure.engine.execution import handler
 from perdure.engine.execution import loop_call as loop_calls
-from perdure.engine.execution.context import Released
-from perdure.engine.execution.ending import GaveBack, HandedOver, Raised, Returned, Stopped
+from perdure.engine.execution.exits import Released
 from perdure.engine.execution.transaction import HandlerTransaction
 from perdure.engine.maintenance.lease_recovery import Patience
 from perdure.engine.maintenance.tick_record import TickRecord

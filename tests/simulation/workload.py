@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from perdure.core.limits.rates import Rate
 from perdure.core.run.run import OnLeaseExpired
 from perdure.engine.client.handle import RunHandle
-from perdure.engine.execution.context import Context, Fail, Released, RetryAfter
+from perdure.engine.execution.context import Context
+from perdure.engine.execution.exits import Fail, Released, RetryAfter
 from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.tasks.definition import task_settings
 from perdure.engine.tasks.options import Retry, TaskSettings

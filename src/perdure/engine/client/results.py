@@ -10,11 +10,16 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Protocol
 
+import msgspec
+
+from perdure.core.json_text import decode_value
+from perdure.core.run.failure import Failure
+from perdure.core.run.lifecycle import TERMINAL, Status
 from perdure.core.run.run import Run
 from perdure.engine.runtime.outage_log import TROUBLE, OutageLog
 from perdure.engine.runtime.wakeups import Hub, Topics
-from perdure.engine.runtime.worker_backend import ResultSource, RunResult
 from perdure.errors import AppNotOpen, RunNotFound
 from perdure.storage.contract.runs import Clock
 from perdure.storage.contract.storage import Storage
@@ -24,7 +29,40 @@ LOOK_AT_ALL = timedelta(seconds=60)
 """How often to look whether all runs exist that somebody waits for: old ones are pruned."""
 
 
+class RunResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a run stands, for those who wait for its result."""
+
+    id: str
+    task: str
+    status: Status
+    result_json: msgspec.Raw | msgspec.UnsetType = msgspec.field(
+        name="result", default=msgspec.UNSET
+    )
+    failure: Failure | None = None
+    reason: str | None = None
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status in TERMINAL
+
+    @property
+    def result(self) -> object:
+        return None if self.result_json is msgspec.UNSET else decode_value(self.result_json)
+
+
 EndedRun = Run | RunResult
+
+
+class ResultSource(Protocol):
+    """Where results are read."""
+
+    async def get(self, run_ids: Sequence[str]) -> Mapping[str, Run | RunResult]:
+        """Return those of these runs that exist."""
+        ...
+
+    async def ended(self, run_ids: Sequence[str]) -> Mapping[str, Run | RunResult]:
+        """Return those of these runs that have ended."""
+        ...
 
 
 class StoredResults:

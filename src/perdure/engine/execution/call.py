@@ -17,18 +17,12 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from perdure.core.decide.ending import Ending, Settled, Stopped
 from perdure.core.run.run import Run
 from perdure.engine.execution.child_protocol import Request
-from perdure.engine.execution.context import AttemptStopped, Context
-from perdure.engine.execution.ending import (
-    Ending,
-    Settled,
-    Stopped,
-    crashed,
-    not_executed,
-    not_importable,
-    timed_out,
-)
+from perdure.engine.execution.context import Context
+from perdure.engine.execution.ending import crashed, not_executed, not_importable, timed_out
+from perdure.engine.execution.exits import AttemptStopped
 from perdure.engine.execution.handler import Handler
 from perdure.engine.execution.mailbox import Mailbox
 from perdure.engine.execution.processes import Process, ProcessDied, Processes

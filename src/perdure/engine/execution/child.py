@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.decide.ending import Ending, Stopped
 from perdure.engine.execution.child_protocol import (
     REQUESTS,
     Awaits,
@@ -34,8 +35,9 @@ from perdure.engine.execution.child_protocol import (
     Reply,
     Request,
 )
-from perdure.engine.execution.context import AttemptStopped, Context
-from perdure.engine.execution.ending import Ending, Stopped, not_importable
+from perdure.engine.execution.context import Context
+from perdure.engine.execution.ending import not_importable
+from perdure.engine.execution.exits import AttemptStopped
 from perdure.engine.execution.handler import Handler
 from perdure.engine.observability.handler_log import TASK_LOG, least_level
 from perdure.engine.observability.tracing import entered

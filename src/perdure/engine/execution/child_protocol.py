@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.decide.ending import Ending
 from perdure.core.run.run import Run
-from perdure.engine.execution.ending import Ending
 from perdure.engine.tasks.location import Location
 
 _LENGTH = 4

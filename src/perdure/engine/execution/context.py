@@ -1,4 +1,4 @@
-"""What a handler sees of its run, and how it may end otherwise than by returning."""
+"""What a handler sees of its run."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import math
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Never, Protocol, TypeVar, cast
 
 from perdure.core.json_text import check_label, in_utc
 from perdure.core.run.run import Awaiting, AwaitingKind, Run
+from perdure.engine.execution.exits import Released
 from perdure.engine.observability.handler_log import NOWHERE, RunLog, Sink
 from perdure.engine.runtime.current_run import attempt_here
-from perdure.engine.runtime.input import Duration, duration, flag
-from perdure.engine.runtime.keywords import explain_methods, explain_offers
-from perdure.errors import InvalidInput, OutsideRun, PerdureError, TransactionError
+from perdure.engine.runtime.input import Duration, duration
+from perdure.engine.runtime.keywords import explain_offers
+from perdure.errors import InvalidInput, OutsideRun, TransactionError
 from perdure.telemetry import table
 
 if TYPE_CHECKING:
-    from perdure.engine.execution.ending import Ending, Settled
+    from perdure.core.decide.ending import Ending, Settled
     from perdure.engine.execution.transaction import HandlerTransaction, TransactionTerms
 
     MYPY = bool()  # noqa: UP018  # not a literal, which checkers would know
@@ -36,49 +37,6 @@ if TYPE_CHECKING:
         ) -> Coroutine[Y_co, Any, Never]:
             """Give the run back until later, and leave the handler. Await it in `async def`."""
             ...
-
-
-@explain_methods
-class Fail(PerdureError):
-    """Raised by a handler to fail with a word on whether trying again makes sense. The message
-    may be anything with a text, e.g. the error that is the cause."""
-
-    def __init__(
-        self,
-        message: object = "failed",
-        *,
-        retryable: bool = False,
-        details: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.message = str(message)
-        self.retryable = flag(retryable, "retryable")
-        self.details = details
-
-
-@explain_methods
-class RetryAfter(PerdureError):
-    """Raised by a handler to fail and be tried again not before `delay` has passed."""
-
-    def __init__(self, delay: Duration, message: object = "asked to be tried again later") -> None:
-        super().__init__(message)
-        self.message = str(message)
-        self.delay = duration(delay, "delay")
-
-
-class Released(BaseException):
-    """Leaves the handler when it gives its run back. Not an error: let it pass."""
-
-    def __init__(self, delay: timedelta | None, until: datetime | None, awaiting: Awaiting | None):
-        super().__init__("released")
-        self.delay = delay
-        self.until = until
-        self.awaiting = awaiting
-
-
-class AttemptStopped(BaseException):
-    """Raised inside a handler that did not stop when asked. Not an error to handle: clean up in
-    `finally`, and let it pass."""
 
 
 @explain_offers

@@ -1,137 +1,30 @@
-"""How an attempt ended, as data before it is an effect; and what that means for the run."""
+"""What an exception, or a refusal of ours, means for the attempt that it ends."""
 
 from __future__ import annotations
 
 import traceback as tracebacks
-from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, assert_never
+from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from perdure.core.decide import (
-    decide_failure,
-    decide_interruption,
-    decide_release,
-    decide_shutdown,
-    decide_stop,
-    decide_success,
-    decide_unserved,
-)
-from perdure.core.decide.lease import Evidence
-from perdure.core.json_text import encode_value
-from perdure.core.run.events import Event
-from perdure.core.run.failure import MAX_MESSAGE, Failure, FailureKind, clean_text, make_failure
-from perdure.core.run.lifecycle import Status
-from perdure.core.run.run import Awaiting, Run
-from perdure.engine.execution.context import Fail, Released, RetryAfter
+from perdure.core.decide.ending import Ending, GaveBack, Interrupted, Raised, Unserved
+from perdure.core.run.failure import MAX_MESSAGE, Failure, FailureKind, make_failure
+from perdure.core.run.run import Run
+from perdure.engine.execution.exits import Fail, Released, RetryAfter
 from perdure.engine.execution.target_failure import TargetFailed
 from perdure.engine.runtime.input import duration, flag
+from perdure.engine.runtime.plain import error_text, plain
 from perdure.errors import InvalidInput, ResultMismatch, StorageUnavailable
 from perdure.telemetry import table
 from perdure.telemetry.redactor import Redactor
 
-MAX_DETAILS = 64 * 1024
 MAX_RAW_TEXT = 1024 * 1024
 """Characters of a text that is not redacted yet. It is cut to `MAX_MESSAGE` only afterwards."""
 MAX_LOGGED = 300
-
-
-class Returned(msgspec.Struct, frozen=True, tag=True, gc=False):
-    result_json: msgspec.Raw
-
-
-class Raised(msgspec.Struct, frozen=True, tag=True):
-    failure: Failure
-    retry_after: timedelta | None = None
-
-
-class GaveBack(msgspec.Struct, frozen=True, tag=True):
-    delay: timedelta | None = None
-    until: datetime | None = None
-    awaiting: Awaiting | None = None
-
-
-class Interrupted(msgspec.Struct, frozen=True, tag=True):
-    """The database went away, and the attempt's transaction is known not to be committed."""
-
-    failure: Failure
-
-
-class Unserved(msgspec.Struct, frozen=True, tag=True):
-    """The worker's code cannot execute the run, so the handler was not called.
-
-    `misfit` is the digest of the handler's payload schema if the payload does not fit it.
-    `is_final`: it fits no live worker.
-    """
-
-    failure: Failure
-    misfit: str | None = None
-    is_final: bool = False
-
-
-class Stopped(msgspec.Struct, frozen=True, tag=True):
-    """It was asked to stop, and did."""
-
-
-class HandedOver(msgspec.Struct, frozen=True, tag=True):
-    """The worker goes away."""
-
-
-class Settled(msgspec.Struct, frozen=True):
-    """Storage knows how the attempt ended: `run` succeeded together with its effects, and
-    `topics` tells whom that concerns; or, without a run, it is not ours any more."""
-
-    run: Run | None
-    topics: frozenset[str] = frozenset()
-
-
-Ending = Returned | Raised | GaveBack | Interrupted | Unserved | Stopped | HandedOver
-
-
-def decide_ending(
-    run: Run,
-    token: str,
-    ending: Ending,
-    now: datetime,
-    jitter: Callable[[], float],
-    evidence: Evidence,
-) -> Sequence[Event]:
-    """The events that record `ending`. Raises LeaseLost if the run is not ours any more."""
-    match ending:
-        case Returned(result_json=result):
-            return decide_success(run, token, now, result, evidence)
-        case Raised(failure=failure, retry_after=delay):
-            return decide_failure(
-                run, token, now, failure, jitter=jitter(), retry_after=delay, evidence=evidence
-            )
-        case GaveBack(delay=delay, until=until, awaiting=awaiting):
-            resume_at = until if delay is None else max(now, run.updated_at) + delay
-            return decide_release(
-                run, token, now, resume_at=resume_at, awaiting=awaiting, evidence=evidence
-            )
-        case Interrupted(failure=failure):
-            return decide_interruption(run, token, now, failure, jitter=jitter(), evidence=evidence)
-        case Unserved(failure=failure, misfit=misfit, is_final=is_final):
-            return decide_unserved(
-                run,
-                token,
-                now,
-                failure,
-                misfit=misfit,
-                is_final=is_final,
-                jitter=jitter(),
-                evidence=evidence,
-            )
-        case Stopped() if run.status is Status.CANCELLATION_REQUESTED:
-            return decide_stop(run, token, now, evidence=evidence)
-        case Stopped() | HandedOver():
-            return decide_shutdown(run, token, now)
-        case _:
-            assert_never(ending)
 
 
 def redact_ending(ending: Ending, redactor: Redactor) -> Ending:
@@ -167,7 +60,7 @@ def ending_of(error: BaseException) -> Ending:
     try:
         return _ending_of(error)
     except Exception as broken:  # noqa: BLE001  # somebody's exception class: it must end all the same
-        message = f"(what it says cannot be had: {type(broken).__name__}: {_text(broken)})"
+        message = f"(what it says cannot be had: {type(broken).__name__}: {error_text(broken)})"
         kind = type(error).__name__
         trace = _traceback(error)
         failure = _raw_failure(FailureKind.ERROR, type=kind, message=message, traceback=trace)
@@ -189,11 +82,11 @@ def _ending_of(error: BaseException) -> Ending:
             )
         case BaseExceptionGroup() as group:
             retryable = all(leaf.retryable for leaf in _leaves(group) if isinstance(leaf, Fail))
-            message = "; ".join(f"{type(leaf).__name__}: {_text(leaf)}" for leaf in _leaves(group))
-            message = f"{_text(group)}: {message}"
+            texts = (f"{type(leaf).__name__}: {error_text(leaf)}" for leaf in _leaves(group))
+            message = f"{error_text(group)}: {'; '.join(texts)}"
             return Raised(_failure(group, message, trace_of=error, retryable=retryable))
         case leaf:
-            return Raised(_failure(leaf, _text(leaf), trace_of=error))
+            return Raised(_failure(leaf, error_text(leaf), trace_of=error))
 
 
 def only_leaf(error: BaseException) -> BaseException:
@@ -215,7 +108,7 @@ def crashed(message: str) -> Raised:
 
 def not_executed(error: Exception) -> Raised:
     """Our side could not call the handler, or not record what it said."""
-    message = f"the attempt could not be carried out: {_text(error)}"
+    message = f"the attempt could not be carried out: {error_text(error)}"
     return Raised(
         _raw_failure(
             FailureKind.SYSTEM,
@@ -228,7 +121,7 @@ def not_executed(error: Exception) -> Raised:
 
 def interrupted(error: StorageUnavailable) -> Interrupted:
     """The storage could not begin the attempt's transaction, or not commit it."""
-    message = f"the attempt's transaction was lost: {_text(error)}"
+    message = f"the attempt's transaction was lost: {error_text(error)}"
     return Interrupted(make_failure(FailureKind.SYSTEM, type=type(error).__name__, message=message))
 
 
@@ -315,13 +208,6 @@ def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]
             yield error
 
 
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as broken:  # noqa: BLE001  # somebody's `__str__`
-        return f"(its text cannot be had: {type(broken).__name__})"
-
-
 def _traceback(error: BaseException) -> str:
     """From the handler on, without our own frames before it. Cut in the middle: where it began
     and how it ended are what one looks for."""
@@ -342,15 +228,3 @@ def _after_our_own(trace: TracebackType | None) -> TracebackType | None:
     while begin is not None and begin.tb_frame.f_globals.get("__name__", "").startswith("perdure."):
         begin = begin.tb_next
     return begin or trace
-
-
-def plain(details: Any, limit: int = MAX_DETAILS, field: str = "details") -> dict[str, Any] | None:
-    """Details as JSON, whatever somebody put there: they must not spoil a commit."""
-    if details is None:
-        return None
-    try:
-        made = msgspec.to_builtins(details, enc_hook=repr, str_keys=True)
-        encode_value(made, field=field, limit=limit)
-        return made if isinstance(made, dict) else {"value": made}
-    except Exception as error:  # noqa: BLE001  # somebody's `__repr__`, a value within itself
-        return {"left_out": clean_text(_text(error))}

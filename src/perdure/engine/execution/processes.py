@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from perdure.core.decide.ending import Ending
 from perdure.engine.execution.child_protocol import (
     REPLIES,
     Awaits,
@@ -28,7 +29,6 @@ from perdure.engine.execution.child_protocol import (
     Progressed,
     Request,
 )
-from perdure.engine.execution.ending import Ending
 from perdure.engine.observability.handler_log import Sink
 
 _BOOT = (

@@ -22,21 +22,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from perdure.core.decide import decide_success
+from perdure.core.decide.ending import Ending, Interrupted, Raised, Returned, Settled
 from perdure.core.decide.lease import Evidence
 from perdure.core.run.commit import Commit, prepare_commit
 from perdure.core.run.run import Run
-from perdure.engine.execution.ending import (
-    Ending,
-    Interrupted,
-    Raised,
-    Returned,
-    Settled,
-    ending_of,
-    interrupted,
-)
+from perdure.engine.execution.ending import ending_of, interrupted
+from perdure.engine.observability.handler_log import Sink
 from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime.ids import Ids
 from perdure.engine.runtime.runtime import Components
@@ -54,15 +48,34 @@ from perdure.storage.sql.statements import Operation, Step, at_once, trip
 from perdure.storage.sql.write.handler_commit import record_success
 from perdure.telemetry import table
 
-if TYPE_CHECKING:
-    from perdure.engine.execution.context import Context
-    from perdure.engine.runtime.worker_backend import WorkerBackend
-
 T = TypeVar("T")
 
 SHARE = 3
 """Held for a third of its lease at most, where it keeps renewals waiting: two thirds are left."""
 TROUBLE = timedelta(milliseconds=500)
+
+
+class TransactionAttempt(Protocol):
+    """The attempt of a transaction, as its context describes it."""
+
+    @property
+    def run(self) -> Run: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def awaits(self) -> bool:
+        """Whether the handler is an `async def`."""
+
+    @property
+    def sink(self) -> Sink: ...
+
+
+class CommitReader(Protocol):
+    async def was_stored(self, commit: Commit) -> bool:
+        """Return whether a transaction's commit whose answer was lost is stored."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +84,13 @@ class TransactionTerms:
     says where the time of the attempt went that has this token."""
 
     components: Components
-    backend: WorkerBackend
+    backend: CommitReader
     transactions: Transactions
     io_loop: asyncio.AbstractEventLoop
     trace: Callable[[str], dict[str, Any]]
     on_committed: Callable[[Sequence[Commit]], None]
 
-    def make(self, context: Context) -> HandlerTransaction:
+    def make(self, context: TransactionAttempt) -> HandlerTransaction:
         return HandlerTransaction(context, self)
 
     def limit(self, run: Run) -> timedelta:
@@ -99,7 +112,7 @@ class TransactionTerms:
 class HandlerTransaction:
     """One attempt's. The handler sees a context manager; the worker concludes it."""
 
-    def __init__(self, context: Context, terms: TransactionTerms) -> None:
+    def __init__(self, context: TransactionAttempt, terms: TransactionTerms) -> None:
         self.is_open = False
         self.is_concluding = False
         self.children: set[str] = set()

@@ -20,16 +20,9 @@ from typing import Any
 
 import msgspec
 
+from perdure.core.decide.ending import Ending, HandedOver, Raised, Settled, Stopped
 from perdure.engine.execution.call import Call
-from perdure.engine.execution.ending import (
-    Ending,
-    HandedOver,
-    Raised,
-    Settled,
-    Stopped,
-    crashed,
-    timed_out,
-)
+from perdure.engine.execution.ending import crashed, timed_out
 from perdure.engine.tasks.options import Executor
 from perdure.telemetry import table
 from perdure.telemetry.record import Record

@@ -14,16 +14,17 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol
+
+import msgspec
 
 from perdure.core.run.failure import storable_text
 from perdure.core.run.run import Run
-from perdure.engine.execution.ending import plain
 from perdure.engine.observability.awaited_runs import Awaits
 from perdure.engine.observability.handler_log import least_level
 from perdure.engine.runtime import wakeups as hints
+from perdure.engine.runtime.plain import plain
 from perdure.engine.runtime.runtime import Components
-from perdure.engine.runtime.worker_backend import SaidLog, WorkerBackend
 from perdure.errors import StorageUnavailable
 from perdure.storage.contract.logs import MAX_LINES, LogBatch, LogLine, Progress
 from perdure.telemetry import metrics, table
@@ -35,6 +36,17 @@ LONGEST_MESSAGE = 8 * 1024
 LARGEST_FIELDS = 32 * 1024
 EVERY = timedelta(milliseconds=250)
 PATIENCE = timedelta(seconds=1)
+
+
+class SaidLog(msgspec.Struct, frozen=True):
+    """Lines and progress of the attempt whose lease has this token."""
+
+    token: str
+    batch: LogBatch
+
+
+class LogStore(Protocol):
+    async def write_logs(self, said: Sequence[SaidLog]) -> None: ...
 
 
 class AttemptLog:
@@ -170,7 +182,7 @@ class RunLogs:
 
     def __init__(
         self,
-        backend: WorkerBackend,
+        store: LogStore,
         told: hints.Hints,
         components: Components,
         now: Callable[[], datetime],
@@ -180,7 +192,7 @@ class RunLogs:
         self.now = now
         self.awaits = Awaits(on_waiting)
         self._clock = components.clock
-        self._backend = backend
+        self._log_store = store
         self._hints = told
         self._redactor = components.redactor
         self._loop = asyncio.get_running_loop()
@@ -261,7 +273,7 @@ class RunLogs:
         batches = [batch for _, batch in taken]
         lines = sum(len(batch.lines) for batch in batches)
         try:
-            await self._backend.write_logs([SaidLog(log.token, batch) for log, batch in taken])
+            await self._log_store.write_logs([SaidLog(log.token, batch) for log, batch in taken])
         except StorageUnavailable as error:
             if lines:  # a batch may hold nothing but progress
                 table.LINES_NOT_STORED.say(lines=lines, error=str(error))

@@ -12,9 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.core.run.failure import MAX_MESSAGE
-from perdure.core.run.run import Run
-from perdure.engine.execution.ending import (
+from perdure.core.decide.ending import (
     Ending,
     GaveBack,
     HandedOver,
@@ -25,6 +23,8 @@ from perdure.engine.execution.ending import (
     Stopped,
     Unserved,
 )
+from perdure.core.run.failure import MAX_MESSAGE
+from perdure.core.run.run import Run
 from perdure.errors import InvalidInput
 from perdure.telemetry import table
 from perdure.telemetry.redactor import Redactor

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from perdure.core.decide.create import MAX_TAGS, PRIORITIES
+from perdure.engine.client.results import RunResult
 from perdure.engine.protocol.attempts import HeldLease
 from perdure.engine.protocol.fields import (
     MAX_RESULTS,
@@ -22,7 +23,6 @@ from perdure.engine.protocol.fields import (
     RunId,
     Seconds,
 )
-from perdure.engine.runtime.worker_backend import RunResult
 from perdure.storage.contract.wire_errors import ErrorTold
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, assert_never
 
-from perdure.core.run.failure import Failure, make_failure
-from perdure.core.run.run import Awaiting
-from perdure.core.schedule import Definition, Stated
-from perdure.engine.execution.ending import (
+from perdure.core.decide.ending import (
     Ending,
     GaveBack,
     HandedOver,
@@ -18,6 +15,10 @@ from perdure.engine.execution.ending import (
     Stopped,
     Unserved,
 )
+from perdure.core.run.failure import Failure, make_failure
+from perdure.core.run.run import Awaiting
+from perdure.core.schedule import Definition, Stated
+from perdure.engine.observability.log_writer import SaidLog
 from perdure.engine.protocol.attempts import (
     AwaitingMessage,
     EndingMessage,
@@ -36,7 +37,7 @@ from perdure.engine.protocol.attempts import (
 from perdure.engine.protocol.triggers import OptionsMessage, RetryMessage
 from perdure.engine.protocol.workers import HeartbeatRequest, ScheduleMessage
 from perdure.engine.runtime.input import duration
-from perdure.engine.runtime.worker_backend import Finished, SaidLog
+from perdure.engine.runtime.worker_backend import Finished
 from perdure.engine.tasks.catalogue import WorkerEntry
 from perdure.engine.tasks.options import Retry, TriggerOptions
 from perdure.storage.contract.logs import MAX_LINES, LogBatch, LogLine, Progress

@@ -11,6 +11,8 @@ import msgspec
 from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run.commit import Commit
 from perdure.core.run.run import Run
+from perdure.engine.client.results import RunResult
+from perdure.engine.observability.log_writer import SaidLog
 from perdure.engine.protocol import attempts, triggers, workers
 from perdure.engine.protocol.checks import check_message
 from perdure.engine.protocol.chunks import MAX_REQUEST_BYTES, count_one, in_parts
@@ -31,8 +33,6 @@ from perdure.engine.runtime.worker_backend import (
     Refused,
     ReportOutcome,
     ReturnedClaims,
-    RunResult,
-    SaidLog,
     WorkClaimed,
 )
 from perdure.engine.tasks.catalogue import Drain, TaskEntry, WorkerEntry

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from perdure.core.decide.ending import Raised
 from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import Run
-from perdure.engine.execution.ending import Raised
 from perdure.engine.observability.storage_metrics import Facts
 from perdure.engine.runtime.worker_backend import Finished, Recorded, ReportOutcome
 from perdure.telemetry import metrics

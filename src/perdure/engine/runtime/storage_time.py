@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from perdure.engine.runtime.outage_log import OutageLog
-from perdure.engine.runtime.worker_backend import TimeSource
 from perdure.storage.contract.runs import Clock
 
 FRESH = 60.0
 """So many seconds an answer is good for: clocks drift apart slowly."""
+
+
+class TimeSource(Protocol):
+    """Where the time comes from that leases are judged by."""
+
+    local_clock: Clock | None
+    """This machine's clock, if that is the one."""
+
+    async def now(self) -> datetime: ...
 
 
 class StorageTime:

@@ -12,17 +12,16 @@ from typing import Protocol
 
 import msgspec
 
+from perdure.core.decide.ending import Ending
 from perdure.core.decide.lease import NO_EVIDENCE, Evidence
-from perdure.core.json_text import decode_value
 from perdure.core.run.commit import Commit
-from perdure.core.run.failure import Failure
-from perdure.core.run.lifecycle import TERMINAL, EventType, Status
+from perdure.core.run.lifecycle import EventType
 from perdure.core.run.run import Run
-from perdure.engine.execution.ending import Ending
+from perdure.engine.observability.log_writer import SaidLog
+from perdure.engine.runtime.storage_time import TimeSource
 from perdure.engine.tasks.catalogue import Drain, TaskEntry, WorkerEntry
 from perdure.storage.contract.explanation import SuspectScope
-from perdure.storage.contract.logs import LogBatch
-from perdure.storage.contract.runs import ClaimRequest, Clock, Renewal, Renewed
+from perdure.storage.contract.runs import ClaimRequest, Renewal, Renewed
 from perdure.storage.contract.transactions import Transactions
 from perdure.storage.contract.wakeups import HintTransport
 
@@ -95,55 +94,6 @@ class ReturnedClaims(msgspec.Struct, frozen=True, kw_only=True):
 
     found: frozenset[str] = frozenset()
     given_back: frozenset[str] = frozenset()
-
-
-class SaidLog(msgspec.Struct, frozen=True):
-    """Lines and progress of the attempt whose lease has this token."""
-
-    token: str
-    batch: LogBatch
-
-
-class RunResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a run stands, for those who wait for its result."""
-
-    id: str
-    task: str
-    status: Status
-    result_json: msgspec.Raw | msgspec.UnsetType = msgspec.field(
-        name="result", default=msgspec.UNSET
-    )
-    failure: Failure | None = None
-    reason: str | None = None
-
-    @property
-    def is_terminal(self) -> bool:
-        return self.status in TERMINAL
-
-    @property
-    def result(self) -> object:
-        return None if self.result_json is msgspec.UNSET else decode_value(self.result_json)
-
-
-class TimeSource(Protocol):
-    """Where the time comes from that leases are judged by."""
-
-    local_clock: Clock | None
-    """This machine's clock, if that is the one."""
-
-    async def now(self) -> datetime: ...
-
-
-class ResultSource(Protocol):
-    """Where results are read."""
-
-    async def get(self, run_ids: Sequence[str]) -> Mapping[str, Run | RunResult]:
-        """Return those of these runs that exist."""
-        ...
-
-    async def ended(self, run_ids: Sequence[str]) -> Mapping[str, Run | RunResult]:
-        """Return those of these runs that have ended."""
-        ...
 
 
 class WorkerBackend(TimeSource, Protocol):

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from perdure.core.decide import decide_renewal, decide_shutdown
+from perdure.core.decide.ending import decide_ending
 from perdure.core.run.commit import Commit, prepare_commit
 from perdure.core.run.events import RunDeadLettered
 from perdure.core.run.run import Run
-from perdure.engine.execution.ending import decide_ending
+from perdure.engine.observability.log_writer import SaidLog
 from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.worker_backend import (
     CONFLICT,
@@ -18,7 +19,6 @@ from perdure.engine.runtime.worker_backend import (
     Refused,
     ReportOutcome,
     ReturnedClaims,
-    SaidLog,
     WorkClaimed,
 )
 from perdure.engine.tasks.catalogue import WORKER, Drain, TaskEntry, WorkerEntry, known_tasks

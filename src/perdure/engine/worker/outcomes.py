@@ -6,16 +6,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
+from perdure.core.decide.ending import Raised, Unserved
 from perdure.core.decide.lease import NO_EVIDENCE
 from perdure.core.run.lifecycle import EventType
-from perdure.engine.execution.ending import (
-    Raised,
-    Unserved,
-    log_failure,
-    not_executed,
-    not_stored,
-    redact_ending,
-)
+from perdure.engine.execution.ending import log_failure, not_executed, not_stored, redact_ending
 from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.storage_time import StorageTime

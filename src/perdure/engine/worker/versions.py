@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from perdure.core.decide.ending import Unserved
 from perdure.core.run.run import Run
-from perdure.engine.execution.ending import Unserved
 from perdure.engine.tasks.catalogue import WorkerEntry, known_workers
 from perdure.storage.contract.storage import Storage
 

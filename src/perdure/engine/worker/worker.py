@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 
+from perdure.core.decide.ending import Unserved
 from perdure.core.run.run import Run
 from perdure.engine.execution.attempts import Closed, Handlers, Report, SlotFreed
-from perdure.engine.execution.ending import Unserved
 from perdure.engine.execution.transaction import TransactionTerms
 from perdure.engine.execution.watchdog import StopReason
 from perdure.engine.observability.log_writer import RunLogs

@@ -9,6 +9,7 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from perdure.app.app import App
+from perdure.core.decide.ending import Unserved, decide_ending
 from perdure.core.decide.lease import Evidence
 from perdure.core.json_text import check_text
 from perdure.core.run.commit import Commit, prepare_commit
@@ -21,7 +22,6 @@ from perdure.core.run.events import (
 )
 from perdure.core.run.lifecycle import EventType
 from perdure.core.run.run import Run
-from perdure.engine.execution.ending import Unserved, decide_ending
 from perdure.engine.protocol.attempts import Report, ReturnedMessage, UnservedMessage
 from perdure.engine.protocol.checks import check_message
 from perdure.engine.protocol.chunks import count_one, in_parts

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from perdure import errors as e
 from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run.run import Run
-from perdure.engine.client.results import StoredResults
+from perdure.engine.client.results import RunResult, StoredResults
 from perdure.engine.protocol.checks import check_message
 from perdure.engine.protocol.chunks import count_one, in_parts
 from perdure.engine.protocol.fields import MAX_CLAIM, MAX_REPORTS
@@ -31,7 +31,6 @@ from perdure.engine.protocol.workers import (
     TasksRequest,
 )
 from perdure.engine.runtime.wakeups import Topics
-from perdure.engine.runtime.worker_backend import RunResult
 from perdure.engine.tasks.catalogue import known_tasks
 from perdure.storage.contract.explanation import SuspectScope
 from perdure.storage.contract.wire_errors import PROTOCOL
