@@ -30,7 +30,8 @@ class Demo:
         self._process = self._shell.start("demo", "--json", "--port", "0", *arguments, log="demo")
         log = self._shell.directory / "demo"
         async with asyncio.timeout(MAX_WAIT_S):
-            while not log.read_text().endswith("}\n"):  # noqa: ASYNC110  # another process
+            while not log.read_text().endswith("}\n"):  # another process
+                assert self._process.poll() in (None, 0), log.read_text()
                 await asyncio.sleep(0.05)
         told: dict[str, str] = json.loads(log.read_text())
         return told

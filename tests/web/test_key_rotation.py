@@ -171,6 +171,19 @@ async def test_a_text_that_a_rotation_ended_is_told_so(shop_app: App, api: Api) 
     assert "by eve" in ended.json()["detail"]
 
 
+async def test_a_text_that_a_rotation_ended_at_once_is_invalid_for_clocks_that_are_behind(
+    shop_app: App,
+) -> None:
+    keys = Keys(shop_app.runtime)
+    owned = await keys.create("owned", ["read"], by=ADA)
+    overlapping = (await keys.rotate(owned.key.id, HOUR)).key
+    ended = (await keys.rotate(owned.key.id, 0)).key
+    an_hour_behind = shop_app.runtime.now() - HOUR
+
+    assert [secret.is_good(an_hour_behind) for secret in overlapping.secrets] == [True, True]
+    assert [secret.is_good(an_hour_behind) for secret in ended.secrets] == [True, False, False]
+
+
 async def test_a_text_that_the_key_never_had_learns_nothing(shop_app: App, api: Api) -> None:
     owned = await Keys(shop_app.runtime).create("owned", ["read"], by=ADA)
     await Keys(shop_app.runtime).rotate(owned.key.id, 0, by="eve")

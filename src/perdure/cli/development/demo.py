@@ -46,7 +46,9 @@ Ctrl-C ends it{and_forgets}."""
 @click.option("--dir", "directory", type=click.Path(file_okay=False),
               help="Where to keep its database; else it is temporary.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), help="By default 8080, or any if taken.")
-@click.option("--seconds", type=click.FloatRange(min=0), help="End by itself after so many.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), help="End so many seconds after it is ready."
+)
 @json_option
 @explained
 def demo(directory: str | None, port: int | None, seconds: float | None, as_json: bool) -> None:
@@ -61,9 +63,7 @@ def demo(directory: str | None, port: int | None, seconds: float | None, as_json
     with keeping if directory is None else nullcontext(directory) as home:
         os.makedirs(home, exist_ok=True)
         app = _sample_app(home)
-        if seconds is not None:
-            _end_after(seconds)
-        _run(app, port, _Telling(app, as_json, is_temporary=directory is None))
+        _run(app, port, _Telling(app, as_json, seconds, is_temporary=directory is None))
 
 
 def _sample_app(home: str) -> App:
@@ -85,9 +85,12 @@ def _run(app: App, port: int | None, telling: _Telling) -> None:
 
 
 class _Telling:
-    def __init__(self, app: App, as_json: bool, *, is_temporary: bool) -> None:
+    def __init__(
+        self, app: App, as_json: bool, seconds: float | None, *, is_temporary: bool
+    ) -> None:
         self._url = app.url
         self._as_json = as_json
+        self._seconds = seconds
         self._is_temporary = is_temporary
 
     def tell(self, address: str) -> None:
@@ -100,6 +103,8 @@ class _Telling:
         )
         data = {"address": address, "url": self._url, "database": database}
         click.echo(json.dumps(data) if self._as_json else text)
+        if self._seconds is not None:
+            _end_after(self._seconds)
 
 
 def _free(port: int) -> int:

@@ -50,16 +50,18 @@ MAX_KEYS = 2000
 
 class Secret(msgspec.Struct, frozen=True, kw_only=True):
     """One secret of a key, as it is kept. `replaced_at` and `replaced_by` tell of the rotation
-    that ended it, at once or after an overlap."""
+    that ended it, at once or after an overlap. `is_ended` holds on servers whose clocks are behind,
+    too."""
 
     hash: str
     made_at: Instant
     ends_at: Instant | None = None
+    is_ended: bool = False
     replaced_at: Instant | None = None
     replaced_by: Actor | None = None
 
     def is_good(self, now: datetime) -> bool:
-        return self.ends_at is None or now < self.ends_at
+        return not self.is_ended and (self.ends_at is None or now < self.ends_at)
 
 
 NOBODYS = (Secret(hash=hash_secret(""), made_at=LONG_AGO, ends_at=LONG_AGO),)
@@ -298,9 +300,10 @@ def find_secret(key: ApiKey | None, credential: Credential) -> Secret | None:
 def _replace_secret(secret: Secret, ends_at: datetime, now: datetime, by: Actor) -> Secret:
     """Let it end at `ends_at` or earlier. What replaced it first stays recorded."""
     earlier = ends_at if secret.ends_at is None else min(secret.ends_at, ends_at)
+    ended = replace(secret, ends_at=earlier, is_ended=secret.is_ended or earlier <= now)
     if secret.replaced_at is not None:
-        return replace(secret, ends_at=earlier)
-    return replace(secret, ends_at=earlier, replaced_at=now, replaced_by=by)
+        return ended
+    return replace(ended, replaced_at=now, replaced_by=by)
 
 
 def _keep_secrets(secrets: Sequence[Secret], now: datetime) -> list[Secret]:
