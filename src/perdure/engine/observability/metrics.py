@@ -12,7 +12,7 @@ from perdure.errors import AppNotOpen, InvalidInput, StorageError
 from perdure.storage.contract.inspection import StatusCounts
 from perdure.storage.contract.runs import Backlog, Committed, Outcome
 from perdure.storage.contract.storage import Storage
-from perdure.telemetry import metrics, prometheus
+from perdure.telemetry import metrics
 from perdure.telemetry.metric import Metric
 from perdure.telemetry.registry import Gauges, Labels, Registry
 
@@ -75,7 +75,9 @@ class Metrics:
             await self.look_at_queues(self._app.runtime.storage)
         except (AppNotOpen, StorageError):
             self._queues.forget()
-        return prometheus.render(self.registry)
+        from perdure.telemetry.prometheus import render
+
+        return render(self.registry)
 
     def opentelemetry(self, provider: Any = None) -> None:
         """Report to an OpenTelemetry meter provider, the global one unless given. Maintenance

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from perdure.core.audit_chain import SealedEntry
 from perdure.core.run.effects import DeadLetter, DeadLetterClosed, DeadLetterStatus
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import DEFAULT_ENVIRONMENT
 
 if TYPE_CHECKING:
+    from perdure.core.audit_chain import SealedEntry
     from perdure.storage.contract.runs import RunFilter
 
 
