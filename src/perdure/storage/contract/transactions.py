@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from perdure.core.run.commit import Commit
 from perdure.core.run.run import Run
 from perdure.errors import StorageUnavailable
-from perdure.storage.sql.rows import Dialect
-from perdure.storage.sql.statements import Operation
+
+if TYPE_CHECKING:
+    from perdure.storage.sql.rows import Dialect
+    from perdure.storage.sql.statements import Operation
 
 T = TypeVar("T")
 Decide = Callable[[Run, datetime], Commit]
