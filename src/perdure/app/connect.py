@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perdure.storage import is_remote, open_server
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from perdure.engine.client.handles import Handles
     from perdure.engine.rest.client import RestClient
     from perdure.engine.runtime.worker_backend import WorkerBackend
+    from perdure.engine.tasks.task import Task
 
 
 async def open_app(app: OpenableApp) -> Opened:
@@ -60,4 +61,5 @@ async def open_rest(app: OpenableApp) -> AsyncIterator[RestClient]:
 def make_handles(app: OpenableApp) -> Handles:
     from perdure.engine.client.handles import Handles
 
-    return Handles(app, ChainMap(app.tasks, app.aliases))
+    tasks: Mapping[str, Task[..., Any]] = ChainMap(app.tasks, app.aliases)
+    return Handles(app, tasks)

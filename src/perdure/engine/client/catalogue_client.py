@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -31,11 +31,11 @@ from perdure.engine.tasks.catalogue import (
     settings_of,
 )
 from perdure.engine.tasks.options import TriggerOptions
+from perdure.engine.tasks.task_definition import TaskDefinition
 from perdure.errors import PerdureError, RunNotFound, TaskNotFound
 
 if TYPE_CHECKING:
     from perdure.engine.client.handle import HandleApp, RunHandle
-    from perdure.engine.tasks.task import Task
 
 FRESH = 1.0
 """Seconds for which the catalogue is taken to be as it was."""
@@ -158,7 +158,7 @@ class Asking:
         self,
         wish: Wish,
         origin: Origin,
-        task: Task[..., Any],
+        task: TaskDefinition,
         actor: Actor,
         continued: Mapping[str, Run],
     ) -> RunHandle[Any]:
@@ -183,11 +183,10 @@ class Asking:
         events = decide_create(new, self._runtime.ids.run_id(now), actor, now)
         return prepare_commit(None, events, self._runtime.ids.commit_id())
 
-    def _task(self, name: str) -> Task[..., Any]:
+    def _task(self, name: str) -> TaskDefinition:
         if name not in self._entries:
             raise TaskNotFound(name, self._find_similar(name))
-        # All that a trigger asks of a task is its settings.
-        return cast("Task[..., Any]", KnownTask(settings_of(self._entries[name])))
+        return KnownTask(settings_of(self._entries[name]))
 
     def _find_similar(self, name: str) -> str | None:
         """Return the known task with the most similar name, for a few names of a batch."""

@@ -26,7 +26,7 @@ from perdure.errors import (
 if TYPE_CHECKING:
     from perdure.engine.client.results import EndedRun, Results
     from perdure.engine.tasks.signature import Signature
-    from perdure.engine.tasks.task import Task
+    from perdure.engine.tasks.task_definition import TaskDefinition
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class HandleApp(Protocol):
     def results(self) -> Results: ...
 
     @property
-    def served_tasks(self) -> Mapping[str, Task[..., Any]]: ...
+    def served_tasks(self) -> Mapping[str, TaskDefinition]: ...
 
     @property
     def sync(self) -> HandleSync: ...

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perdure.engine.client.handle import HandleApp, RunHandle
-
-if TYPE_CHECKING:
-    from perdure.engine.tasks.task import Task
+from perdure.engine.tasks.task_definition import TaskDefinition
 
 
 class Handles:
     """Makes them. `tasks` are those of the app's code, by every name that a run may have."""
 
-    def __init__(self, app: HandleApp, tasks: Mapping[str, Task[..., Any]]) -> None:
+    def __init__(self, app: HandleApp, tasks: Mapping[str, TaskDefinition]) -> None:
         self._app = app
         self._tasks = tasks
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from perdure.core.json_text import encode_value
 from perdure.engine.client.handle import RunHandle
@@ -11,7 +11,6 @@ from perdure.engine.client.trigger import Client
 from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.tasks.catalogue import KnownTask, check_payload, find_task, settings_of
 from perdure.engine.tasks.options import TriggerOptions
-from perdure.engine.tasks.task import Task
 
 
 async def trigger_known(
@@ -27,5 +26,4 @@ async def trigger_known(
     check_payload(name, entry.payload_schema or {}, payload)
     body = encode_value(dict(payload), limit=runtime.defaults.payload_limit)
     # All that a trigger asks of a task is its settings; results stay plain without a signature.
-    task = cast("Task[..., Any]", KnownTask(settings_of(entry)))
-    return await client.trigger(task, body, options)
+    return await client.trigger(KnownTask(settings_of(entry)), body, options)

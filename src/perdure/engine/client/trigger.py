@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from perdure.engine.runtime.input import duration
 from perdure.engine.runtime.runtime import Components, Runtime
 from perdure.engine.tasks.concurrency_key import derived_key, derives_key
 from perdure.engine.tasks.options import TriggerOptions
+from perdure.engine.tasks.task_definition import CodedTask, TaskDefinition
 from perdure.errors import (
     IdempotencyConflict,
     InvalidInput,
@@ -34,11 +35,6 @@ from perdure.errors import (
     StorageError,
 )
 from perdure.storage.contract.runs import Committed, Outcome
-
-if TYPE_CHECKING:
-    from perdure.engine.tasks.task import Task
-
-R = TypeVar("R")
 
 Made = Outcome | Exception
 """What became of a commit, or why nobody knows."""
@@ -55,8 +51,8 @@ class Client:
         self._batches = CommitBatcher(runtime)
 
     async def trigger(
-        self, task: Task[..., R], payload: msgspec.Raw, options: TriggerOptions
-    ) -> RunHandle[R]:
+        self, task: TaskDefinition, payload: msgspec.Raw, options: TriggerOptions
+    ) -> RunHandle[Any]:
         with self._tracing.trigger(task.name, options.queue or task.settings.queue) as span:
             now, continued = self._runtime.now(), await self._continued(options)
             commit = creation(
@@ -67,8 +63,8 @@ class Client:
         return handle_of(self._app, task, outcome)
 
     async def trigger_many(
-        self, task: Task[..., R], items: Iterable[Mapping[str, Any]], options: TriggerOptions
-    ) -> list[RunHandle[R] | Exception]:
+        self, task: CodedTask, items: Iterable[Mapping[str, Any]], options: TriggerOptions
+    ) -> list[RunHandle[Any] | Exception]:
         bulk = Bulk(self._runtime, self._app, task, items, options)
         with self._tracing.trigger(task.name, options.queue or task.settings.queue) as span:
             now, continued = self._runtime.now(), await self._continued(options)
@@ -86,14 +82,14 @@ class Client:
         return await write.load(self._runtime.storage, options.continuation_of, environment)
 
 
-class Bulk(Generic[R]):
+class Bulk:
     """Runs asked for together, with one batch id. One bad item does not stop the others."""
 
     def __init__(
         self,
         components: Components,
         app: HandleApp,
-        task: Task[..., R],
+        task: CodedTask,
         items: Iterable[Mapping[str, Any]],
         options: TriggerOptions,
     ) -> None:
@@ -103,7 +99,7 @@ class Bulk(Generic[R]):
         self._items = listed(items)
         self._options = options
         self._batch_id = f"batch_{components.ids.token()}"
-        self._results: dict[int, RunHandle[R] | Exception] = {}
+        self._results: dict[int, RunHandle[Any] | Exception] = {}
         self.commits: list[Commit] = []
         self._asked: list[int] = []
         self._pattern: Sequence[Event] | None = None
@@ -134,7 +130,7 @@ class Bulk(Generic[R]):
             problem = f"item {index} cannot be kept: {type(error).__name__}: {error}"
             self._results[index] = InvalidPayload(self._task.name, "", problem)
 
-    def handles(self, outcomes: Sequence[Made]) -> list[RunHandle[R] | Exception]:
+    def handles(self, outcomes: Sequence[Made]) -> list[RunHandle[Any] | Exception]:
         """In the order of the items: a handle, or what was wrong. Raises what storage raised, if
         nothing was kept because of it: then it says nothing about any item."""
         if isinstance(error := outcomes[0] if outcomes else None, StorageError) and all(
@@ -187,7 +183,7 @@ def listed(items: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def creation(
     components: Components,
-    task: Task[..., Any],
+    task: TaskDefinition,
     payload: msgspec.Raw,
     options: TriggerOptions,
     now: datetime,
@@ -230,7 +226,7 @@ def _like(pattern: Sequence[Event], ids: Ids, payload: msgspec.Raw, now: datetim
     return prepare_commit(None, events, ids.commit_id())
 
 
-def handle_of(app: HandleApp, task: Task[..., R], outcome: Made) -> RunHandle[R]:
+def handle_of(app: HandleApp, task: TaskDefinition, outcome: Made) -> RunHandle[Any]:
     """Raises what became of the commit, if that is an error."""
     if isinstance(outcome, Exception):
         raise outcome
@@ -247,7 +243,7 @@ def work_of(commit: Commit) -> str:
 
 
 def new_run(
-    task: Task[..., Any],
+    task: TaskDefinition,
     payload: msgspec.Raw,
     options: TriggerOptions,
     now: datetime,
@@ -282,18 +278,18 @@ def new_run(
 
 
 def concurrency_key(
-    task: Task[..., Any], payload: msgspec.Raw, options: TriggerOptions
+    task: TaskDefinition, payload: msgspec.Raw, options: TriggerOptions
 ) -> str | None:
     """The given key, or the one that the task derives. Raises InvalidInput if it needs one."""
     if options.concurrency_key is not None:
         return options.concurrency_key
     function, signature = task.key_function, task.signature
-    if function is None:
+    if function is None or signature is None:
         return derived_key(task.settings, payload)
     return derived_key(task.settings, payload, lambda: function(**signature.all_arguments(payload)))
 
 
-def _derives_key(task: Task[..., Any], options: TriggerOptions) -> bool:
+def _derives_key(task: TaskDefinition, options: TriggerOptions) -> bool:
     return options.concurrency_key is None and derives_key(task.settings)
 
 

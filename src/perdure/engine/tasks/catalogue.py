@@ -19,7 +19,7 @@ from perdure.core.run.run import Actor, Policy
 from perdure.engine.runtime.input import did_you_mean, find_similar
 from perdure.engine.tasks.options import Executor, TaskSettings
 from perdure.engine.tasks.target import HttpTarget, Target
-from perdure.engine.tasks.task import Task
+from perdure.engine.tasks.task_definition import CodedTask
 from perdure.errors import InvalidInput, InvalidPayload, PerdureError, TaskNotFound
 from perdure.errors.input import refuse_mistakes
 from perdure.storage.contract.runs import Record
@@ -160,7 +160,7 @@ class WorkerEntry(msgspec.Struct, frozen=True, kw_only=True):
         return "draining" if self.stopping else "working"
 
 
-def entry_of(task: Task[..., Any]) -> TaskEntry:
+def entry_of(task: CodedTask) -> TaskEntry:
     schemas = task.signature.schema(), task.signature.result_schema()
     settings = msgspec.structs.asdict(task.settings)
     return TaskEntry(payload_schema=schemas[0], result_schema=schemas[1], **settings)
