@@ -20,8 +20,8 @@ from perdure.core.json_text import encode_value
 from perdure.core.run.commit import Commit, prepare_commit
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
+from perdure.engine.definition.task import Task
 from perdure.engine.runtime.ids import make_token
-from perdure.engine.tasks.task import Task
 from perdure.storage.contract.runs import ClaimRequest
 from waiting import MAX_WAIT_S
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from bell import ring, wait_at
 from perdure import App, Context, Fail, RetryAfter, current
-from perdure.engine.execution.exits import AttemptStopped
+from perdure.engine.attempt.exits import AttemptStopped
 from perdure.errors import RunCancelled
 
 

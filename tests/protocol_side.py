@@ -8,7 +8,7 @@ from builders import TASK
 from perdure import App
 from perdure.core.run.run import Run
 from perdure.engine.client.results import ResultSource
-from perdure.engine.runtime.worker_backend import Finished, WorkClaimed, WorkerBackend
+from perdure.engine.execution.worker_backend import Finished, WorkClaimed, WorkerBackend
 from perdure.storage.contract.runs import ClaimRequest
 from storage_kit import create, request
 from worker_kit import WORKER_ID

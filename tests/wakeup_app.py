@@ -17,8 +17,8 @@ from datetime import timedelta
 from typing import Any
 
 from perdure import App
+from perdure.engine.definition.task import Task
 from perdure.engine.runtime.defaults import Defaults
-from perdure.engine.tasks.task import Task
 from perdure.storage.contract.storage import Storage
 
 MINUTE = timedelta(minutes=1)

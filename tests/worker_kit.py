@@ -10,6 +10,7 @@ from builders import TASK
 from perdure.core.decide.ending import Ending, Returned
 from perdure.core.json_text import encode_value
 from perdure.core.run.run import Policy, Run
+from perdure.engine.execution.worker_backend import Finished
 from perdure.engine.protocol.attempts import ClaimAnswer, ClaimMessage, Report
 from perdure.engine.protocol.triggers import (
     TriggerAnswer,
@@ -21,7 +22,6 @@ from perdure.engine.protocol.values import heartbeat_of, report_of
 from perdure.engine.protocol.workers import HeartbeatAnswer
 from perdure.engine.remote.server import Server
 from perdure.engine.runtime.ids import make_run_id, make_token
-from perdure.engine.runtime.worker_backend import Finished
 from perdure.engine.tasks.catalogue import TaskEntry, WorkerEntry
 from perdure.engine.tasks.options import Executor
 from perdure.storage.contract.server import ServerCall

@@ -7,15 +7,15 @@ if TYPE_CHECKING:
     from perdure.app.app import App
     from perdure.core.limits.rates import Rate
     from perdure.core.schedule import at, cron, every
+    from perdure.engine.attempt.context import Context, current
+    from perdure.engine.attempt.exits import Fail, RetryAfter
     from perdure.engine.client.handle import RunHandle
-    from perdure.engine.execution.context import Context, current
-    from perdure.engine.execution.exits import Fail, RetryAfter
+    from perdure.engine.definition.task import Task
     from perdure.engine.manifests.manifest import Manifest
     from perdure.engine.observability.logging_handler import RunLogHandler
     from perdure.engine.runtime.defaults import Defaults
+    from perdure.engine.runtime.secret import secret
     from perdure.engine.tasks.options import Retry
-    from perdure.engine.tasks.secret import secret
-    from perdure.engine.tasks.task import Task
     from perdure.storage.contract.logs import LogLine, Progress
     from perdure.telemetry.redactor import Redaction
 
@@ -43,24 +43,24 @@ __all__ = [
 
 _HOMES = {
     "App": "perdure.app.app",
-    "Context": "perdure.engine.execution.context",
+    "Context": "perdure.engine.attempt.context",
     "Defaults": "perdure.engine.runtime.defaults",
-    "Fail": "perdure.engine.execution.exits",
+    "Fail": "perdure.engine.attempt.exits",
     "LogLine": "perdure.storage.contract.logs",
     "Manifest": "perdure.engine.manifests.manifest",
     "Progress": "perdure.storage.contract.logs",
     "Rate": "perdure.core.limits.rates",
     "Redaction": "perdure.telemetry.redactor",
     "Retry": "perdure.engine.tasks.options",
-    "RetryAfter": "perdure.engine.execution.exits",
+    "RetryAfter": "perdure.engine.attempt.exits",
     "RunHandle": "perdure.engine.client.handle",
     "RunLogHandler": "perdure.engine.observability.logging_handler",
-    "Task": "perdure.engine.tasks.task",
+    "Task": "perdure.engine.definition.task",
     "at": "perdure.core.schedule",
     "cron": "perdure.core.schedule",
-    "current": "perdure.engine.execution.context",
+    "current": "perdure.engine.attempt.context",
     "every": "perdure.core.schedule",
-    "secret": "perdure.engine.tasks.secret",
+    "secret": "perdure.engine.runtime.secret",
 }
 
 

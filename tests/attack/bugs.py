@@ -17,7 +17,7 @@ from attack.campaign import Campaign, Report, attack_a_tenant
 from attack.neighbour import attack_a_neighbour
 from perdure.core.decide import lease
 from perdure.core.decide.ending import decide_ending
-from perdure.engine.runtime.worker_backend import LOST, ReturnedClaims
+from perdure.engine.execution.worker_backend import LOST, ReturnedClaims
 from perdure.engine.worker.database_backend import DatabaseBackend
 from perdure.engine.worker.record import WorkerRecord
 from perdure.web import api

@@ -21,11 +21,11 @@ from perdure.core.decide.ending import Ending, Raised, Returned
 from perdure.core.json_text import encode_value
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.run import Run
+from perdure.engine.execution.worker_backend import Finished, Recorded, WorkerBackend
 from perdure.engine.observability.log_writer import SaidLog
 from perdure.engine.operators.keys import Keys
 from perdure.engine.protocol.triggers import TriggeredRun
 from perdure.engine.remote.backend import RemoteBackend
-from perdure.engine.runtime.worker_backend import Finished, Recorded, WorkerBackend
 from perdure.engine.webhooks.sender import WebhookSender
 from perdure.engine.worker.database_backend import DatabaseBackend
 from perdure.storage.contract.logs import LogBatch, LogLine, Progress

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hostile_urls import HOSTILE, NAMES, PRIVATE, embeddings
-from perdure.engine.execution.target_failure import TargetFailed
+from perdure.engine.attempt.target_failure import TargetFailed
 from perdure.engine.targets.connection import checked_addresses, connect
 from perdure.errors import InvalidInput
 from perdure.net.address_guard import allowed_networks, refusal

@@ -15,9 +15,9 @@ from builders import as_id
 from perdure import App, Retry
 from perdure.core.run.backoff import Backoff, BackoffKind
 from perdure.core.run.run import OnExhausted
+from perdure.engine.definition.definition import task_settings
 from perdure.engine.runtime.clock import SystemClock
 from perdure.engine.runtime.defaults import Defaults
-from perdure.engine.tasks.definition import task_settings
 from perdure.engine.tasks.options import TaskKeywords, TriggerKeywords, TriggerOptions
 from perdure.errors import InvalidInput, InvalidTask, StorageRefused
 from perdure.storage import open_storage, options_of

@@ -11,7 +11,7 @@ from perdure import App, Context, Fail, Retry, RetryAfter, current
 from perdure.core.decide.ending import Raised
 from perdure.core.run.failure import FailureKind
 from perdure.core.run.lifecycle import Status
-from perdure.engine.execution.ending import ending_of
+from perdure.engine.attempt.ending import ending_of
 from perdure.errors import InvalidInput, OutsideRun, RunFailed
 from waiting import MAX_WAIT_S
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from perdure import App, Context, Fail, Retry, RunHandle, current
 from perdure.core.run.failure import MAX_MESSAGE, Failure, FailureKind
-from perdure.engine.execution.exits import Released
+from perdure.engine.attempt.exits import Released
 from perdure.engine.runtime.defaults import Defaults
 from perdure.errors import RunFailed
 from waiting import MAX_WAIT_S

@@ -13,7 +13,7 @@ import pytest
 from perdure import App, Context
 from perdure.core.decide.ending import Settled
 from perdure.core.run.commit import Commit
-from perdure.engine.execution.transaction import HandlerTransaction
+from perdure.engine.attempt.transaction import HandlerTransaction
 from perdure.storage.contract.runs import Claimed, ClaimRequest, Renewal, Renewed
 from perdure.telemetry import metrics
 

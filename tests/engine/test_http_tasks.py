@@ -26,17 +26,17 @@ from perdure import App, Retry, RunHandle, Task
 from perdure.core.run.attempts import Attempt
 from perdure.core.run.failure import Failure, FailureKind
 from perdure.core.run.lifecycle import Status
-from perdure.engine.execution.context import Context
-from perdure.engine.execution.target_failure import TargetFailed
+from perdure.engine.attempt.context import Context
+from perdure.engine.attempt.target_failure import TargetFailed
 from perdure.engine.runtime.clock import SystemClock
 from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.runtime.secret import Secrets, secret
 from perdure.engine.targets import connection
 from perdure.engine.targets.dependencies import Surroundings
 from perdure.engine.targets.http import request
 from perdure.engine.targets.http_result import retry_after
 from perdure.engine.tasks import catalogue
 from perdure.engine.tasks.options import Executor
-from perdure.engine.tasks.secret import Secrets, secret
 from perdure.engine.tasks.target import HttpTarget
 from perdure.errors import InvalidInput, InvalidPayload, InvalidTask, RunCancelled, RunFailed
 from perdure.net.address_guard import allowed_networks

@@ -19,7 +19,7 @@ from bell import Bell, ring, wait_at
 from perdure import App, Context, Retry, RunHandle, Task
 from perdure.core.run.failure import Failure, FailureKind
 from perdure.core.run.lifecycle import Status
-from perdure.engine.execution.exits import AttemptStopped
+from perdure.engine.attempt.exits import AttemptStopped
 from perdure.engine.process.io_thread import IoThread
 from perdure.engine.runtime.defaults import Defaults
 from perdure.errors import RunCancelled, RunFailed

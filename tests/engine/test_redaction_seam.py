@@ -20,9 +20,9 @@ from fix_app import QUICK
 from hook_kit import SECRET, telling
 from perdure import App, Context, Redaction, Retry, secret
 from perdure.core.run.failure import MAX_MESSAGE
+from perdure.engine.definition.task import Task
 from perdure.engine.observability.log_writer import LONGEST_MESSAGE
 from perdure.engine.operators.audit_log import AuditLog
-from perdure.engine.tasks.task import Task
 from perdure.telemetry import table
 from perdure.telemetry.record import RedactedException
 from perdure.telemetry.redactor import OVERLAP_CHARS

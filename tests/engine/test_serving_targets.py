@@ -12,9 +12,9 @@ from perdure import App, Retry
 from perdure.app.session import session_of
 from perdure.core.explain.reason import Code
 from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.runtime.secret import secret
 from perdure.engine.tasks.catalogue import known_workers
 from perdure.engine.tasks.options import TriggerOptions
-from perdure.engine.tasks.secret import secret
 from perdure.engine.tasks.target import read_target
 from perdure.errors import InvalidInput, RunFailed
 from waiting import MAX_WAIT_S

@@ -22,10 +22,10 @@ from perdure.core.run.attempts import Attempt
 from perdure.core.run.failure import Failure, FailureKind
 from perdure.core.run.lifecycle import Status
 from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.runtime.secret import secret
 from perdure.engine.targets.output_capture import Capture, Lines
 from perdure.engine.tasks import catalogue
 from perdure.engine.tasks.options import Executor
-from perdure.engine.tasks.secret import secret
 from perdure.engine.tasks.target import ShellTarget
 from perdure.errors import RunCancelled, RunFailed
 from perdure.telemetry.redactor import Mask

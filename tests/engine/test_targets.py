@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from perdure import Redaction
-from perdure.engine.tasks.secret import (
+from perdure.engine.runtime.secret import (
     Allow,
     Secret,
     SecretNotHad,

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from hook_kit import EAGER, SECRET, SIGNED, Receiver, settle, telling
 from perdure import App, secret
-from perdure.engine.tasks.secret import only_in
+from perdure.engine.runtime.secret import only_in
 from perdure.engine.webhooks.sender import WebhookSender
 from perdure.web.api import LOCAL, Api
 from web_kit import client_of, make_key

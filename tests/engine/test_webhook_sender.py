@@ -27,7 +27,7 @@ from perdure.core.explain.health import Code
 from perdure.core.run.commit import Commit, prepare_commit
 from perdure.core.run.lifecycle import Status
 from perdure.core.webhook import WebhookState
-from perdure.engine.tasks.secret import Secret
+from perdure.engine.runtime.secret import Secret
 from perdure.engine.webhooks.sender import WebhookSender
 from perdure.engine.webhooks.webhook import DeliveryOutcome
 from perdure.telemetry import metrics

@@ -23,9 +23,9 @@ from perdure.engine.manifests.schema import (
     read_length,
     say_length,
 )
+from perdure.engine.runtime.secret import Secret
 from perdure.engine.schedules.options import ScheduleKeywords
 from perdure.engine.tasks.options import Retry, TargetKeywords
-from perdure.engine.tasks.secret import Secret
 from perdure.engine.tasks.target import HttpTarget, ShellTarget
 from perdure.errors import InvalidManifest
 

@@ -17,8 +17,14 @@ from perdure.core.run.events import RunRetryScheduled, RunSucceeded
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import WORKER, Actor, ActorType, Awaiting, AwaitingKind
+from perdure.engine.execution.worker_backend import (
+    Conflict,
+    Finished,
+    Lost,
+    Recorded,
+    ReportOutcome,
+)
 from perdure.engine.runtime.ids import make_token
-from perdure.engine.runtime.worker_backend import Conflict, Finished, Lost, Recorded, ReportOutcome
 from perdure.errors import LeaseLost
 from protocol_side import Side
 from storage_kit import history, new_run, now, reload, step, stored, token_of, wait_until

@@ -12,10 +12,10 @@ import pytest
 
 from builders import TASK
 from perdure.core.run.backoff import LONGEST
+from perdure.engine.execution.worker_backend import Recorded
 from perdure.engine.protocol.attempts import ReportAnswer, ReportRequest
 from perdure.engine.protocol.checks import check_message
 from perdure.engine.protocol.operations import OPERATIONS
-from perdure.engine.runtime.worker_backend import Recorded
 from perdure.engine.tasks.catalogue import publish_tasks
 from perdure.errors import InvalidInput
 from remote_kit import World

@@ -18,6 +18,7 @@ from perdure.core.run.backoff import Backoff
 from perdure.core.run.failure import FailureKind, make_failure
 from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import Run
+from perdure.engine.execution.worker_backend import Lost, Recorded
 from perdure.engine.protocol.attempts import ReportAnswer, ReportRequest
 from perdure.engine.protocol.triggers import (
     TriggerAnswer,
@@ -28,7 +29,6 @@ from perdure.engine.protocol.triggers import (
 from perdure.engine.remote.backend import RemoteBackend
 from perdure.engine.remote.server import Server
 from perdure.engine.runtime.ids import make_run_id, make_token
-from perdure.engine.runtime.worker_backend import Lost, Recorded
 from perdure.engine.tasks.catalogue import publish_tasks
 from perdure.errors import StorageUnavailable
 from perdure.storage.contract.runs import Renewal, RunFilter

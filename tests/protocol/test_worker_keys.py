@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
+from perdure.engine.execution.worker_backend import LOST
 from perdure.engine.protocol.attempts import (
     ClaimAnswer,
     HeldLease,
@@ -34,7 +35,6 @@ from perdure.engine.protocol.workers import (
     HintsRequest,
 )
 from perdure.engine.runtime.ids import make_token
-from perdure.engine.runtime.worker_backend import LOST
 from perdure.engine.tasks.catalogue import Drain
 from perdure.errors import AccessRefused, InvalidInput, WorkerNotFound
 from perdure.storage.contract.logs import MAX_LINES

@@ -25,14 +25,14 @@ from perdure.core.run.commit import Commit, prepare_commit
 from perdure.core.run.failure import CRASH
 from perdure.core.run.reducer import project
 from perdure.core.run.run import SYSTEM, Run
+from perdure.engine.attempt import ending as outcome
+from perdure.engine.attempt.exits import Released
+from perdure.engine.attempt.transaction import HandlerTransaction
 from perdure.engine.client.results import Results
 from perdure.engine.client.trigger import CommitBatcher
 from perdure.engine.execution import call as calls
-from perdure.engine.execution import ending as outcome
 from perdure.engine.execution import handler
 from perdure.engine.execution import loop_call as loop_calls
-from perdure.engine.execution.exits import Released
-from perdure.engine.execution.transaction import HandlerTransaction
 from perdure.engine.maintenance.lease_recovery import Patience
 from perdure.engine.maintenance.tick_record import TickRecord
 from perdure.engine.operators import declared_limits

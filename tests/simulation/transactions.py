@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from perdure.engine.execution.context import current
+from perdure.engine.attempt.context import current
 from perdure.errors import LeaseLost, StorageUnavailable, TransactionError
 from perdure.storage.contract.transactions import AnswerLost
 from perdure.storage.sql.rows import Dialect

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 
 from perdure.core.limits.rates import Rate
 from perdure.core.run.run import OnLeaseExpired
+from perdure.engine.attempt.context import Context
+from perdure.engine.attempt.exits import Fail, Released, RetryAfter
 from perdure.engine.client.handle import RunHandle
-from perdure.engine.execution.context import Context
-from perdure.engine.execution.exits import Fail, Released, RetryAfter
+from perdure.engine.definition.definition import task_settings
+from perdure.engine.definition.task import Task
 from perdure.engine.runtime.defaults import Defaults
-from perdure.engine.tasks.definition import task_settings
 from perdure.engine.tasks.options import Retry, TaskSettings
 from perdure.engine.tasks.signature import Signature
-from perdure.engine.tasks.task import Task
 from perdure.errors import (
     IdempotencyConflict,
     ResultTimeout,

@@ -14,6 +14,7 @@ from perdure.app.declarations import Declarations
 from perdure.app.sync import SyncFacade
 from perdure.core.json_text import check_label
 from perdure.core.run.run import Actor
+from perdure.engine.definition.definition import keywords_of
 from perdure.engine.observability.metrics import Metrics
 from perdure.engine.observability.storage_metrics import metered
 from perdure.engine.observability.tracing import tracing_of
@@ -25,7 +26,6 @@ from perdure.engine.runtime.ids import Ids
 from perdure.engine.runtime.input import Duration, client_of, duration, only_known
 from perdure.engine.runtime.keywords import explain_keywords
 from perdure.engine.runtime.wakeups import Hints, Hub
-from perdure.engine.tasks.definition import keywords_of
 from perdure.errors import AppNotOpen, InvalidInput
 from perdure.storage import Storage, check_url, open_storage, options_of, refuse_server
 from perdure.storage.contract.runs import Clock
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from perdure.app.session import Opened
     from perdure.engine.client.results import Results
     from perdure.engine.client.trigger import Client
+    from perdure.engine.execution.worker_backend import WorkerBackend
     from perdure.engine.inspection.doctor import Examination
     from perdure.engine.inspection.overview import Overview
     from perdure.engine.maintenance.maintenance import Maintenance
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from perdure.engine.rest.client import RestClient
     from perdure.engine.runtime.runtime import Components, Runtime
     from perdure.engine.runtime.storage_time import StorageTime
-    from perdure.engine.runtime.worker_backend import WorkerBackend
     from perdure.engine.schedules.operators import Schedules
     from perdure.engine.schedules.scheduler import Scheduler
     from perdure.engine.webhooks.operators import Webhooks

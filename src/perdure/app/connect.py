@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from perdure.app.openable import OpenableApp
     from perdure.app.session import Opened
     from perdure.engine.client.handles import Handles
+    from perdure.engine.definition.task import Task
+    from perdure.engine.execution.worker_backend import WorkerBackend
     from perdure.engine.rest.client import RestClient
-    from perdure.engine.runtime.worker_backend import WorkerBackend
-    from perdure.engine.tasks.task import Task
 
 
 async def open_app(app: OpenableApp) -> Opened:

@@ -10,32 +10,28 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, 
 from perdure.core.json_text import check_label
 from perdure.core.limits.rates import Rate, make_rate
 from perdure.core.limits.settings import Values
-from perdure.engine.execution.context import Context
-from perdure.engine.runtime.defaults import Defaults
-from perdure.engine.runtime.input import only_known
-from perdure.engine.runtime.keywords import explain_keywords
-from perdure.engine.tasks.concurrency_key import check_key_arguments
-from perdure.engine.tasks.definition import (
+from perdure.engine.attempt.context import Context
+from perdure.engine.definition.definition import (
     TaskDecorator,
     check_function,
     keywords_of,
     task_settings,
 )
+from perdure.engine.definition.task import Task
+from perdure.engine.runtime.defaults import Defaults
+from perdure.engine.runtime.input import only_known
+from perdure.engine.runtime.keywords import explain_keywords
+from perdure.engine.tasks.concurrency_key import check_key_arguments
 from perdure.engine.tasks.location import locate
 from perdure.engine.tasks.options import Executor, TargetKeywords, TaskKeywords
 from perdure.engine.tasks.reserved_names import refuse_reserved_names
 from perdure.engine.tasks.signature import Signature
-from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput, InvalidTask
 
 if TYPE_CHECKING:
     # Imported when first used: whoever only defines tasks must not wait for it.
     from perdure.core.schedule import Cadence, Stated
-    from perdure.engine.schedules.options import ScheduleKeywords
-    from perdure.engine.targets.target_task import TargetApp
-    from perdure.engine.tasks.secret import Secret
-    from perdure.engine.tasks.target import Stdout, Text
-    from perdure.engine.tasks.task import (
+    from perdure.engine.definition.task import (
         Anything,
         AsyncContextTask,
         AsyncOptionalContextTask,
@@ -44,6 +40,10 @@ if TYPE_CHECKING:
         OptionalContextTask,
         PlainTask,
     )
+    from perdure.engine.runtime.secret import Secret
+    from perdure.engine.schedules.options import ScheduleKeywords
+    from perdure.engine.targets.target_task import TargetApp
+    from perdure.engine.tasks.target import Stdout, Text
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from perdure.engine.client.handle import HandleApp, HandleSync
+from perdure.engine.definition.task import TaskSync
 from perdure.engine.targets.target_task import TargetApp
-from perdure.engine.tasks.task import TaskSync
 
 if TYPE_CHECKING:
     from perdure.core.limits.settings import Values
     from perdure.core.run.run import Actor
     from perdure.core.schedule import Stated
+    from perdure.engine.definition.task import Task
     from perdure.engine.runtime.ids import Ids
     from perdure.engine.runtime.storage_time import StorageTime
     from perdure.engine.runtime.wakeups import Hub
-    from perdure.engine.tasks.task import Task
     from perdure.storage import Storage
     from perdure.telemetry.redactor import Redactor
 

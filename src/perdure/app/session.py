@@ -17,6 +17,7 @@ from perdure.app.components import make_runtime
 from perdure.app.connect import make_handles
 from perdure.engine.client.results import Results, StoredResults
 from perdure.engine.client.trigger import Client
+from perdure.engine.execution.worker_backend import WorkerBackend
 from perdure.engine.inspection.why import explain_run
 from perdure.engine.operators.audit_pages import AuditPages
 from perdure.engine.operators.catalogue import TaskCatalogue
@@ -28,7 +29,6 @@ from perdure.engine.operators.workers import Workers
 from perdure.engine.runtime.runtime import OpenComponents, Runtime
 from perdure.engine.runtime.storage_time import StorageTime
 from perdure.engine.runtime.wakeups import Hints
-from perdure.engine.runtime.worker_backend import WorkerBackend
 from perdure.engine.schedules.operators import Schedules
 from perdure.engine.schedules.reconcile import reconcile_code
 from perdure.engine.tasks import catalogue

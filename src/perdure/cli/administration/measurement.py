@@ -15,9 +15,9 @@ from perdure.core.decide import decide_cancel
 from perdure.core.run.commit import prepare_commit
 from perdure.core.run.run import Actor, ActorType
 from perdure.engine.client.handle import RunHandle
+from perdure.engine.definition.task import Task
 from perdure.engine.process.open_lock import to_the_end
 from perdure.engine.tasks.catalogue import TASK, WORKER
-from perdure.engine.tasks.task import Task
 
 STEPS = 4
 SAMPLES = 200

@@ -208,7 +208,7 @@ def _wanted(
     secrets: tuple[str, ...], tags: tuple[str, ...], headers: tuple[str, ...], **what: Any
 ) -> dict[str, Any]:
     """What was given, as `app.webhooks` takes it."""
-    from perdure.engine.tasks.secret import Secret
+    from perdure.engine.runtime.secret import Secret
 
     wanted = {name: value for name, value in what.items() if value not in (None, ())}
     if len(tags) > 1:
@@ -223,7 +223,7 @@ def _wanted(
 
 
 def _header(word: str) -> tuple[str, Any]:
-    from perdure.engine.tasks.secret import Secret
+    from perdure.engine.runtime.secret import Secret
 
     name, equals, variable = word.partition("=")
     if not (name and equals):

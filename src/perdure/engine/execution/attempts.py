@@ -21,24 +21,24 @@ from perdure.core.decide.lease import Evidence
 from perdure.core.run.bounds import MAX_OUTPUT_BYTES
 from perdure.core.run.failure import FailureKind
 from perdure.core.run.run import Run
+from perdure.engine.attempt.context import Context
+from perdure.engine.attempt.ending import not_executed
+from perdure.engine.attempt.transaction import TransactionTerms
+from perdure.engine.definition.task import Task
 from perdure.engine.execution.call import Call, ProcessCall, Surroundings, ThreadCall
-from perdure.engine.execution.context import Context
-from perdure.engine.execution.ending import not_executed
 from perdure.engine.execution.handler import Handler
 from perdure.engine.execution.loop_call import LoopCall, Performer
 from perdure.engine.execution.loop_monitor import LoopWatch
 from perdure.engine.execution.mailbox import Mailbox
 from perdure.engine.execution.processes import Processes
 from perdure.engine.execution.threads import Threads
-from perdure.engine.execution.transaction import TransactionTerms
 from perdure.engine.execution.watchdog import Ladder, StopReason, Watchdog
+from perdure.engine.execution.worker_backend import Finished
 from perdure.engine.observability.log_writer import AttemptLog, RunLogs
 from perdure.engine.observability.tracing import Tracing
 from perdure.engine.runtime.plain import plain
 from perdure.engine.runtime.runtime import Components
-from perdure.engine.runtime.worker_backend import Finished
 from perdure.engine.tasks.options import Executor
-from perdure.engine.tasks.task import Task
 
 
 class Closed(msgspec.Struct, frozen=True):

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.core.decide.ending import Ending, Settled, Stopped
 from perdure.core.run.run import Run
+from perdure.engine.attempt.context import Context
+from perdure.engine.attempt.ending import crashed, not_executed, not_importable, timed_out
+from perdure.engine.attempt.exits import AttemptStopped
 from perdure.engine.execution.child_protocol import Request
-from perdure.engine.execution.context import Context
-from perdure.engine.execution.ending import crashed, not_executed, not_importable, timed_out
-from perdure.engine.execution.exits import AttemptStopped
 from perdure.engine.execution.handler import Handler
 from perdure.engine.execution.mailbox import Mailbox
 from perdure.engine.execution.processes import Process, ProcessDied, Processes

@@ -23,6 +23,10 @@ from typing import Any
 import msgspec
 
 from perdure.core.decide.ending import Ending, Stopped
+from perdure.engine.attempt.context import Context
+from perdure.engine.attempt.ending import not_importable
+from perdure.engine.attempt.exits import AttemptStopped
+from perdure.engine.definition.task import Task
 from perdure.engine.execution.child_protocol import (
     REQUESTS,
     Awaits,
@@ -35,16 +39,12 @@ from perdure.engine.execution.child_protocol import (
     Reply,
     Request,
 )
-from perdure.engine.execution.context import Context
-from perdure.engine.execution.ending import not_importable
-from perdure.engine.execution.exits import AttemptStopped
 from perdure.engine.execution.handler import Handler
 from perdure.engine.observability.handler_log import TASK_LOG, least_level
 from perdure.engine.observability.tracing import entered
 from perdure.engine.tasks.location import Location, find
 from perdure.engine.tasks.signature import Signature
 from perdure.engine.tasks.source_loader import ignore_bytecode_in_child
-from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput
 from perdure.storage.contract.logs import LogBatch
 from perdure.telemetry.record import fields_of

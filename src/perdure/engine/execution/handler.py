@@ -10,9 +10,9 @@ import msgspec
 
 from perdure.core.decide.ending import Ending, Returned, Stopped
 from perdure.core.json_text import NULL
-from perdure.engine.execution.context import Context
-from perdure.engine.execution.ending import ending_of, mismatched, rejected, unfit
-from perdure.engine.execution.exits import AttemptStopped
+from perdure.engine.attempt.context import Context
+from perdure.engine.attempt.ending import ending_of, mismatched, rejected, unfit
+from perdure.engine.attempt.exits import AttemptStopped
 from perdure.engine.runtime.current_run import enter
 from perdure.engine.tasks.options import Executor
 from perdure.engine.tasks.signature import Signature

@@ -15,9 +15,9 @@ from types import coroutine
 from typing import Any
 
 from perdure.core.decide.ending import Ending, Settled, Stopped
+from perdure.engine.attempt.context import Context
+from perdure.engine.attempt.ending import ending_of, unfit
 from perdure.engine.execution.call import Call, Surroundings
-from perdure.engine.execution.context import Context
-from perdure.engine.execution.ending import ending_of, unfit
 from perdure.engine.execution.handler import Handler
 from perdure.engine.execution.mailbox import Mailbox
 from perdure.engine.runtime.current_run import enter

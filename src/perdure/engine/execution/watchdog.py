@@ -21,8 +21,8 @@ from typing import Any
 import msgspec
 
 from perdure.core.decide.ending import Ending, HandedOver, Raised, Settled, Stopped
+from perdure.engine.attempt.ending import crashed, timed_out
 from perdure.engine.execution.call import Call
-from perdure.engine.execution.ending import crashed, timed_out
 from perdure.engine.tasks.options import Executor
 from perdure.telemetry import table
 from perdure.telemetry.record import Record

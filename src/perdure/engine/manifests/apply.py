@@ -27,6 +27,7 @@ from perdure.core.schedule import (
     check_ahead,
     rfc3339,
 )
+from perdure.engine.definition.task import Task
 from perdure.engine.manifests.manifest import Manifest
 from perdure.engine.manifests.parse import StatedSchedule, StatedTask
 from perdure.engine.manifests.render import (
@@ -55,7 +56,6 @@ from perdure.engine.schedules.options import (
 from perdure.engine.schedules.pages import all_schedules
 from perdure.engine.schedules.reconcile import apply_stated
 from perdure.engine.tasks.catalogue import TaskEntry, publish_tasks
-from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput, InvalidManifest, ScheduleNotFound
 
 Entries = Mapping[str, TaskEntry]

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.json_text import decode_value, encode_value
-from perdure.engine.tasks.secret import Secret
+from perdure.engine.runtime.secret import Secret
 from perdure.net.url import read_url
 from perdure.telemetry.redactor import HIDDEN, Redact, Redactor
 

@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, ActorType, Run
 from perdure.core.seed_terms import StatusFilter
-from perdure.engine.execution.context import Context
+from perdure.engine.attempt.context import Context
+from perdure.engine.definition.definition import TaskDecorator
 from perdure.engine.operators.bulk_actions import BulkAction
 from perdure.engine.operators.bulk_order import ABOUT, OF_LETTERS, Action, Order, Report
 from perdure.engine.operators.filters import make_filter
@@ -27,7 +28,6 @@ from perdure.engine.operators.runs import find_letters
 from perdure.engine.runtime.runtime import Runtime, RuntimeProvider
 from perdure.engine.runtime.slices import slice_items
 from perdure.engine.runtime.write import load_all
-from perdure.engine.tasks.definition import TaskDecorator
 from perdure.engine.tasks.options import Retry, TaskKeywords
 from perdure.errors import PerdureError
 from perdure.storage.contract.runs import RunFilter

@@ -28,6 +28,7 @@ from perdure.core.limits.settings import (
     resume,
 )
 from perdure.core.run.run import Actor
+from perdure.engine.definition.task import Task
 from perdure.engine.operators.audit_log import recorded
 from perdure.engine.operators.declared_limits import (
     Known,
@@ -41,7 +42,6 @@ from perdure.engine.runtime.input import OPERATOR, By, actor_of, find_similar, f
 from perdure.engine.runtime.keywords import explain_methods
 from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.tasks.catalogue import MOST_CONFLICTS, known_tasks
-from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput, QueueNotFound, StorageUnavailable, TaskNotFound
 from perdure.storage.contract.runs import RunFilter
 

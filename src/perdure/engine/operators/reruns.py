@@ -15,9 +15,9 @@ from perdure.core.run.effects import DeadLetterStatus, KeyKind, close_dead_lette
 from perdure.core.run.events import Event
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Actor, Run
+from perdure.engine.definition.task import Task
 from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.write import accept
-from perdure.engine.tasks.task import Task
 from perdure.errors import (
     AlreadyRetried,
     InvalidInput,

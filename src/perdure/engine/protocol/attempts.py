@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from perdure.core.run.failure import FailureKind
 from perdure.core.run.run import AwaitingKind, Run
+from perdure.engine.execution.worker_backend import ReportOutcome
 from perdure.engine.protocol.fields import (
     MAX_CLAIM,
     MAX_LEASES,
@@ -31,7 +32,6 @@ from perdure.engine.protocol.fields import (
     Token,
     WorkerId,
 )
-from perdure.engine.runtime.worker_backend import ReportOutcome
 
 # Reports
 

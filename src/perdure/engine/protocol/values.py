@@ -18,6 +18,7 @@ from perdure.core.decide.ending import (
 from perdure.core.run.failure import Failure, make_failure
 from perdure.core.run.run import Awaiting
 from perdure.core.schedule import Definition, Stated
+from perdure.engine.execution.worker_backend import Finished
 from perdure.engine.observability.log_writer import SaidLog
 from perdure.engine.protocol.attempts import (
     AwaitingMessage,
@@ -37,7 +38,6 @@ from perdure.engine.protocol.attempts import (
 from perdure.engine.protocol.triggers import OptionsMessage, RetryMessage
 from perdure.engine.protocol.workers import HeartbeatRequest, ScheduleMessage
 from perdure.engine.runtime.input import duration
-from perdure.engine.runtime.worker_backend import Finished
 from perdure.engine.tasks.catalogue import WorkerEntry
 from perdure.engine.tasks.options import Retry, TriggerOptions
 from perdure.storage.contract.logs import MAX_LINES, LogBatch, LogLine, Progress

@@ -12,6 +12,13 @@ from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run.commit import Commit
 from perdure.core.run.run import Run
 from perdure.engine.client.results import RunResult
+from perdure.engine.execution.worker_backend import (
+    Finished,
+    Refused,
+    ReportOutcome,
+    ReturnedClaims,
+    WorkClaimed,
+)
 from perdure.engine.observability.log_writer import SaidLog
 from perdure.engine.protocol import attempts, triggers, workers
 from perdure.engine.protocol.checks import check_message
@@ -28,13 +35,6 @@ from perdure.engine.remote.no_transactions import NO_TRANSACTION, NoTransactions
 from perdure.engine.remote.server import Server
 from perdure.engine.remote.wakeups import RemoteHints
 from perdure.engine.runtime.runtime import Components
-from perdure.engine.runtime.worker_backend import (
-    Finished,
-    Refused,
-    ReportOutcome,
-    ReturnedClaims,
-    WorkClaimed,
-)
 from perdure.engine.tasks.catalogue import Drain, TaskEntry, WorkerEntry
 from perdure.errors import StorageRefused, TransactionError, WorkerNotFound
 from perdure.storage import open_server

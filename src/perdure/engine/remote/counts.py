@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from perdure.core.decide.ending import Raised
 from perdure.core.run.lifecycle import EventType, Status
 from perdure.core.run.run import Run
+from perdure.engine.execution.worker_backend import Finished, Recorded, ReportOutcome
 from perdure.engine.observability.storage_metrics import Facts
-from perdure.engine.runtime.worker_backend import Finished, Recorded, ReportOutcome
 from perdure.telemetry import metrics
 from perdure.telemetry.registry import Labels, Registry
 

@@ -34,7 +34,7 @@ from perdure.engine.tasks.options import TriggerOptions
 from perdure.errors import InvalidPayload, PerdureError, StorageError, StorageRefused
 
 if TYPE_CHECKING:
-    from perdure.engine.tasks.task import Task
+    from perdure.engine.definition.task import Task
 
 R = TypeVar("R")
 

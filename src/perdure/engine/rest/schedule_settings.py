@@ -9,11 +9,11 @@ import msgspec
 
 from perdure.core.json_text import encode_value
 from perdure.core.schedule import Cadence, Cron, Definition, Interval, Once, named_options
+from perdure.engine.definition.task import Task
 from perdure.engine.rest.client import EXPLICIT_NULL
 from perdure.engine.runtime.input import duration, only_known
 from perdure.engine.schedules.options import ScheduleKeywords, Target, target_of
 from perdure.engine.tasks.options import Retry, check_retry
-from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput
 
 _DURATIONS = ("misfire_grace", "catch_up_age", "timeout", "ttl")

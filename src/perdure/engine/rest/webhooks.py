@@ -15,7 +15,7 @@ from perdure.engine.rest.client import Items, RestClient, given_fields
 from perdure.engine.rest.runs import encode_tag
 from perdure.engine.runtime.input import OPERATOR, By, text
 from perdure.engine.runtime.runtime import OpenComponents
-from perdure.engine.tasks.secret import Secret
+from perdure.engine.runtime.secret import Secret
 from perdure.engine.tasks.target import Text
 from perdure.engine.webhooks.operators import Signing, Tag, Webhooks
 from perdure.engine.webhooks.webhook import Delivery, Webhook

@@ -33,6 +33,7 @@ from perdure.core.schedule import (
 )
 from perdure.engine.client.handle import RunHandle
 from perdure.engine.client.handles import Handles
+from perdure.engine.definition.task import Task
 from perdure.engine.operators.filters import page_limit
 from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime.defaults import Defaults
@@ -68,7 +69,6 @@ from perdure.engine.schedules.options import (
 )
 from perdure.engine.schedules.reconcile import apply_stated
 from perdure.engine.tasks.catalogue import find_task
-from perdure.engine.tasks.task import Task
 from perdure.errors import (
     InvalidInput,
     InvalidTask,

@@ -24,12 +24,12 @@ from perdure.core.schedule import (
     check_definition,
     merge_cadence,
 )
+from perdure.engine.definition.task import Task
 from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.runtime.input import Duration, choice, duration, flag, only_known, some_time
 from perdure.engine.tasks.catalogue import TaskEntry, check_payload
 from perdure.engine.tasks.concurrency_key import KeyRules, derived_key
 from perdure.engine.tasks.options import RETRY_FIELDS, Retry, check_retry, make_policy
-from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput
 
 

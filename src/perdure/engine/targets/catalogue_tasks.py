@@ -11,7 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+from perdure.engine.definition.task import Task
 from perdure.engine.runtime.input import choice
+from perdure.engine.runtime.secret import only
 from perdure.engine.runtime.service import Service
 from perdure.engine.targets.target_task import (
     TargetApp,
@@ -21,8 +23,6 @@ from perdure.engine.targets.target_task import (
 )
 from perdure.engine.tasks.catalogue import TaskEntry, settings_of, target_kind
 from perdure.engine.tasks.options import Executor
-from perdure.engine.tasks.secret import only
-from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput
 
 EVERY = timedelta(seconds=2)

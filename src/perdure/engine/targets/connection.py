@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import cache
 
-from perdure.engine.execution.target_failure import TargetFailed
+from perdure.engine.attempt.target_failure import TargetFailed
 from perdure.net.address_guard import Network, refusal
 from perdure.net.url import Endpoint
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perdure.engine.tasks.secret import Allow, Secrets, anything
+from perdure.engine.runtime.secret import Allow, Secrets, anything
 from perdure.net.address_guard import Network
 from perdure.storage.contract.runs import Clock
 from perdure.telemetry.redactor import Redact, Redaction, Redactor

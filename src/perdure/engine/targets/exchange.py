@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import h11
 import msgspec
 
-from perdure.engine.execution.target_failure import TargetFailed
+from perdure.engine.attempt.target_failure import TargetFailed
 from perdure.engine.targets.connection import Streams
 from perdure.net.url import Endpoint
 from perdure.telemetry.redactor import OVERLAP_CHARS

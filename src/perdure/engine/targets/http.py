@@ -10,15 +10,15 @@ from urllib.parse import quote
 import msgspec
 
 from perdure.core.run.run import Run
-from perdure.engine.execution.context import Context
-from perdure.engine.execution.target_failure import TargetFailed
+from perdure.engine.attempt.context import Context
+from perdure.engine.attempt.target_failure import TargetFailed
 from perdure.engine.observability.tracing import current_carrier
+from perdure.engine.runtime.secret import SecretNotHad, Secrets
 from perdure.engine.targets.connection import Resolve, checked_addresses, connect, resolve
 from perdure.engine.targets.dependencies import Surroundings
 from perdure.engine.targets.exchange import Request, exchange
 from perdure.engine.targets.http_result import Answer
 from perdure.engine.targets.timing import Laps
-from perdure.engine.tasks.secret import SecretNotHad, Secrets
 from perdure.engine.tasks.target import HttpTarget, check_header_text
 from perdure.errors import InvalidInput
 from perdure.net.signing import BadSigningSecret, signed

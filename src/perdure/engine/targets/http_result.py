@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from perdure.core.json_text import check_text, decode_value, encode_value
-from perdure.engine.execution.target_failure import TargetFailed
+from perdure.engine.attempt.target_failure import TargetFailed
 from perdure.engine.targets.exchange import Response
 from perdure.engine.targets.marked_result import keep_beginning, mark_truncated
 from perdure.errors import InvalidInput, PayloadTooLarge

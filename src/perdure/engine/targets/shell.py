@@ -18,14 +18,14 @@ from typing import Any
 
 from perdure.core.json_text import check_text, decode_value, encode_value
 from perdure.core.run.failure import FailureKind
-from perdure.engine.execution.context import Context
-from perdure.engine.execution.target_failure import TargetFailed
+from perdure.engine.attempt.context import Context
+from perdure.engine.attempt.target_failure import TargetFailed
 from perdure.engine.observability.tracing import current_carrier
+from perdure.engine.runtime.secret import SecretNotHad, Secrets
 from perdure.engine.targets.dependencies import Surroundings
 from perdure.engine.targets.marked_result import keep_both_ends, mark_truncated
 from perdure.engine.targets.output_capture import Capture, Lines, drain
 from perdure.engine.targets.timing import Laps
-from perdure.engine.tasks.secret import SecretNotHad, Secrets
 from perdure.engine.tasks.target import ShellTarget, Stdout
 from perdure.errors import InvalidInput, PayloadTooLarge
 from perdure.telemetry import table

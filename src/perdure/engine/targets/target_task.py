@@ -14,12 +14,13 @@ from msgspec.structs import replace
 
 from perdure.core.json_text import DEFAULT_LIMIT, encode_value
 from perdure.core.run.failure import FailureKind
-from perdure.engine.execution.context import Context
-from perdure.engine.execution.target_failure import TargetFailed
+from perdure.engine.attempt.context import Context
+from perdure.engine.attempt.target_failure import TargetFailed
+from perdure.engine.definition.definition import task_settings
+from perdure.engine.definition.task import Task, TaskApp
+from perdure.engine.runtime.secret import Allow, Secret, Secrets, anything
 from perdure.engine.targets.dependencies import Surroundings
-from perdure.engine.tasks.definition import task_settings
 from perdure.engine.tasks.options import Executor, TargetKeywords, TaskSettings
-from perdure.engine.tasks.secret import Allow, Secret, Secrets, anything
 from perdure.engine.tasks.signature import Signature
 from perdure.engine.tasks.target import (
     OUTPUT_LIMIT,
@@ -30,7 +31,6 @@ from perdure.engine.tasks.target import (
     Target,
     Text,
 )
-from perdure.engine.tasks.task import Task, TaskApp
 from perdure.errors import InvalidInput, InvalidPayload, InvalidTask
 from perdure.net.address_guard import allowed_networks
 from perdure.storage.contract.runs import Clock

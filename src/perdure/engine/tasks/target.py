@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from perdure.engine.runtime.input import choice, count, flag, only_known
-from perdure.engine.tasks.secret import Secret
+from perdure.engine.runtime.secret import Secret
 from perdure.errors import InvalidInput
 from perdure.net.url import read_url
 

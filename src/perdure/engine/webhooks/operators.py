@@ -19,8 +19,8 @@ from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime.input import OPERATOR, By, actor_of, flag
 from perdure.engine.runtime.keywords import explain_methods
 from perdure.engine.runtime.runtime import Runtime
+from perdure.engine.runtime.secret import Secret
 from perdure.engine.runtime.write import MOST_CONFLICTS
-from perdure.engine.tasks.secret import Secret
 from perdure.engine.tasks.target import HttpTarget, Text
 from perdure.engine.webhooks.message import trial
 from perdure.engine.webhooks.webhook import (

@@ -15,14 +15,14 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.webhook import Trouble
-from perdure.engine.execution.target_failure import TargetFailed
+from perdure.engine.attempt.target_failure import TargetFailed
 from perdure.engine.runtime.runtime import Runtime
+from perdure.engine.runtime.secret import Allow, Secrets, only_in
 from perdure.engine.targets.connection import checked_addresses, connect, resolve
 from perdure.engine.targets.dependencies import Surroundings
 from perdure.engine.targets.exchange import Request, exchange
 from perdure.engine.targets.http import Sent, make_request
 from perdure.engine.targets.http_result import Answer
-from perdure.engine.tasks.secret import Allow, Secrets, only_in
 from perdure.engine.webhooks.message import Message
 from perdure.engine.webhooks.webhook import Delivery, DeliveryOutcome, Hook
 from perdure.net.address_guard import allowed_networks

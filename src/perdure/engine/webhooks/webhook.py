@@ -22,7 +22,7 @@ from perdure.core.webhook import (
     state_of,
 )
 from perdure.engine.observability.record_redaction import Showing
-from perdure.engine.tasks.secret import Secret
+from perdure.engine.runtime.secret import Secret
 from perdure.engine.tasks.target import HttpTarget
 from perdure.errors import InvalidInput
 from perdure.storage.contract.storage import Storage

@@ -10,9 +10,7 @@ from perdure.core.decide.ending import decide_ending
 from perdure.core.run.commit import Commit, prepare_commit
 from perdure.core.run.events import RunDeadLettered
 from perdure.core.run.run import Run
-from perdure.engine.observability.log_writer import SaidLog
-from perdure.engine.runtime.runtime import Components
-from perdure.engine.runtime.worker_backend import (
+from perdure.engine.execution.worker_backend import (
     CONFLICT,
     Finished,
     Recorded,
@@ -21,6 +19,8 @@ from perdure.engine.runtime.worker_backend import (
     ReturnedClaims,
     WorkClaimed,
 )
+from perdure.engine.observability.log_writer import SaidLog
+from perdure.engine.runtime.runtime import Components
 from perdure.engine.tasks.catalogue import WORKER, Drain, TaskEntry, WorkerEntry, known_tasks
 from perdure.engine.worker.record import WorkerRecord
 from perdure.engine.worker.versions import judge_misfits, load_live_workers

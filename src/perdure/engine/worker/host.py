@@ -10,19 +10,19 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from typing import Any, Protocol, Self
 
+from perdure.engine.attempt.transaction import TransactionTerms
+from perdure.engine.definition.task import Task
 from perdure.engine.execution.attempts import Handlers
-from perdure.engine.execution.transaction import TransactionTerms
 from perdure.engine.execution.watchdog import Ladder
+from perdure.engine.execution.worker_backend import WorkerBackend
 from perdure.engine.process.io_thread import IoThread, SameLoop
 from perdure.engine.process.open_lock import to_the_end
 from perdure.engine.runtime.input import Duration, count, duration, queue_names
 from perdure.engine.runtime.runtime import Components, RuntimeProvider
 from perdure.engine.runtime.wakeups import Hints
-from perdure.engine.runtime.worker_backend import WorkerBackend
 from perdure.engine.targets.catalogue_tasks import Serving, check_served, target_kinds
 from perdure.engine.targets.target_task import TargetApp
 from perdure.engine.tasks.catalogue import Drain, TaskEntry
-from perdure.engine.tasks.task import Task
 from perdure.engine.worker.isolation import Starter
 from perdure.engine.worker.worker import Worker
 from perdure.storage.contract.transactions import Transactions

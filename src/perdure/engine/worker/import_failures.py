@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from perdure.core.decide.ending import Unserved
 from perdure.core.decide.lease import MAX_HANDOVER_DELAY
 from perdure.core.run.failure import FailureKind
-from perdure.engine.execution.ending import MAX_LOGGED
+from perdure.engine.attempt.ending import MAX_LOGGED
 from perdure.telemetry import table
 from perdure.telemetry.redactor import Redactor
 

@@ -9,10 +9,10 @@ from datetime import timedelta
 
 from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run.run import Run
+from perdure.engine.execution.worker_backend import WorkerBackend
 from perdure.engine.runtime.outage_log import TROUBLE
 from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.service import Service
-from perdure.engine.runtime.worker_backend import WorkerBackend
 from perdure.errors import LeaseLost
 from perdure.storage.contract.runs import Renewal, Renewed
 from perdure.telemetry import metrics, table

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 
+from perdure.engine.execution.worker_backend import WorkerBackend
 from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.service import Service
 from perdure.engine.runtime.storage_time import StorageTime
-from perdure.engine.runtime.worker_backend import WorkerBackend
 
 LONGEST_CLAIM = timedelta(seconds=60)
 """Later than this no claim lands: twice what a server allows one statement."""

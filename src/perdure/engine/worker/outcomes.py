@@ -9,11 +9,8 @@ from typing import Any
 from perdure.core.decide.ending import Raised, Unserved
 from perdure.core.decide.lease import NO_EVIDENCE
 from perdure.core.run.lifecycle import EventType
-from perdure.engine.execution.ending import log_failure, not_executed, not_stored, redact_ending
-from perdure.engine.runtime import wakeups as hints
-from perdure.engine.runtime.runtime import Components
-from perdure.engine.runtime.storage_time import StorageTime
-from perdure.engine.runtime.worker_backend import (
+from perdure.engine.attempt.ending import log_failure, not_executed, not_stored, redact_ending
+from perdure.engine.execution.worker_backend import (
     Conflict,
     Finished,
     Lost,
@@ -22,6 +19,9 @@ from perdure.engine.runtime.worker_backend import (
     ReportOutcome,
     WorkerBackend,
 )
+from perdure.engine.runtime import wakeups as hints
+from perdure.engine.runtime.runtime import Components
+from perdure.engine.runtime.storage_time import StorageTime
 from perdure.engine.worker.leases import Leases
 from perdure.errors import LeaseLost
 from perdure.telemetry import table

@@ -24,7 +24,7 @@ from perdure.storage.contract.storage import Storage
 
 if TYPE_CHECKING:
     from perdure.engine.execution.loop_monitor import LoopWatch
-    from perdure.engine.runtime.worker_backend import WorkerBackend
+    from perdure.engine.execution.worker_backend import WorkerBackend
 
 MAX_BLOCKED_BY = 1000
 """Characters, as the worker protocol allows."""

@@ -14,8 +14,8 @@ from perdure.engine.tasks.catalogue import WorkerEntry, known_workers
 from perdure.storage.contract.storage import Storage
 
 if TYPE_CHECKING:
-    from perdure.engine.runtime.worker_backend import Finished
-    from perdure.engine.tasks.task import Task
+    from perdure.engine.definition.task import Task
+    from perdure.engine.execution.worker_backend import Finished
 
 Tasks = Mapping[str, "Task[..., Any]"]
 

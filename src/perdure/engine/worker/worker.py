@@ -14,16 +14,16 @@ from datetime import datetime, timedelta
 
 from perdure.core.decide.ending import Unserved
 from perdure.core.run.run import Run
+from perdure.engine.attempt.transaction import TransactionTerms
 from perdure.engine.execution.attempts import Closed, Handlers, Report, SlotFreed
-from perdure.engine.execution.transaction import TransactionTerms
 from perdure.engine.execution.watchdog import StopReason
+from perdure.engine.execution.worker_backend import Finished, WorkClaimed, WorkerBackend
 from perdure.engine.observability.log_writer import RunLogs
 from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime.outage_log import TROUBLE, OutageLog
 from perdure.engine.runtime.runtime import Components
 from perdure.engine.runtime.service import Service
 from perdure.engine.runtime.storage_time import StorageTime
-from perdure.engine.runtime.worker_backend import Finished, WorkClaimed, WorkerBackend
 from perdure.engine.tasks.catalogue import Drain
 from perdure.engine.worker.heartbeat import Heartbeat
 from perdure.engine.worker.isolation import Isolation, Starter

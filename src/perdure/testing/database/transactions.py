@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
-from perdure.engine.execution.context import current
+from perdure.engine.attempt.context import current
 from perdure.storage.contract.transactions import Transaction
 from perdure.storage.sql.rows import Dialect
 from perdure.storage.sql.statements import Operation

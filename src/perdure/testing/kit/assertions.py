@@ -11,9 +11,9 @@ from perdure.core.run.events import RecordedEvent
 from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import Run
 from perdure.engine.client.handle import RunHandle
+from perdure.engine.definition.task import Task
 from perdure.engine.runtime.input import did_you_mean, only_known
 from perdure.engine.runtime.keywords import explain_methods
-from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput
 from perdure.testing.database.inline import finish
 from perdure.testing.kit.matching import OPTIONS, Wanted, check_payload

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from perdure.core.json_text import decode_value
+from perdure.engine.attempt.context import Context, current
+from perdure.engine.attempt.target_failure import TargetFailed
+from perdure.engine.definition.task import Task
 from perdure.engine.execution.attempts import Handlers
-from perdure.engine.execution.context import Context, current
-from perdure.engine.execution.target_failure import TargetFailed
 from perdure.engine.execution.threads import Job, Threads
 from perdure.engine.tasks.options import Executor
-from perdure.engine.tasks.task import Task
 from perdure.engine.worker.host import WorkerApp, WorkerHost
 from perdure.testing.kit.boundaries import (
     Boundaries,

@@ -10,10 +10,10 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from perdure.app.app import App
 from perdure.core.json_text import in_utc
+from perdure.engine.definition.task import Task
 from perdure.engine.observability.handler_log import TASK_LOG
 from perdure.engine.runtime.input import Duration, duration
 from perdure.engine.runtime.keywords import explain_methods
-from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput
 from perdure.testing.database.databases import SQLITE, return_database, take_database
 from perdure.testing.kit.app_binding import definitions

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from perdure.core.run.run import Run
+from perdure.engine.definition.task import Task
 from perdure.engine.runtime.input import Duration, duration
-from perdure.engine.tasks.task import Task
 from perdure.errors import InvalidInput
 
 MISSING = "nothing"

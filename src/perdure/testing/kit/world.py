@@ -19,7 +19,7 @@ from perdure.app.app import App
 from perdure.core.explain.why import Code
 from perdure.core.run.run import Run
 from perdure.core.schedule import next_time
-from perdure.engine.execution.context import current
+from perdure.engine.attempt.context import current
 from perdure.engine.runtime.ids import Ids
 from perdure.engine.runtime.write import load
 from perdure.testing.database.databases import KitDatabase, Upcoming

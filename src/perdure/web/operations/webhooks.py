@@ -8,7 +8,7 @@ from msgspec import UNSET, Meta, UnsetType, field
 from msgspec.structs import asdict
 
 from perdure.core.webhook import EVERYTHING
-from perdure.engine.tasks.secret import Secret
+from perdure.engine.runtime.secret import Secret
 from perdure.engine.tasks.target import MOST_HEADERS
 from perdure.engine.webhooks.operators import MOST_SECRETS
 from perdure.engine.webhooks.webhook import Delivery, Webhook

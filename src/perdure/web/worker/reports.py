@@ -22,12 +22,7 @@ from perdure.core.run.events import (
 )
 from perdure.core.run.lifecycle import EventType
 from perdure.core.run.run import Run
-from perdure.engine.protocol.attempts import Report, ReturnedMessage, UnservedMessage
-from perdure.engine.protocol.checks import check_message
-from perdure.engine.protocol.chunks import count_one, in_parts
-from perdure.engine.protocol.values import ending_of_message
-from perdure.engine.runtime import wakeups as hints
-from perdure.engine.runtime.worker_backend import (
+from perdure.engine.execution.worker_backend import (
     CONFLICT,
     LOST,
     Conflict,
@@ -35,6 +30,11 @@ from perdure.engine.runtime.worker_backend import (
     Refused,
     ReportOutcome,
 )
+from perdure.engine.protocol.attempts import Report, ReturnedMessage, UnservedMessage
+from perdure.engine.protocol.checks import check_message
+from perdure.engine.protocol.chunks import count_one, in_parts
+from perdure.engine.protocol.values import ending_of_message
+from perdure.engine.runtime import wakeups as hints
 from perdure.engine.worker.database_backend import outcome_of
 from perdure.engine.worker.versions import LiveWorkers, load_live_workers
 from perdure.errors import LeaseLost, PerdureError, StorageUnavailable

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from perdure.core.decide.ending import Ending, GaveBack, Interrupted, Raised, Unserved
 from perdure.core.run.failure import MAX_MESSAGE, Failure, FailureKind, make_failure
 from perdure.core.run.run import Run
-from perdure.engine.execution.exits import Fail, Released, RetryAfter
-from perdure.engine.execution.target_failure import TargetFailed
+from perdure.engine.attempt.exits import Fail, Released, RetryAfter
+from perdure.engine.attempt.target_failure import TargetFailed
 from perdure.engine.runtime.input import duration, flag
 from perdure.engine.runtime.plain import error_text, plain
 from perdure.errors import InvalidInput, ResultMismatch, StorageUnavailable

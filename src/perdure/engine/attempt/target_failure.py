@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from perdure.core.run.failure import MAX_MESSAGE, FailureKind
-from perdure.engine.execution.exits import Fail
+from perdure.engine.attempt.exits import Fail
 from perdure.telemetry.redactor import Redactor
 
 

@@ -19,8 +19,8 @@ from perdure.engine.tasks.options import Executor, Retry, TaskSettings, make_pol
 from perdure.errors import InvalidInput, InvalidTask
 
 if TYPE_CHECKING:
-    from perdure.engine.execution.context import Context
-    from perdure.engine.tasks.task import (
+    from perdure.engine.attempt.context import Context
+    from perdure.engine.definition.task import (
         Anything,
         AsyncContextTask,
         AsyncOptionalContextTask,

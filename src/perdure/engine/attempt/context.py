@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Never, Protocol, TypeVar, cast
 
 from perdure.core.json_text import check_label, in_utc
 from perdure.core.run.run import Awaiting, AwaitingKind, Run
-from perdure.engine.execution.exits import Released
+from perdure.engine.attempt.exits import Released
 from perdure.engine.observability.handler_log import NOWHERE, RunLog, Sink
 from perdure.engine.runtime.current_run import attempt_here
 from perdure.engine.runtime.input import Duration, duration
@@ -23,7 +23,7 @@ from perdure.telemetry import table
 
 if TYPE_CHECKING:
     from perdure.core.decide.ending import Ending, Settled
-    from perdure.engine.execution.transaction import HandlerTransaction, TransactionTerms
+    from perdure.engine.attempt.transaction import HandlerTransaction, TransactionTerms
 
     MYPY = bool()  # noqa: UP018  # not a literal, which checkers would know
     """mypy takes it as true, other checkers do not know."""

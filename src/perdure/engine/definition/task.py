@@ -28,9 +28,9 @@ from perdure.engine.tasks.signature import Signature
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from perdure.engine.client.transactional import Place, TransactionalTask
+    from perdure.engine.attempt.context import Context
     from perdure.engine.client.trigger import LastMade
-    from perdure.engine.execution.context import Context
+    from perdure.engine.definition.transactional import Place, TransactionalTask
     from perdure.engine.observability.metrics import Metrics
     from perdure.engine.observability.tracing import Tracing
     from perdure.engine.runtime.defaults import Defaults
@@ -141,14 +141,14 @@ class Task(Generic[P, R]):
     def using(self, connection: Any) -> TransactionalTask[P, R]:
         """The same task, asked for inside the transaction that is open on `connection`: of
         psycopg, psycopg2, asyncpg, sqlite3, aiosqlite, SQLAlchemy or Django."""
-        from perdure.engine.client.transactional import Borrowing
+        from perdure.engine.definition.transactional import Borrowing
 
         inside = transaction_here(self.app.url)
         own = inside is not None and inside.connection is connection
         return self._in(inside if inside is not None and own else Borrowing(connection))
 
     def _in(self, place: Place) -> TransactionalTask[P, R]:
-        from perdure.engine.client.transactional import TransactionalTask
+        from perdure.engine.definition.transactional import TransactionalTask
 
         return TransactionalTask(self, self._options, place)
 

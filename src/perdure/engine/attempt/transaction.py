@@ -29,7 +29,7 @@ from perdure.core.decide.ending import Ending, Interrupted, Raised, Returned, Se
 from perdure.core.decide.lease import Evidence
 from perdure.core.run.commit import Commit, prepare_commit
 from perdure.core.run.run import Run
-from perdure.engine.execution.ending import ending_of, interrupted
+from perdure.engine.attempt.ending import ending_of, interrupted
 from perdure.engine.observability.handler_log import Sink
 from perdure.engine.runtime import wakeups as hints
 from perdure.engine.runtime.ids import Ids

@@ -22,7 +22,7 @@ from perdure.storage.borrowed.create_runs import Order, Prepare, enqueue, enqueu
 from perdure.storage.contract.runs import Outcome
 
 if TYPE_CHECKING:
-    from perdure.engine.tasks.task import Task
+    from perdure.engine.definition.task import Task
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -1,0 +1,1 @@
+"""One attempt as its handler sees it: its context, its transaction, and how it ends."""

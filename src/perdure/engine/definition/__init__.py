@@ -1,0 +1,1 @@
+"""Turn functions into tasks, which can be called, and triggered durably."""
