@@ -20,8 +20,7 @@ END = "<!-- Made by scripts/generate_docs.py from src and pyproject.toml: end --
 FIRST_SENTENCE = re.compile(r"(.+?\.)(?:\s|$)", re.DOTALL)
 
 ABOUT_ENGINE = """\
-From top to bottom: a package imports only packages below it, and those below `engine`. The
-exceptions, each to be removed, are listed in `pyproject.toml`."""
+From top to bottom: a package imports only packages below it, and those below `engine`."""
 
 Layers = list[list[str]]
 """Packages from top to bottom. Those of one layer do not import each other."""

@@ -1,1 +1,1 @@
-"""One attempt: on a loop, in a thread, in a process."""
+"""Execute one attempt: on a loop, in a thread or in a process."""

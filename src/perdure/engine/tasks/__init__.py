@@ -1,1 +1,1 @@
-"""From a function to a task."""
+"""Settings, signatures and targets of tasks, and the catalogue that keeps them."""
