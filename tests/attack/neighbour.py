@@ -4,6 +4,7 @@ what others hold, and what operators made, it must not touch."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +19,8 @@ from attack.campaign import Report, play
 from attack.honest import Honest, honest_at
 from attack.snapshot import State, differences, read_state
 from perdure.core.decide.lease import MAX_LEASE_TTL
-from perdure.core.run.run import ActorType, Run, SourceType
+from perdure.core.run.run import Actor, ActorType, Run, Source, SourceType
+from perdure.engine.operators.keys import Keys
 from perdure.storage.contract.runs import RunFilter
 from remote_kit import World
 
@@ -26,7 +28,6 @@ ENVIRONMENT = "shared"
 RUNS = 6
 ROUNDS = 4
 MAX_RUNS = 5000
-OWN_SOURCES = (SourceType.TRIGGER, SourceType.SPAWN, SourceType.CONTINUATION)
 UNTOUCHED = ("schedules", "webhooks", "posts", "audit_flaws", "limits")
 """Parts of the state that must be as before."""
 
@@ -115,25 +116,42 @@ async def _check_leases(honest: Honest, held: dict[str, Run]) -> None:
 
 async def _check_strangers(honest: Honest, attacker: Attacker) -> None:
     """Runs that the attacker made are its own, and its leases end."""
-    found = await honest.app.storage.find(RunFilter(environment=honest.environment), limit=MAX_RUNS)
-    now = await honest.app.storage.now()
-    for run in found.runs:
+    storage, own = honest.app.storage, honest.environment
+    found = await storage.find(RunFilter(environment=own), limit=MAX_RUNS)
+    runs = {run.id: run for run in found.runs}
+    keys = await Keys(honest.app.runtime).list()
+    actors = [Actor(ActorType.CLIENT, it.actor.id) for it in keys if it.id in attacker.key_ids]
+    now = await storage.now()
+    for run in runs.values():
         if run.id not in honest.labels:
-            _check_stranger(run, honest, attacker, now)
+            _check_creation(run, actors)
+            _check_lineage(run, runs, honest)
+            _check_lease(run, now)
 
 
-def _check_stranger(run: Run, honest: Honest, attacker: Attacker, now: datetime) -> None:
-    own = attacker.key_ids
-    if run.created_by.type is not ActorType.CLIENT or not any(
-        key_id in str(run.created_by.id) for key_id in own
-    ):
-        raise AttackFound(f"{run.id} was created by {run.created_by}, not by {own}")
+def _check_creation(run: Run, actors: Sequence[Actor]) -> None:
+    if run.created_by not in actors:
+        raise AttackFound(f"{run.id} was created by {run.created_by}, not by {actors}")
     if run.task.startswith("perdure."):
         raise AttackFound(f"{run.id} is of the reserved task {run.task}")
-    lineage = {run.parent_id, run.root_id, run.continuation_of, run.source.run_id}
-    if run.continuation_of is not None:  # any run of the environment may be continued
-        lineage = {run.parent_id}
-    if run.source.type not in OWN_SOURCES or lineage & honest.labels.keys():
-        raise AttackFound(f"{run.id} comes from {run.source} and {lineage}")
+
+
+def _check_lineage(run: Run, runs: Mapping[str, Run], honest: Honest) -> None:
+    """Any run of the environment may be continued. A parent is a run that the attacker held, which
+    honest runs never are. Source and root follow from those two."""
+    if run.parent_id in honest.labels:
+        raise AttackFound(f"{run.id} names the honest run {run.parent_id} as its parent")
+    source, root_id = Source(), run.id
+    if run.parent_id is not None:
+        source, root_id = Source(type=SourceType.SPAWN), runs[run.parent_id].root_id
+    if run.continuation_of is not None:
+        source = Source(type=SourceType.CONTINUATION, run_id=run.continuation_of)
+        root_id = runs[run.continuation_of].root_id
+    if (run.source, run.root_id) != (source, root_id):
+        found = f"{run.source} and the root {run.root_id}"
+        raise AttackFound(f"{run.id} comes from {found}, not from {source} and {root_id}")
+
+
+def _check_lease(run: Run, now: datetime) -> None:
     if run.lease is not None and run.lease.expires_at - now > MAX_LEASE_TTL:
         raise AttackFound(f"the lease of {run.id} lasts until {run.lease.expires_at}")

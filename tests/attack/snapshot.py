@@ -34,7 +34,7 @@ async def read_state(honest: Honest) -> State:
     limits, workers = await storage.limits(own), await app.workers.list()
     counts = await storage.counts(own)
     state: State = {
-        "runs": {labels[run.id]: await _run_state(honest, run) for run in runs},
+        "runs": {labels[run.id]: await _run_state(honest, run, labels) for run in runs},
         "letters": await _letters(honest, labels),
         "counts": {f"{queue} {status}": count for (queue, status), count in counts.items()},
         "schedules": [_plain(it) for it in await app.schedules.list()],
@@ -63,7 +63,7 @@ def label_runs(honest: Honest, runs: Sequence[Run]) -> dict[str, str]:
     return labels
 
 
-async def _run_state(honest: Honest, run: Run) -> State:
+async def _run_state(honest: Honest, run: Run, labels: dict[str, str]) -> State:
     storage = honest.app.storage
     events = [it.event for it in await storage.events(run.id)]
     progress = (await storage.progress([run.id])).get(run.id)
@@ -76,12 +76,30 @@ async def _run_state(honest: Honest, run: Run) -> State:
         "failure": None if run.failure is None else run.failure.message,
         "counters": run.counters,
         "policy": run.policy,
-        "source": run.source.type,
+        **_origin(run, labels),
         "created_by": _role(honest, run.created_by),
         "lease": None if run.lease is None else run.lease.worker_id,
         "events": [(it.type, _role(honest, it.actor), getattr(it, "attempt", 0)) for it in events],
         "logs": [(it.attempt, it.number, it.message) for it in await storage.logs(run.id)],
         "progress": None if progress is None else (progress.attempt, progress.fraction),
+    }
+
+
+def _origin(run: Run, labels: dict[str, str]) -> State:
+    """Why the run exists, and which runs led to it. The nominal time of a schedule differs; the
+    run's label numbers it."""
+    source = run.source
+    linked = {
+        "source_run": source.run_id,
+        "parent": run.parent_id,
+        "root": run.root_id,
+        "continuation_of": run.continuation_of,
+    }
+    return {
+        "source": (source.type, source.schedule_id, source.reason, source.rule_id, source.again),
+        "is_nominal": source.nominal_time is not None,
+        "depth": run.lineage_depth,
+        **{name: labels.get(str(it), it) for name, it in linked.items()},
     }
 
 

@@ -23,8 +23,8 @@ RUNS = 200
     "Send requests of a malicious tenant and worker: an honest tenant's state, claims and answers "
     "are as without them. Reports how long its runs wait for their start.",
     unit="requests",
-    size=30_000,
-    slice_size=3_000,
+    size=6_000,
+    slice_size=1_500,
 )
 def attack(part: Slice) -> Outcome:
     os.environ["WEBHOOK_TEST"] = SECRET
