@@ -10,7 +10,9 @@ from typing import ClassVar
 import msgspec
 
 from perdure import App, Manifest
-from perdure.engine.runtime.slices import SLICE_ITEMS, map_in_slices, slice_items
+from perdure.engine.runtime.slices import SLICE_BYTES, SLICE_ITEMS, map_in_slices, slice_items
+from perdure.engine.tasks.catalogue import decode_in_slices
+from perdure.storage.contract.runs import Record
 
 
 class WorkPerTurn:
@@ -80,3 +82,17 @@ async def test_a_manifest_is_checked_in_slices(storage_url: str) -> None:
 
     assert len(done.items) == 8 * SLICE_ITEMS
     assert 0 < turns.largest <= 2 * SLICE_ITEMS  # each argument is decoded twice
+
+
+async def test_no_turn_of_the_event_loop_decodes_more_than_a_slice_of_records() -> None:
+    turns, bodies = WorkPerTurn(), SLICE_BYTES // 4
+    records = [
+        Record(environment="e", kind="worker", name=str(n), version=1, body="x" * bodies)
+        for n in range(12)
+    ]
+
+    async with turns.counting():
+        found = await decode_in_slices(records, turns.work)
+
+    assert found == records
+    assert turns.largest == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from builders import OPERATOR
@@ -14,7 +15,7 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.run import OnExhausted, Policy
 from perdure.errors import InvalidInput
 from perdure.storage.contract.inspection import LetterFilter, feed_order
-from perdure.storage.contract.runs import RunFilter
+from perdure.storage.contract.runs import Record, RunFilter
 from perdure.storage.contract.storage import Storage
 from raw import dump
 from storage_kit import claim_one, create, failure, letters, new_run, now, stored, success
@@ -221,3 +222,20 @@ async def test_however_many_write_at_once_the_trail_is_whole(storage: Storage) -
     found = await storage.audit_entries("default")
     assert len(found) == 16
     assert list(flaws(found)) == []
+
+
+async def test_a_record_is_read_by_its_name_without_the_others(storage: Storage) -> None:
+    named = [
+        Record(environment=environment, kind=kind, name="a", version=1, body=f'"{environment}"')
+        for environment, kind in (("default", "worker"), ("default", "task"), ("other", "worker"))
+    ]
+    second = msgspec.structs.replace(named[0], name="b")
+    await storage.put([*named, second])
+
+    found = await storage.records("default", "worker", "a")
+    everything = await storage.records("default", "worker")
+
+    assert [(it.name, it.version, it.body) for it in found] == [("a", 1, '"default"')]
+    assert found[0].seen_at is not None
+    assert [it.name for it in everything] == ["a", "b"]
+    assert await storage.records("default", "worker", "c") == []

@@ -72,9 +72,9 @@ class Workers:
         raise StorageUnavailable(f"worker {worker_id} speaks all the time; ask again")
 
     async def _record(self, worker_id: str) -> Record:
-        for record in await self._runtime.storage.records(self._runtime.environment, WORKER):
-            if record.name == worker_id:
-                return record
+        environment = self._runtime.environment
+        for record in await self._runtime.storage.records(environment, WORKER, worker_id):
+            return record
         raise WorkerNotFound(worker_id)
 
     async def _check(self, entry: WorkerEntry) -> None:

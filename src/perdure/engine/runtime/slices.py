@@ -10,6 +10,8 @@ T = TypeVar("T")
 S = TypeVar("S")
 
 SLICE_ITEMS = 50
+SLICE_BYTES = 1024 * 1024
+"""Bytes of JSON that are decoded at a time."""
 TRANSACTION_ITEMS = 100
 """Schedules that are read or written in one transaction."""
 

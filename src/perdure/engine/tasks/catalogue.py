@@ -6,6 +6,7 @@ version of a task wins; without versions, the latest start.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
@@ -17,6 +18,7 @@ from perdure.core.json_text import Instant
 from perdure.core.limits.rates import Rate
 from perdure.core.run.run import Actor, Policy
 from perdure.engine.runtime.input import did_you_mean, find_similar
+from perdure.engine.runtime.slices import SLICE_BYTES
 from perdure.engine.tasks.options import Executor, TaskSettings
 from perdure.engine.tasks.target import HttpTarget, Target
 from perdure.engine.tasks.task_definition import CodedTask
@@ -215,7 +217,7 @@ def read_task(record: Record) -> TaskEntry:
 
 async def known_tasks(storage: Storage, environment: str) -> list[TaskEntry]:
     """Return the catalogue, without entries that cannot be read, which is logged."""
-    return decode_records(await storage.records(environment, TASK), read_task)
+    return await decode_in_slices(await storage.records(environment, TASK), read_task)
 
 
 def decode_records(records: Sequence[Record], read: Callable[[Record], EntryT]) -> list[EntryT]:
@@ -227,6 +229,22 @@ def decode_records(records: Sequence[Record], read: Callable[[Record], EntryT]) 
         except (msgspec.MsgspecError, PerdureError, UnicodeDecodeError) as error:
             name = f"{record.kind} {record.name} of environment {record.environment}"
             table.UNREADABLE_RECORD.log_hourly(name, record=name, error=str(error))
+    return entries
+
+
+async def decode_in_slices(
+    records: Sequence[Record], read: Callable[[Record], EntryT]
+) -> list[EntryT]:
+    """The same for all records of a kind, which may have megabytes: the event loop does
+    something else in between."""
+    entries: list[EntryT] = []
+    size = 0
+    for record in records:
+        entries += decode_records([record], read)
+        size += len(record.body)
+        if size >= SLICE_BYTES:
+            size = 0
+            await asyncio.sleep(0)
     return entries
 
 
@@ -302,7 +320,7 @@ def _plain_type(schema: Any) -> str | None:
 
 
 async def known_workers(storage: Storage, environment: str) -> list[WorkerEntry]:
-    return decode_records(await storage.records(environment, WORKER), read_worker)
+    return await decode_in_slices(await storage.records(environment, WORKER), read_worker)
 
 
 def read_worker(record: Record) -> WorkerEntry:

@@ -65,14 +65,13 @@ class WorkerRecord:
 
     async def load(self) -> None:
         """Read the record. Maintenance may have deleted it after a long silence."""
-        found = await self._storage.records(self._environment, WORKER)
-        own = next((record for record in found if record.name == self._worker_id), None)
-        if own is None:
+        found = await self._storage.records(self._environment, WORKER, self._worker_id)
+        if not found:
             self._version, self.key_id = 0, None
             return
-        self._version = own.version
+        self._version = found[0].version
         self._drain, self.key_id = None, UNREADABLE
-        for entry in decode_records([own], read_worker):
+        for entry in decode_records(found, read_worker):
             self._drain, self.key_id = entry.drain, entry.key_id
 
     async def _put(self, entry: WorkerEntry) -> bool:

@@ -201,7 +201,9 @@ class Storage(Questions, ScheduleStorage, WebhookStorage, Oversight, Protocol):
         `seen_at`."""
         ...
 
-    async def records(self, environment: str, kind: str) -> list[Record]: ...
+    async def records(self, environment: str, kind: str, name: str | None = None) -> list[Record]:
+        """Return all records of a kind, or the one with this name."""
+        ...
 
     async def forget(self, environment: str, kind: str, before: datetime) -> None:
         """Drop records that nobody has put since then."""

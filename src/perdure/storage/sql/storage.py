@@ -304,8 +304,8 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
     async def put(self, records: Sequence[Record]) -> list[bool]:
         return await self._write(lambda: settings.put_records(records))
 
-    async def records(self, environment: str, kind: str) -> list[Record]:
-        return await self._read(lambda: settings.read_records(environment, kind, self.dialect))
+    async def records(self, environment: str, kind: str, name: str | None = None) -> list[Record]:
+        return await self._read(lambda: settings.records(environment, kind, name, self.dialect))
 
     async def forget(self, environment: str, kind: str, before: datetime) -> None:
         await self._write_much(

@@ -1203,6 +1203,11 @@ SELECT environment, kind, name, version, seen_at, body
  WHERE environment = :environment AND kind = :kind
  ORDER BY name;
 
+-- name: read_record
+SELECT environment, kind, name, version, seen_at, body
+  FROM perdure_records
+ WHERE environment = :environment AND kind = :kind AND name = :name;
+
 -- name: forget_records
 DELETE FROM perdure_records
  WHERE environment = :environment AND kind = :kind AND seen_at <= :before;

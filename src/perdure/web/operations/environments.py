@@ -21,6 +21,9 @@ T = TypeVar("T")
 FRESH = 2.0
 """Seconds for which costly answers are told again."""
 MOST_ANSWERS = 20
+CATALOGUE_READERS = 2
+"""Requests of the worker protocol, of one environment, that read the whole catalogue at once: it
+may take hundreds of megabytes of memory."""
 BULK_RUNS = 2
 """At once, in one environment."""
 
@@ -70,6 +73,7 @@ class Workplace:
         self.audit_log = AuditLog(app.runtime)
         self.recent = Recent(app.clock)
         self.in_flight = InFlight()
+        self.catalogue_turns = asyncio.Semaphore(CATALOGUE_READERS)
         self.view = View(app.redact)
         self.registry = WorkerRegistry(app)
         self.reporting = Reporting(app, self.registry)

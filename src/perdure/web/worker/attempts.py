@@ -56,9 +56,7 @@ async def claim(call: Call, body: ClaimMessage) -> ClaimAnswer:
         environment=call.app.environment,
         commit_id=call.app.ids.commit_id(),
     )
-    claimed, outcomes = await call.at.reporting.record_and_claim(
-        body.reports, request, call.caller.id
-    )
+    claimed, outcomes = await call.at.reporting.record_and_claim(call, body.reports, request)
     return ClaimAnswer(
         runs=claimed.runs,
         outcomes=tuple(outcomes),
@@ -68,7 +66,7 @@ async def claim(call: Call, body: ClaimMessage) -> ClaimAnswer:
 
 
 async def report(call: Call, body: ReportRequest) -> ReportAnswer:
-    outcomes = await call.at.reporting.record(body.reports, call.caller.id)
+    outcomes = await call.at.reporting.record(call, body.reports)
     return ReportAnswer(outcomes=tuple(outcomes), now=call.app.time())
 
 

@@ -46,6 +46,11 @@ _NEEDS_ADMIN = "that needs the scope admin, which the key does not have"
 
 
 async def declare(call: Call, body: DeclareRequest) -> DeclareAnswer:
+    async with call.at.catalogue_turns:
+        return await _declare(call, body)
+
+
+async def _declare(call: Call, body: DeclareRequest) -> DeclareAnswer:
     declaring = Declaring(call)
     accepted = await declaring.tasks(body.tasks)
     code = DeclaredCode(call, accepted, body)

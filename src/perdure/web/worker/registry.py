@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
@@ -9,11 +10,16 @@ import msgspec
 
 from perdure.app.app import App
 from perdure.core.run.run import Run
-from perdure.engine.tasks.catalogue import Drain, WorkerEntry, known_workers
+from perdure.engine.tasks.catalogue import (
+    WORKER,
+    Drain,
+    WorkerEntry,
+    decode_in_slices,
+    read_worker,
+)
 from perdure.engine.worker.database_backend import DatabaseBackend
 from perdure.engine.worker.record import WorkerRecord
 from perdure.errors import AccessRefused, InvalidInput, WorkerNotFound
-from perdure.web.offload import json_size
 
 MAX_CACHED = 10_000
 MAX_WORKERS_PER_KEY = 2000
@@ -38,6 +44,8 @@ class WorkerRegistry:
         self._records: dict[str, WorkerRecord] = {}
         self._checked_bytes: dict[str, int] = {}
         """By worker: the size of its record for which there was room when that was checked."""
+        self._room_turn = asyncio.Lock()
+        """One heartbeat at a time reads all records: they may have many megabytes."""
 
     async def heartbeat(self, entry: WorkerEntry) -> Drain | None:
         """Store the entry. Raise AccessRefused if the worker belongs to another key."""
@@ -48,7 +56,8 @@ class WorkerRegistry:
         record = await self._record(entry.id)
         record.check_key(entry.key_id)
         if not record.exists or size > self._checked_bytes.get(entry.id, 0):
-            await self._check_room(entry, 2 * size)
+            async with self._room_turn:
+                await self._check_room(entry, 2 * size)
         drain = await record.put(entry)
         self._remember(entry.id, record)
         if not entry.stopped:
@@ -103,8 +112,10 @@ class WorkerRegistry:
     async def _check_room(self, entry: WorkerEntry, size: int) -> None:
         """Raise AccessRefused if the key or the environment has too many workers, or if their
         records and this one of `size` bytes are too large together."""
-        found = await known_workers(self._app.storage, self._app.environment)
-        others = {it.id: json_size(it) for it in found if it.id != entry.id}
+        records = await self._app.storage.records(self._app.environment, WORKER)
+        sizes = {it.name: len(it.body.encode()) for it in records}
+        found = await decode_in_slices(records, read_worker)
+        others = {it.id: sizes.get(it.id, 0) for it in found if it.id != entry.id}
         own = {it.id for it in found if it.key_id == entry.key_id} & others.keys()
         of_key = [others[worker_id] for worker_id in own]
         _check_share("key", of_key, size, Share(MAX_WORKERS_PER_KEY, MAX_BYTES_PER_KEY))

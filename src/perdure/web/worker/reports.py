@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -40,12 +41,14 @@ from perdure.engine.worker.versions import LiveWorkers, load_live_workers
 from perdure.errors import LeaseLost, PerdureError, StorageUnavailable
 from perdure.storage.contract.runs import Claimed, ClaimRequest, Outcome
 from perdure.telemetry import table
+from perdure.web.offload import MAX_INLINE_BYTES
 from perdure.web.worker.registry import MAX_RUNS_READ, WorkerRegistry
+
+if TYPE_CHECKING:
+    from perdure.web.operations.operation import Call
 
 MAX_ROUNDS = 20
 """How often a report is decided anew because another writer was faster."""
-LARGE_RESULT_BYTES = 64 * 1024
-"""After a report with a longer result other requests have their turn."""
 MAX_HISTORY = 200
 """How many of a run's last events are searched for a report that was recorded before."""
 
@@ -71,17 +74,17 @@ class Reporting:
         self._app = app
         self._registry = registry
 
-    async def record(self, reports: Sequence[Report], key_id: str) -> list[ReportOutcome]:
+    async def record(self, call: Call, reports: Sequence[Report]) -> list[ReportOutcome]:
         """Return the outcome of each report. A report that cannot be decided is refused by
-        itself. `key_id`: the key whose workers report."""
+        itself. `call`: of the key whose workers report."""
         parts = in_parts(reports, count_one, MAX_RUNS_READ)
-        return [outcome for part in parts for outcome in await self._record(part, key_id)]
+        return [outcome for part in parts for outcome in await self._record(call, part)]
 
-    async def _record(self, reports: Sequence[Report], key_id: str) -> list[ReportOutcome]:
+    async def _record(self, call: Call, reports: Sequence[Report]) -> list[ReportOutcome]:
         outcomes: list[ReportOutcome] = [CONFLICT] * len(reports)
         pending = list(range(len(reports)))
         for _ in range(MAX_ROUNDS):
-            decided = await self._decide([reports[index] for index in pending], key_id)
+            decided = await self._decide(call, [reports[index] for index in pending])
             stored = await self._app.storage.commit(_commits(decided))
             pending = self._take(outcomes, pending, decided, stored)
             if not pending:
@@ -89,30 +92,30 @@ class Reporting:
         return outcomes
 
     async def record_and_claim(
-        self, reports: Sequence[Report], request: ClaimRequest, key_id: str
+        self, call: Call, reports: Sequence[Report], request: ClaimRequest
     ) -> tuple[Claimed, list[ReportOutcome]]:
         """Record the reports in the transaction of a claim, as many as are read at once; the
         others before it."""
-        settled = await self.record(reports[:-MAX_RUNS_READ], key_id)
+        settled = await self.record(call, reports[:-MAX_RUNS_READ])
         reports = reports[-MAX_RUNS_READ:]
         outcomes: list[ReportOutcome] = [CONFLICT] * len(reports)
-        decided = await self._decide(reports, key_id)
+        decided = await self._decide(call, reports)
         claimed = await self._app.storage.claim(request, _commits(decided))
         pending = self._take(outcomes, list(range(len(reports))), decided, claimed.outcomes)
         if pending:
-            await self._record_again(reports, pending, outcomes, key_id)
+            await self._record_again(call, reports, pending, outcomes)
         return claimed, settled + outcomes
 
     async def _record_again(
         self,
+        call: Call,
         reports: Sequence[Report],
         pending: Sequence[int],
         outcomes: list[ReportOutcome],
-        key_id: str,
     ) -> None:
         """What fails here must not cost the worker its claim: those stay a conflict."""
         try:
-            again = await self.record([reports[index] for index in pending], key_id)
+            again = await self.record(call, [reports[index] for index in pending])
         except StorageUnavailable:
             return
         for index, outcome in zip(pending, again, strict=True):
@@ -138,18 +141,22 @@ class Reporting:
         self._app.hints.publish(topics)
         return [index for index in indexes if isinstance(outcomes[index], Conflict)]
 
-    async def _decide(self, reports: Sequence[Report], key_id: str) -> list[Decided]:
+    async def _decide(self, call: Call, reports: Sequence[Report]) -> list[Decided]:
         if not reports:
             return []
-        runs = await self._registry.own_runs((report.run_id for report in reports), key_id)
+        run_ids = (report.run_id for report in reports)
+        runs = await self._registry.own_runs(run_ids, call.caller.id)
         now = self._app.time()
         live = await self._live_workers(reports, now)
-        decided: list[Decided] = []
-        for report in reports:
-            decided.append(await self._decide_one(report, runs, now, live))
-            if _is_large(report):
-                await asyncio.sleep(0)  # checking a result of a megabyte takes a while
-        return decided
+        decide = partial(self._decide_one, runs=runs, now=now, live=live)
+        if call.body_size <= MAX_INLINE_BYTES:
+            decided = [decide(report) for report in reports]
+        else:
+            decided = await call.offload_each(decide, reports)
+        return [
+            await self._recorded_before(report, runs[report.run_id]) if it is None else it
+            for report, it in zip(reports, decided, strict=True)
+        ]
 
     async def _live_workers(self, reports: Sequence[Report], now: datetime) -> LiveWorkers | None:
         """Read the workers only if a payload did not fit one of them."""
@@ -158,20 +165,19 @@ class Reporting:
         since = now - self._app.defaults.lease_ttl
         return await load_live_workers(self._app.storage, self._app.environment, since)
 
-    async def _decide_one(
+    def _decide_one(
         self, report: Report, runs: Mapping[str, Run], now: datetime, live: LiveWorkers | None
-    ) -> Decided:
+    ) -> Decided | None:
+        """Return None if only the run's history tells: its lease is not the one named."""
         run = runs.get(report.run_id)
         if run is None:
             return LOST
         try:
             if run.lease is None or run.lease.token != report.token:
-                return await self._recorded_before(report, run)
+                return None
             if run.lease.attempt != report.attempt:
                 return LOST
             return self._commit(report, run, now, live)
-        except StorageUnavailable:
-            raise
         except LeaseLost:
             return LOST
         except PerdureError as error:
@@ -221,11 +227,6 @@ class Reporting:
 
 def _is_misfit(report: Report) -> bool:
     return isinstance(report.ending, UnservedMessage) and report.ending.misfit is not None
-
-
-def _is_large(report: Report) -> bool:
-    ending = report.ending
-    return isinstance(ending, ReturnedMessage) and len(bytes(ending.result)) > LARGE_RESULT_BYTES
 
 
 def _is_of(event: Event, attempt: int) -> bool:

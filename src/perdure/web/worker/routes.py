@@ -79,7 +79,8 @@ async def heartbeat(call: Call, body: HeartbeatRequest) -> HeartbeatAnswer:
 
 
 async def tasks(call: Call, body: TasksRequest) -> TasksAnswer:
-    return TasksAnswer(tasks=tuple(await known_tasks(call.app.storage, call.app.environment)))
+    async with call.at.catalogue_turns:
+        return TasksAnswer(tasks=tuple(await known_tasks(call.app.storage, call.app.environment)))
 
 
 # Results and hints
@@ -96,16 +97,16 @@ async def results(call: Call, body: ResultsRequest) -> ResultsAnswer:
             result = _result(run)
             size += json_size(result)
             if told and size > MAX_PAGE_BYTES:
-                return ResultsAnswer(runs=_shown(call, told), next_id=run.id)
+                return ResultsAnswer(runs=await _shown(call, told), next_id=run.id)
             told.append(result)
-    return ResultsAnswer(runs=_shown(call, told))
+    return ResultsAnswer(runs=await _shown(call, told))
 
 
-def _shown(call: Call, results: list[RunResult]) -> tuple[RunResult, ...]:
+async def _shown(call: Call, results: list[RunResult]) -> tuple[RunResult, ...]:
     """Without secrets, as the other routes show them, for a key that executes no runs."""
     if Scope.WORK in call.caller.scopes:
         return tuple(results)
-    return tuple([call.at.view.shown(result) for result in results])
+    return tuple(await call.offload_each(call.at.view.shown, results))
 
 
 def _result(run: Run) -> RunResult:

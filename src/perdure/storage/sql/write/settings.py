@@ -128,8 +128,15 @@ def put_records(records: Sequence[Record]) -> Operation[list[bool]]:
     return [kept[id(record)] for record in records]
 
 
-def read_records(environment: str, kind: str, dialect: Dialect) -> Operation[list[Record]]:
-    [found] = yield last_trip(Step("read_records", {"environment": environment, "kind": kind}))
+def records(
+    environment: str, kind: str, name: str | None, dialect: Dialect
+) -> Operation[list[Record]]:
+    wanted = {"environment": environment, "kind": kind}
+    if name is None:
+        step = Step("read_records", wanted)
+    else:
+        step = Step("read_record", {**wanted, "name": name})
+    [found] = yield last_trip(step)
     return [
         Record(
             environment=environment,
