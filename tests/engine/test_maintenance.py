@@ -14,7 +14,7 @@ from borrowers import path_of
 from builders import TASK, a_policy
 from fix_app import QUICK
 from perdure import App
-from perdure.core.decide import decide_attention
+from perdure.core.decide import decide_attention, decide_release
 from perdure.core.limits.admission import LimitScope
 from perdure.core.run.events import Event
 from perdure.core.run.lifecycle import Status
@@ -22,7 +22,7 @@ from perdure.core.run.run import Lease, Run
 from perdure.engine.maintenance.maintenance import PRUNE_BATCHES, Maintenance
 from perdure.errors import StorageUnavailable
 from raw import end_sessions, execute, set_read_only
-from storage_kit import claim, claim_one, new_run, set_limit, stored, success, wait_until
+from storage_kit import claim, claim_one, new_run, set_limit, step, stored, success, wait_until
 from virtual_time import play
 from waiting import MAX_WAIT_S
 
@@ -205,6 +205,21 @@ async def test_keys_are_pruned_until_none_is_left(opened: App) -> None:
         await stored(opened.storage, success(run))
 
     assert [await opened.storage.prune_keys(2) for _ in range(3)] == [2, 1, 0]
+
+
+async def test_a_tick_folds_the_history_of_a_run_that_polls(opened: App) -> None:
+    [run] = await stored(opened.storage, new_run())
+    for _ in range(60):
+        run = await claim_one(opened.storage)
+        token = _lease(run).token
+        given_back = decide_release(run, token, opened.time(), resume_at=run.updated_at)
+        [run] = await stored(opened.storage, step(run, given_back))
+
+    await opened.tick()
+
+    assert await opened.storage.fold_histories(10) == 0
+    assert len(await opened.storage.changes(None, limit=1000)) < run.counters.releases
+    assert len(await opened.storage.events(run.id)) == run.sequence
 
 
 async def test_a_run_that_cannot_be_helped_does_not_keep_the_others(

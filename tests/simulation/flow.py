@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from perdure.core.limits.admission import LimitScope
+from perdure.storage.sql.rows import SUSPECT
 from simulation.database import LimitRow, RunRow
 from simulation.notes import Notes
 
@@ -31,6 +32,8 @@ class FlowWatch:
         self._starts: dict[Place, list[int]] = defaultdict(list)
         self._passed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._open_since: dict[str, int] = {}
+        self._suspects: set[str] = set()
+        """Runs that have waited to be executed alone."""
         self.paused: set[str] = set()
         """Queues whose pause was acknowledged, and whose resumption nobody has asked for since."""
         self.overruled: dict[tuple[str, str, str], object] = {}
@@ -137,8 +140,11 @@ class FlowWatch:
 
     def check_parked(self, rows: Rows, now: int) -> None:
         held = _holders(rows)
+        self._suspects |= {row.id for row in rows.values() if row.gate == SUSPECT}
+        alone = any(rows[it].lease_token for it in self._suspects if it in rows)
         for row in rows.values():
-            if row.gate is None or row.gate == "reserved" or self._is_shut(row, held, now):
+            waits_for_another = row.gate == "reserved" or (row.gate == SUSPECT and alone)
+            if row.gate is None or waits_for_another or self._is_shut(row, held, now):
                 self._open_since.pop(row.id, None)
                 continue
             since = self._open_since.setdefault(row.id, now)

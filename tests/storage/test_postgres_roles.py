@@ -22,6 +22,7 @@ from fix_app import QUICK
 from hook_kit import SECRET, Receiver
 from perdure import App, Context, Retry
 from perdure.cli.main import main
+from perdure.core.decide import decide_release
 from perdure.core.run.lifecycle import Status
 from perdure.engine.operators.keys import Keys
 from perdure.engine.runtime.clock import SystemClock
@@ -29,6 +30,7 @@ from perdure.errors import RunFailed, StorageRefused
 from perdure.storage import open_storage
 from perdure.testing.postgres import PostgresServer
 from raw import execute
+from storage_kit import claim_one, new_run, now, step, stored, token_of
 from waiting import MAX_WAIT_S
 from web_kit import ADA, serving
 
@@ -218,6 +220,20 @@ async def _prune_as_the_server(logins: Logins) -> None:
             await worker.storage.prune(Status.SUCCEEDED, worker.time() + later, 100)
     async with App(logins.server, defaults=QUICK) as server:
         assert await server.storage.prune(Status.SUCCEEDED, server.time() + later, 100) >= 2
+
+
+async def test_only_the_server_folds_histories(logins: Logins) -> None:
+    async with App(logins.worker, defaults=QUICK) as worker:
+        [run] = await stored(worker.storage, new_run())
+        for _ in range(50):
+            run = await claim_one(worker.storage)
+            given_back = decide_release(run, token_of(run), now(), resume_at=run.updated_at)
+            [run] = await stored(worker.storage, step(run, given_back))
+        with pytest.raises(StorageRefused, match="permission denied"):
+            await worker.storage.fold_histories(10)
+    async with App(logins.server, defaults=QUICK) as server:
+        assert await server.storage.fold_histories(10) == 1
+        assert len(await server.storage.events(run.id)) == run.sequence
 
 
 async def test_a_reader_reads_runs_and_writes_nothing(logins: Logins) -> None:

@@ -1,4 +1,4 @@
-"""Recovers expired leases, finalises cancellations, expires runs, opens gates, prunes.
+"""Recovers expired leases, finalises cancellations, expires runs, opens gates, prunes, folds.
 
 Any number may run; every write is compare-and-set. A database outage costs nobody's lease: see
 `patience`.
@@ -29,6 +29,11 @@ PRUNE_EVERY = 60
 PRUNE_BATCHES = 10
 """So many a pass: leases and gates must not wait for more. While there is more, passes follow each
 other quickly: whoever works at some rate must forget at that rate, one retention later."""
+
+FOLD_BATCH = 20
+"""Histories that are folded in one transaction: it takes some milliseconds for each."""
+FOLD_BATCHES = 50
+"""Transactions of one pass."""
 
 LONGEST_TICK = 3
 """So many times the grace a single tick stays; what it has not judged then, the next one does."""
@@ -143,10 +148,11 @@ class Maintenance(AppService):
         self._runtime.hints.publish(topics)
 
     async def _forget(self, now: datetime) -> None:
-        """Some of what is old enough. The more there was, the sooner it looks again: a part now and
-        then is felt less than all of it at once."""
+        """Some of what is old enough; and fold long histories. The more there was, the sooner it
+        looks again: a part now and then is felt less than all of it at once."""
         began = self._clock.elapsed()
-        if await self._prune(now):
+        is_done = await self._prune(now)
+        if await self._fold() and is_done:
             self._next_prune = self._passes + PRUNE_EVERY // (1 + self._behind)
             self._behind = 0
         else:
@@ -167,3 +173,10 @@ class Maintenance(AppService):
                     return False
         spans = await storage.prune_spans(now - defaults.retention, batch)
         return await storage.prune_keys(batch) < batch and spans < batch
+
+    async def _fold(self) -> bool:
+        """Store long histories in less space. Return whether none is left."""
+        for _ in range(FOLD_BATCHES):
+            if not await self._runtime.storage.fold_histories(FOLD_BATCH):
+                return True
+        return False

@@ -226,6 +226,11 @@ class Storage(Questions, ScheduleStorage, WebhookStorage, Oversight, Protocol):
         """Forget keys that are free to be taken anyway; how many."""
         ...
 
+    async def fold_histories(self, limit: int) -> int:
+        """Store older events of at most `limit` long histories in less space, until none is long.
+        Return how many histories those were. What `events` and `changes` return stays the same."""
+        ...
+
     async def started_at(self) -> datetime | None:
         """When the database server was started, if it is one."""
         ...

@@ -35,6 +35,10 @@ class PostgresDialect:
     def is_cursor(self, text: str) -> bool:
         return _CURSOR.fullmatch(text) is not None
 
+    def is_after(self, cursor: str, at: str, run_id: str, first_sequence: int) -> bool:
+        seen_at, seen_run, seen_sequence = cursor.split(".")
+        return (int(at), run_id, first_sequence) > (int(seen_at), seen_run, int(seen_sequence))
+
     def instant(self, at: datetime | None) -> datetime | None:
         return at
 

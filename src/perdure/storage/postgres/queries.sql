@@ -1335,6 +1335,33 @@ SELECT id
    AND finished_at IS NOT NULL
    FOR UPDATE;
 
+-- name: long_histories
+-- Those of the index `perdure_runs_long`. The second condition only lets it be searched.
+SELECT id, folded_to, sequence
+  FROM perdure_runs
+ WHERE sequence - folded_to >= 128 AND sequence >= 128
+ ORDER BY sequence DESC
+ LIMIT :limit
+   FOR UPDATE SKIP LOCKED;
+
+-- name: rows_to_fold
+SELECT first_sequence, xid::text, commit_id, events
+  FROM perdure_history
+ WHERE run_id = :run_id AND first_sequence > :after AND first_sequence <= :until
+ ORDER BY first_sequence
+ LIMIT :limit;
+
+-- name: delete_folded
+DELETE FROM perdure_history
+ WHERE run_id = :run_id AND first_sequence > :after AND first_sequence <= :until;
+
+-- name: insert_folded
+INSERT INTO perdure_history (run_id, first_sequence, xid, commit_id, events)
+VALUES (:run_id, :first_sequence, :at::xid8, :commit_id, :events);
+
+-- name: mark_folded
+UPDATE perdure_runs SET folded_to = :first_sequence WHERE id = :run_id;
+
 -- name: delete_history
 DELETE FROM perdure_history
  WHERE run_id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);

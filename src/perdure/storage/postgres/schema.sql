@@ -181,6 +181,7 @@ CREATE TABLE perdure_runs (
     fingerprint text COLLATE "C",
     state text NOT NULL,
     keyed boolean GENERATED ALWAYS AS (concurrency_key IS NOT NULL) STORED,
+    folded_to integer DEFAULT 1 NOT NULL,
     CONSTRAINT perdure_runs_pkey PRIMARY KEY (id),
     CONSTRAINT finished_is_at_rest CHECK (finished_at IS NULL OR claimable_at IS NULL AND lease_token IS NULL),
     CONSTRAINT lease_is_whole CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL) AND (lease_token IS NULL) = (lease_worker IS NULL)),
@@ -194,6 +195,7 @@ CREATE INDEX perdure_runs_finished ON perdure_runs USING btree (status, finished
 CREATE INDEX perdure_runs_gated ON perdure_runs USING btree (environment, gate, queue, task, priority, claimable_at, id) WHERE (gate IS NOT NULL);
 CREATE INDEX perdure_runs_key_leased ON perdure_runs USING btree (environment, task, concurrency_key) WHERE ((lease_token IS NOT NULL) AND (concurrency_key IS NOT NULL));
 CREATE INDEX perdure_runs_leased ON perdure_runs USING btree (environment, task, id) WHERE (lease_token IS NOT NULL);
+CREATE INDEX perdure_runs_long ON perdure_runs USING btree (sequence) WHERE ((sequence - folded_to) >= 128);
 CREATE INDEX perdure_runs_nominal ON perdure_runs USING btree (environment, schedule_id, nominal_at, id) WHERE (nominal_at IS NOT NULL);
 CREATE INDEX perdure_runs_parent ON perdure_runs USING btree (parent_id) WHERE (parent_id IS NOT NULL);
 CREATE INDEX perdure_runs_reserved ON perdure_runs USING btree (environment, task, concurrency_key) WHERE (gate = 'reserved'::text);

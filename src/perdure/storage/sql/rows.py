@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from perdure.core.run.effects import (
 from perdure.core.run.events import RecordedEvent
 from perdure.core.run.failure import FailureKind
 from perdure.core.run.run import Actor, Run
+from perdure.storage.sql.folded import is_folded, unfold
 from perdure.storage.sql.statements import Row
 
 Fields = dict[str, Any]
@@ -37,6 +38,11 @@ class Dialect(Protocol):
 
     def is_cursor(self, text: str) -> bool:
         """Whether `text` is a place in the change feed."""
+        ...
+
+    def is_after(self, cursor: str, at: str, run_id: str, first_sequence: int) -> bool:
+        """Return whether the history row that was stored there comes after `cursor` in the change
+        feed. `run_id` as in a row."""
         ...
 
     def instant(self, at: datetime | None) -> Any:
@@ -227,9 +233,30 @@ def recorded(rows: Iterable[tuple[int, str]]) -> list[RecordedEvent]:
     """Stored commits, one event at a time."""
     return [
         RecordedEvent(sequence, event)
-        for first, events in rows
+        for first, events in _commits(rows)
         for sequence, event in enumerate(decode_events(events), first)
     ]
+
+
+def _commits(rows: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    for first, events in rows:
+        if is_folded(events):
+            yield from ((row.first_sequence, row.events) for row in unfold(events))
+        else:
+            yield first, events
+
+
+def recorded_after(
+    cursor: str, run_id: str, first: int, events: str, dialect: Dialect
+) -> list[RecordedEvent]:
+    """The events of a row of the change feed that come after `cursor`."""
+    if not is_folded(events):
+        return recorded([(first, events)])
+    return recorded(
+        (row.first_sequence, row.events)
+        for row in unfold(events)
+        if dialect.is_after(cursor, row.at, run_id, row.first_sequence)
+    )
 
 
 def dead_letter_of(row: Row, dialect: Dialect) -> DeadLetter:

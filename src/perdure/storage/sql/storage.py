@@ -53,6 +53,7 @@ from perdure.storage.sql.write import handler_commit, leases, limits, logs, sche
 from perdure.storage.sql.write.claim import Claiming, Look, Overtaken, Reserving, Round, Wish
 from perdure.storage.sql.write.claim import hand_over as claim_runs
 from perdure.storage.sql.write.commit import commit_batch
+from perdure.storage.sql.write.folding import SqlFolding
 from perdure.storage.sql.write.webhooks import SqlWebhooks
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ class AlreadyStored(StorageError):
     """A row that was to be new exists: an earlier try of the same commit went through."""
 
 
-class SqlStorage(SqlOversight, SqlWebhooks, ABC):
+class SqlStorage(SqlFolding, SqlOversight, SqlWebhooks, ABC):
     """See `contract.storage.Storage` for what each method promises."""
 
     dialect: Dialect
@@ -137,10 +138,9 @@ class SqlStorage(SqlOversight, SqlWebhooks, ABC):
     async def reserve(self, request: ReserveRequest) -> Claimed:
         await self._wake_keys(request, request.places)
         first = await self._round(Reserving(request), (), is_eager=True)
+        wanted = request.places
         return await self._look_again(
-            first,
-            request.places,
-            lambda given: Reserving(replace(request, places=request.places - given)),
+            first, wanted, lambda given: Reserving(replace(request, places=wanted - given))
         )
 
     async def _look_again(self, first: Round, places: int, rest: Callable[[int], Wish]) -> Claimed:

@@ -53,6 +53,9 @@ class SqliteDialect:
     def is_cursor(self, text: str) -> bool:
         return text.isascii() and text.isdigit() and len(text) < 19
 
+    def is_after(self, cursor: str, at: str, run_id: str, first_sequence: int) -> bool:
+        return int(at) > int(cursor)
+
     def instant(self, at: datetime | None) -> int | None:
         if at is None:
             return None

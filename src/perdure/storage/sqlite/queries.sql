@@ -1164,6 +1164,32 @@ SELECT id
   FROM perdure_runs
  WHERE id IN (SELECT value FROM json_each(:ids)) AND finished_at IS NOT NULL;
 
+-- name: long_histories
+-- Those of the index `perdure_runs_long`. The second condition only lets it be searched.
+SELECT id, folded_to, sequence
+  FROM perdure_runs
+ WHERE sequence - folded_to >= 128 AND sequence >= 128
+ ORDER BY sequence DESC
+ LIMIT :limit;
+
+-- name: rows_to_fold
+SELECT first_sequence, CAST(position AS TEXT), commit_id, events
+  FROM perdure_history
+ WHERE run_id = :run_id AND first_sequence > :after AND first_sequence <= :until
+ ORDER BY first_sequence
+ LIMIT :limit;
+
+-- name: delete_folded
+DELETE FROM perdure_history
+ WHERE run_id = :run_id AND first_sequence > :after AND first_sequence <= :until;
+
+-- name: insert_folded
+INSERT INTO perdure_history (run_id, first_sequence, position, commit_id, events)
+VALUES (:run_id, :first_sequence, CAST(:at AS INTEGER), :commit_id, :events);
+
+-- name: mark_folded
+UPDATE perdure_runs SET folded_to = :first_sequence WHERE id = :run_id;
+
 -- name: delete_history
 DELETE FROM perdure_history
  WHERE run_id IN (SELECT value FROM json_each(:ids));

@@ -166,7 +166,7 @@ CREATE TABLE perdure_runs (
     failure_kind      TEXT,
     fingerprint       TEXT,
     state             TEXT NOT NULL,
-    keyed             INTEGER GENERATED ALWAYS AS (concurrency_key IS NOT NULL) VIRTUAL,
+    keyed             INTEGER GENERATED ALWAYS AS (concurrency_key IS NOT NULL) VIRTUAL, folded_to INTEGER NOT NULL DEFAULT 1,
     CHECK ((lease_token IS NULL) = (lease_expires_at IS NULL)
            AND (lease_token IS NULL) = (lease_worker IS NULL)),
     CHECK (lease_token IS NULL OR claimable_at IS NULL),
@@ -186,6 +186,7 @@ CREATE INDEX perdure_runs_gated
  WHERE gate IS NOT NULL;
 CREATE INDEX perdure_runs_leased ON perdure_runs (environment, task, concurrency_key, queue)
  WHERE lease_token IS NOT NULL;
+CREATE INDEX perdure_runs_long ON perdure_runs (sequence) WHERE sequence - folded_to >= 128;
 CREATE INDEX perdure_runs_nominal ON perdure_runs (environment, schedule_id, nominal_at, id)
  WHERE nominal_at IS NOT NULL;
 CREATE INDEX perdure_runs_parent ON perdure_runs (parent_id) WHERE parent_id IS NOT NULL;

@@ -22,6 +22,7 @@ from perdure.storage.contract.runs import (
     RunFilter,
 )
 from perdure.storage.sql import rows
+from perdure.storage.sql.folded import last_commit
 from perdure.storage.sql.rows import Dialect
 from perdure.storage.sql.statements import Operation, Row, Rows, Step, Trip, last_trip
 from perdure.telemetry import table
@@ -29,8 +30,9 @@ from perdure.telemetry import table
 MAX_PAGE_BYTES = 8 * 1024 * 1024
 """A page of runs ends with the run that reaches this size. Payloads and results count."""
 
-HISTORY_PAGE = 1000
-"""Commits that are read and decoded at once: a run may have any number of them."""
+HISTORY_PAGE = 100
+"""Rows that are read and decoded at once. A run may have any number of them, and a folded row holds
+many commits."""
 
 
 def read_time(dialect: Dialect) -> Operation[datetime]:
@@ -120,10 +122,14 @@ def count_runs(environment: str, dialect: Dialect) -> Operation[dict[tuple[str, 
 def read_changes(cursor: str | None, limit: int, dialect: Dialect) -> Operation[list[Change]]:
     if cursor is not None and not dialect.is_cursor(cursor):
         raise InvalidInput("cursor", f"{cursor!r} does not come from the change feed")
-    after = {"cursor": cursor or dialect.first_cursor, "limit": limit}
-    [found] = yield last_trip(Step("read_changes", after))
+    cursor = cursor or dialect.first_cursor
+    [found] = yield last_trip(Step("read_changes", {"cursor": cursor, "limit": limit}))
     return [
-        Change(position, dialect.run_id(run_id), tuple(rows.recorded([(first, events)])))
+        Change(
+            position,
+            dialect.run_id(run_id),
+            tuple(rows.recorded_after(cursor, run_id, first, events, dialect)),
+        )
         for position, run_id, first, events in found
     ]
 
@@ -152,7 +158,7 @@ def last_instant() -> Operation[datetime | None]:
     instants: list[datetime] = []
     for (events,) in found:
         with suppress(UnreadableHistory):
-            instants.append(decode_events(events)[-1].occurred_at)
+            instants.append(decode_events(last_commit(events))[-1].occurred_at)
     return max(instants, default=None)
 
 
