@@ -1,5 +1,6 @@
 """SQLite's log moves into the file only when we say so, and does not grow for ever."""
 
+import os
 import resource
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
@@ -17,7 +18,7 @@ from perdure.storage.sqlite import checkpoint
 from perdure.storage.sqlite.checkpoint import has_wal_reset_fault
 from perdure.storage.sqlite.connection import Connection
 from perdure.storage.sqlite.storage import SqliteStorage
-from storage_kit import CLOCK, new_run, stored
+from storage_kit import CLOCK, claim_one, create, new_run, stored, success
 
 BATCH = 20
 BOUND = 64 * 2**20
@@ -54,6 +55,10 @@ async def storage(connections: list[sqlite3.Connection], path: Path) -> AsyncIte
 
 def log_size(path: Path) -> int:
     return path.with_name(f"{path.name}-wal").stat().st_size
+
+
+def file_bytes(path: Path) -> int:
+    return path.stat().st_size
 
 
 def modified_at(path: Path) -> int:
@@ -195,9 +200,52 @@ async def test_a_full_disk_is_recovered_from_without_help(
     assert outcomes[-5:] == [True] * 5
 
 
-async def _try_to_store(storage: Storage) -> bool:
+class SmallDisk:
+    """What `os.statvfs` says of a disk that holds nothing but the database."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.size = size
+        self._directory = path.parent
+
+    @property
+    def used(self) -> int:
+        return sum(file.stat().st_size for file in self._directory.iterdir())
+
+    def statvfs(self, _: object) -> os.statvfs_result:
+        block_bytes, free = 4096, max(self.size - self.used, 0)
+        counts = (self.size // block_bytes, free // block_bytes, free // block_bytes)
+        return os.statvfs_result((block_bytes, block_bytes, *counts, 0, 0, 0, 0, 255))
+
+
+@pytest.fixture
+def small_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
+    disk = SmallDisk(path, 24 * 2**20)
+    monkeypatch.setattr(os, "statvfs", disk.statvfs)
+    return disk
+
+
+@pytest.mark.parametrize("size", [1_000, 100_000])
+async def test_a_log_leaves_room_to_be_moved_into_the_file(
+    size: int, small_disk: SmallDisk, storage: Storage, path: Path
+) -> None:
+    """Otherwise a disk may become full of a log that cannot be moved for want of room, and no
+    write succeeds any more."""
+    run = await create(storage)
+    await stored(storage, success(await claim_one(storage)))
+    most_used = 0
+    while most_used < small_disk.size and await _try_to_store(storage, size):
+        most_used = max(most_used, small_disk.used)
+
+    assert most_used < small_disk.size
+    assert file_bytes(path) > 0.8 * small_disk.size
+    assert await storage.forget_runs([run.id]) == 1
+    small_disk.size *= 2
+    assert await _try_to_store(storage, size)
+
+
+async def _try_to_store(storage: Storage, size: int = 100_000) -> bool:
     try:
-        await stored(storage, new_run("x" * 100_000))
+        await stored(storage, *(new_run("x" * size) for _ in range(max(100_000 // size, 1))))
     except StorageUnavailable:
         return False
     return True

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from perdure.engine.runtime.clock import SystemClock
 from perdure.errors import StorageUnavailable
 from perdure.storage.contract.runs import Committed
 from perdure.storage.postgres import wakeups as postgres_hints
@@ -285,3 +286,33 @@ async def test_a_call_to_a_server_that_is_away_is_not_tried_for_long(
     ) as storage:
         with pytest.raises(StorageUnavailable, match="Connection refused"):
             await storage.commit([new_run()])
+
+
+class CountingClock(SystemClock):
+    """Time passes by sleeping alone, which takes none."""
+
+    def __init__(self) -> None:
+        self.slept_s = 0.0
+
+    def elapsed(self) -> float:
+        return self.slept_s
+
+    def jitter(self) -> float:
+        return 1.0
+
+    async def sleep(self, delay: timedelta) -> None:
+        self.slept_s += delay.total_seconds()
+
+
+async def test_the_last_try_begins_when_the_time_of_a_call_is_up(postgres_storage_url: str) -> None:
+    async with Proxy.before(postgres_storage_url) as proxy:
+        url = proxy.url
+    clock = CountingClock()
+    storage = PostgresStorage(url, clock, connect_timeout=SOON, call_timeout=A_SECOND)
+    try:
+        with pytest.raises(StorageUnavailable):
+            await storage.commit([new_run()])
+    finally:
+        await storage.close()
+
+    assert clock.slept_s == pytest.approx(A_SECOND.total_seconds())

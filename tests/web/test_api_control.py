@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from perdure import App
+from perdure.core.audit_chain import AuditEntry
 from perdure.errors import StorageUnavailable
 from perdure.web.api import Api
 from perdure.web.auth.caller import Caller
@@ -274,3 +275,32 @@ async def test_a_server_whose_storage_is_silent_is_not_ready(
     answer = await client.get("/readyz")
 
     assert (answer.status_code, answer.json()["ok"]) == (503, False)
+
+
+async def test_an_order_that_the_storage_failed_is_answered_before_its_audit_entry_is_written(
+    client: httpx.AsyncClient, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = (
+        await client.post("/v1/runs", json={"task": "double", "payload": {"number": 1}})
+    ).json()["id"]
+    log, may_write = api.home.audit_log, asyncio.Event()
+    write = log.write
+
+    async def away(*_: Any) -> None:
+        raise StorageUnavailable("connection refused")
+
+    async def write_late(entry: AuditEntry) -> None:
+        await may_write.wait()
+        await write(entry)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(api.home.app.storage, "get", away)
+        patched.setattr(log, "write", write_late)
+        async with asyncio.timeout(MAX_WAIT_S):
+            answer = await client.post(f"/v1/runs/{run_id}/cancel")
+        may_write.set()
+        await api._audit_rows.flush()
+    [entry] = (await client.get("/v1/audit")).json()["items"]
+
+    assert answer.status_code == 503
+    assert (entry["target"], entry["outcome"]) == (run_id, "storage-unavailable")

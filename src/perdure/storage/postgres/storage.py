@@ -214,13 +214,16 @@ class PostgresStorage(SqlStorage):
                 is_late = attempt > 0 and self._clock.elapsed() >= give_up_at
                 if is_late or attempt == self._retries or not may_repeat(transaction):
                     raise
-            await self._back_off(min(FIRST_DELAY * 2**attempt, longest))
+            left_s = max(give_up_at - self._clock.elapsed(), 0.0)
+            await self._back_off(min(FIRST_DELAY * 2**attempt, longest), left_s)
             if transaction.is_broken:  # what broke one connection has often broken them all
                 await self._check.run()
             attempt += 1
 
-    async def _back_off(self, delay: timedelta) -> None:
-        await self._clock.sleep(delay * (1 + 0.5 * self._clock.jitter()))
+    async def _back_off(self, delay: timedelta, left_s: float) -> None:
+        """Wait before another try, which begins in the time that is left for tries."""
+        jittered = delay * (1 + 0.5 * self._clock.jitter())
+        await self._clock.sleep(min(jittered, timedelta(seconds=left_s)))
 
     @asynccontextmanager
     async def _connection(

@@ -65,6 +65,8 @@ class Writer:
         try:
             self._connection.statement("begin")
             results = [self._only(*jobs)] if len(jobs) == 1 else list(map(self._attempt, jobs))
+            if self._checkpointer is not None:
+                self._checkpointer.require_room(self._connection)
             self._connection.statement("commit")
         except Exception as error:  # noqa: BLE001  # handed to all who wait for the transaction
             self._rollback()

@@ -1,11 +1,15 @@
 """Rows of the audit log about the orders of a server's callers.
 
 An order that is refused because its key calls too often is only counted, and written once a
-minute: a row for each would let a key fill the log at the rate at which it is refused.
+minute: a row for each would let a key fill the log at the rate at which it is refused. The row of
+an order that failed because the storage is away is written beside the answer, which would come
+twice as late if it waited for a second failure.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -21,6 +25,8 @@ from perdure.web.problems import Refusal
 THROTTLED_INTERVAL_S = 60.0
 """Between two rows about the throttled orders of one key."""
 MAX_DETAILS_BYTES = 16 * 1024
+STORAGE_AWAY = "storage-unavailable"
+"""The outcome of an order whose storage did not answer."""
 _NOT_IN_DETAILS = frozenset({"payload", "reason", "files", "schedules"})
 """Fields of a body that a row does not repeat under its details."""
 
@@ -30,9 +36,11 @@ class AuditRows:
 
     def __init__(self, clock: Clock) -> None:
         self._throttled = ThrottledOrders(clock)
+        self._late: set[asyncio.Task[None]] = set()
 
     async def write(self, route: Route, call: Call, body: Any, outcome: str) -> None:
-        """Durable when it returns, unless the order was throttled and only counted."""
+        """Durable when it returns, unless the order was throttled and only counted, or failed
+        because the storage is away."""
         if outcome == Refusal.RATE_LIMITED:
             order = self._throttled.count(route, call)
             if order is not None:
@@ -45,10 +53,24 @@ class AuditRows:
             if name not in _NOT_IN_DETAILS and value not in (None, msgspec.UNSET)
         }
         details = _details(given) if given else None
-        await _write(route, call, outcome, details, fields.get("reason"))
+        writing = _write(route, call, outcome, details, fields.get("reason"))
+        if outcome == STORAGE_AWAY:
+            self._write_late(writing)
+        else:
+            await writing
+
+    def _write_late(self, writing: Coroutine[Any, Any, None]) -> None:
+        async def write() -> None:
+            with suppress(StorageError):
+                await writing
+
+        task = asyncio.create_task(write())
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
 
     async def flush(self) -> None:
         """Write what was only counted so far, as far as the storage lets us."""
+        await asyncio.gather(*self._late)
         for order in self._throttled.take_all():
             with suppress(StorageError):
                 await _write_throttled(order)
