@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -52,6 +53,12 @@ def test_no_package_has_more_modules_than_a_reader_can_survey() -> None:
     counts = Counter(path.parent.relative_to(ROOT) for path in SOURCES)
 
     assert {it: n for it, n in counts.items() if n > MOST_MODULES_OF_A_PACKAGE} == {}
+
+
+def test_no_contract_between_packages_has_an_exception() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+
+    assert {it["name"] for it in settings["contracts"] if it.get("ignore_imports")} == set()
 
 
 def test_no_import_cycle_is_larger_than_four_modules() -> None:
