@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from perdure.core.decide import decide_shutdown, decide_start, lease, recovery
+from perdure.core.decide import ending as endings
 from perdure.core.decide.ending import GaveBack, HandedOver, Raised, Returned, Stopped
 from perdure.core.limits import admission as limits
 from perdure.core.limits.admission import Admission
@@ -210,7 +211,7 @@ def _(patch: Patch) -> None:
 
 @bug("what the database has interrupted counts as a failure")
 def _(patch: Patch) -> None:
-    patch(outcome, "decide_interruption", lease.decide_failure)
+    patch(endings, "decide_interruption", lease.decide_failure)
 
 
 @bug("an interrupted transaction is taken for the handler's failure")
