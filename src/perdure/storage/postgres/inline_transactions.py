@@ -15,6 +15,7 @@ from perdure.storage.postgres.dialect import PostgresDialect
 from perdure.storage.postgres.handler_connection import AsyncHandlerConnection, HandlerConnection
 from perdure.storage.postgres.inline_wait import Sessions
 from perdure.storage.postgres.transactions import AsyncTransaction, SyncTransaction
+from perdure.storage.sql.statements import at_once
 
 T = TypeVar("T")
 C = TypeVar("C", "InlineConnection", "AsyncInlineConnection")
@@ -60,18 +61,16 @@ class InlineTransactions:
         pool = self._async_pool
         raw = pool.take() or pool.add(AsyncInlineConnection(self._connect(_NO_LOCK_TIMEOUT)))
         await raw.set_autocommit(True)
-        begun = await InlineAsyncTransaction.begin(
-            AsyncPool(pool), raw, self._timeout, _ignore_query
-        )
+        begun = InlineAsyncTransaction(AsyncPool(pool), raw, self._timeout, _ignore_query)
         begun.drop = lambda: pool.end(raw)
-        return begun
+        return await begun.begin()
 
     def begin_sync(self, limit: timedelta) -> InlineSyncTransaction:
         raw = self._pool.take() or self._pool.add(InlineConnection(self._connect("")))
         raw.autocommit = True
         begun = InlineSyncTransaction(self._pool, raw, self._timeout, _ignore_query)
         begun.drop = lambda: self._pool.end(raw)
-        return begun
+        return at_once(begun.begin())
 
     def end_all(self) -> None:
         self._pool.end_all()

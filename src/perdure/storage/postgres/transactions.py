@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -99,7 +100,8 @@ class PostgresTransactions:
         for delay in _delays():
             raw = await pool.acquire()
             try:
-                return await AsyncTransaction.begin(pool, raw, self._answer_timeout, self._say)
+                begun = AsyncTransaction(pool, raw, self._answer_timeout, self._say)
+                return await begun.begin()
             except BaseException as error:  # noqa: BLE001  # raised again unless another try may help
                 await asyncio.shield(_drop_async(pool, raw))
                 problem = _check_transient(error)
@@ -115,7 +117,8 @@ class PostgresTransactions:
         for delay in _delays():
             raw = pool.acquire()
             try:
-                return SyncTransaction(pool, raw, self._answer_timeout, self._say)
+                begun = SyncTransaction(pool, raw, self._answer_timeout, self._say)
+                return at_once(begun.begin())
             except BaseException as error:  # noqa: BLE001  # raised again unless another try may help
                 raw.close()
                 pool.release(raw)
@@ -154,100 +157,42 @@ class AsyncReturns(Protocol):
     async def release(self, connection: Any) -> None: ...
 
 
-class SyncTransaction:
-    """For a handler in a thread. Nothing here waits for a loop: see `steps.at_once`."""
-
-    problem = None
-
-    def __init__(
-        self, pool: Returns, raw: HandlerConnection, timeout: timedelta, say: OnStatement
-    ) -> None:
-        self._pool = pool
-        self._timeout = timeout
-        self._say = say
-        self.connection = raw
-        raw.row_factory = tuple_row
-        raw.isolation_level = IsolationLevel.READ_COMMITTED
-        # Inside of it psycopg itself refuses an explicit commit.
-        self._block = raw.transaction()
-        with limited(raw, timeout):
-            self._block.__enter__()
-        self._borrowed = PsycopgConnection(raw)
-        self._id = at_once(self.run(_begin_writing()))
-
-    @property
-    def is_lost(self) -> bool:
-        return self.connection.closed
-
-    async def run(self, operation: Operation[T]) -> T:
-        _check(self.connection)
-        with limited(self.connection, self._timeout):
-            return await drive(_at_home(self._borrowed, operation), self._send)
-
-    async def conclude(self, operation: Operation[T]) -> T:
-        try:
-            value = await self.run(_within_limits(operation, self._id, self._timeout))
-            self._say("commit")
-        except BaseException:
-            await self.rollback()
-            raise
-        try:
-            with limited(self.connection, self._timeout):
-                self._block.__exit__(None, None, None)
-        except psycopg.Error as error:
-            raise _verdict(self.connection, error) from error
-        finally:
-            self._pool.release(self.connection)
-        return value
-
-    async def rollback(self) -> None:
-        with suppress(psycopg.Error), limited(self.connection, self._timeout):
-            self._block.__exit__(psycopg.Rollback, psycopg.Rollback(), None)
-        self._pool.release(self.connection)
-
-    async def _send(self, request: Trip) -> list[Rows]:
-        _tell(self._say, request)
-        try:
-            return await self._borrowed.send(request)
-        except psycopg.Error as error:
-            raise translation(error) from error
-
-
-class AsyncTransaction:
-    """For a handler on the loop."""
+class PostgresTransaction(ABC):
+    """Written once, as if it awaited. That of a handler in a thread never waits: see `at_once`."""
 
     problem = None
 
     def __init__(
         self,
-        pool: AsyncReturns,
-        raw: AsyncHandlerConnection,
+        raw: HandlerConnection | AsyncHandlerConnection,
+        borrowed: PsycopgConnection | PsycopgAsyncConnection,
         timeout: timedelta,
         say: OnStatement,
     ) -> None:
-        self._pool = pool
+        raw.row_factory = tuple_row
+        self.connection = raw
+        self._borrowed = borrowed
         self._timeout = timeout
         self._say = say
-        self.connection = raw
-        self._block = raw.transaction()
-        self._borrowed = PsycopgAsyncConnection(raw)
         self._id = ""
 
-    @classmethod
-    async def begin(
-        cls,
-        pool: AsyncReturns,
-        raw: AsyncHandlerConnection,
-        limit: timedelta,
-        say: OnStatement,
-    ) -> Self:
-        raw.row_factory = tuple_row
-        await raw.set_isolation_level(IsolationLevel.READ_COMMITTED)
-        begun = cls(pool, raw, limit, say)
-        with limited(raw, limit):
-            await begun._block.__aenter__()
-        begun._id = await begun.run(_begin_writing())
-        return begun
+    @abstractmethod
+    async def _enter(self) -> None:
+        """Begin the transaction. Inside of it psycopg itself refuses an explicit commit."""
+
+    @abstractmethod
+    async def _exit(self, kind: type[Exception] | None, error: Exception | None) -> None:
+        """Commit it, or roll it back if there is an error."""
+
+    @abstractmethod
+    async def _release(self) -> None:
+        """Give the connection back."""
+
+    async def begin(self) -> Self:
+        with limited(self.connection, self._timeout):
+            await self._enter()
+        self._id = await self.run(_begin_writing())
+        return self
 
     @property
     def is_lost(self) -> bool:
@@ -267,24 +212,71 @@ class AsyncTransaction:
             raise
         try:
             with limited(self.connection, self._timeout):
-                await self._block.__aexit__(None, None, None)
+                await self._exit(None, None)
         except psycopg.Error as error:
             raise _verdict(self.connection, error) from error
         finally:
-            await self._pool.release(self.connection)
+            await self._release()
         return value
 
     async def rollback(self) -> None:
         with suppress(psycopg.Error), limited(self.connection, self._timeout):
-            await self._block.__aexit__(psycopg.Rollback, psycopg.Rollback(), None)
-        await self._pool.release(self.connection)
+            await self._exit(psycopg.Rollback, psycopg.Rollback())
+        await self._release()
 
     async def _send(self, request: Trip) -> list[Rows]:
-        _tell(self._say, request)
+        for step in request.steps:
+            self._say(step.query)
         try:
             return await self._borrowed.send(request)
         except psycopg.Error as error:
             raise translation(error) from error
+
+
+class SyncTransaction(PostgresTransaction):
+    """For a handler in a thread."""
+
+    connection: HandlerConnection
+
+    def __init__(
+        self, pool: Returns, raw: HandlerConnection, timeout: timedelta, say: OnStatement
+    ) -> None:
+        super().__init__(raw, PsycopgConnection(raw), timeout, say)
+        raw.isolation_level = IsolationLevel.READ_COMMITTED
+        self._pool = pool
+        self._block = raw.transaction()
+
+    async def _enter(self) -> None:
+        self._block.__enter__()
+
+    async def _exit(self, kind: type[Exception] | None, error: Exception | None) -> None:
+        self._block.__exit__(kind, error, None)
+
+    async def _release(self) -> None:
+        self._pool.release(self.connection)
+
+
+class AsyncTransaction(PostgresTransaction):
+    """For a handler on the loop."""
+
+    connection: AsyncHandlerConnection
+
+    def __init__(
+        self, pool: AsyncReturns, raw: AsyncHandlerConnection, timeout: timedelta, say: OnStatement
+    ) -> None:
+        super().__init__(raw, PsycopgAsyncConnection(raw), timeout, say)
+        self._pool = pool
+        self._block = raw.transaction()
+
+    async def _enter(self) -> None:
+        await self.connection.set_isolation_level(IsolationLevel.READ_COMMITTED)
+        await self._block.__aenter__()
+
+    async def _exit(self, kind: type[Exception] | None, error: Exception | None) -> None:
+        await self._block.__aexit__(kind, error, None)
+
+    async def _release(self) -> None:
+        await self._pool.release(self.connection)
 
 
 def _at_home(
@@ -352,11 +344,6 @@ def _verdict(
 ) -> Exception:
     """A COMMIT that failed: with an answer it was refused, without one nobody knows."""
     return AnswerLost(f"PostgreSQL: {error}") if raw.closed else translation(error)
-
-
-def _tell(say: OnStatement, request: Trip) -> None:
-    for step in request.steps:
-        say(step.query)
 
 
 async def _drop_async(pool: AsyncHandlerPool, raw: AsyncHandlerConnection) -> None:
