@@ -10,10 +10,10 @@ from typing import Any
 
 import psycopg
 
-from perdure.storage.sql.queries import load_queries
+from perdure.storage.sql.queries import load_dialect
 
-SQLITE = load_queries("perdure.storage.sqlite")
-POSTGRES = load_queries("perdure.storage.postgres")
+SQLITE = load_dialect("perdure.storage.sqlite")
+POSTGRES = load_dialect("perdure.storage.postgres")
 
 PARTIAL = {
     "perdure_runs_claimable",

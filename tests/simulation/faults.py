@@ -27,7 +27,7 @@ from perdure.errors import (
 from perdure.storage.contract.runs import Claimed, ClaimRequest, Committed, Outcome
 from perdure.storage.contract.schedules import StepOutcome, Stepped
 from perdure.storage.contract.wakeups import HintTransport
-from perdure.storage.sql.queries import load_queries
+from perdure.storage.sql.queries import load_dialect
 from perdure.storage.sql.statements import Operation
 from perdure.storage.sql.storage import Make, SqlStorage
 from simulation.database import Database, finish
@@ -129,7 +129,7 @@ class Faults:
         return [chance.random() * plan.hint_delay for _ in range(times)]
 
 
-_QUERIES = load_queries("perdure.storage.sqlite")
+_QUERIES = load_dialect("perdure.storage.sqlite")
 
 
 def is_write(query: str) -> bool:

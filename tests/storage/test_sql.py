@@ -7,13 +7,20 @@ import pytest
 
 from perdure.core.run.lifecycle import Status
 from perdure.storage.postgres.dialect import columns
-from perdure.storage.sql.queries import Query, load_queries, positional, repeated, row_parameters
+from perdure.storage.sql.queries import (
+    Query,
+    load_dialect,
+    load_queries,
+    positional,
+    repeated,
+    row_parameters,
+)
 from perdure.storage.sql.rows import COLUMNS
 
 SOURCES = Path(__file__).resolve().parents[2] / "src" / "perdure"
 CODE = "\n".join(path.read_text() for path in SOURCES.rglob("*.py"))
-SQLITE = load_queries("perdure.storage.sqlite")
-POSTGRES = load_queries("perdure.storage.postgres")
+SQLITE = load_dialect("perdure.storage.sqlite")
+POSTGRES = load_dialect("perdure.storage.postgres")
 
 ONLY_POSTGRES = {"limit_transaction", "notify", "notify_apart", "transaction_id"}
 """Settings for one transaction, messages and its name, which SQLite does not have."""
@@ -53,6 +60,16 @@ def sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Query]:
 def test_both_dialects_ask_the_same_questions() -> None:
     assert set(POSTGRES) - set(SQLITE) == ONLY_POSTGRES
     assert set(SQLITE) <= set(POSTGRES)
+
+
+def test_what_both_dialects_ask_in_the_same_words_is_written_once() -> None:
+    sqlite, postgres = (
+        load_queries("perdure.storage.sqlite"),
+        load_queries("perdure.storage.postgres"),
+    )
+
+    words = {name: query.text.split() for name, query in sqlite.items()}
+    assert [it for it in postgres if postgres[it].text.split() == words.get(it)] == []
 
 
 @pytest.mark.parametrize("name", SQLITE)

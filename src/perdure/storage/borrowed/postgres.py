@@ -16,7 +16,7 @@ from perdure.storage.contract.runs import Clock
 from perdure.storage.contract.wakeups import pack
 from perdure.storage.postgres.dialect import CHANNEL, MOST_BYTES, PostgresDialect, columns
 from perdure.storage.sql.migrations import check_version, load_migrations
-from perdure.storage.sql.queries import PARAMETER, Query, load_queries, positional
+from perdure.storage.sql.queries import PARAMETER, Query, load_dialect, positional
 from perdure.storage.sql.statements import Bulk, Many, Operation, Statement, Step, trip
 
 Spelt = tuple[str, Any]
@@ -94,7 +94,7 @@ def _only_one(found: list[tuple[Any, ...]]) -> tuple[str, datetime]:
 
 @cache
 def _queries() -> dict[str, Query]:
-    return load_queries("perdure.storage.postgres")
+    return load_dialect("perdure.storage.postgres")
 
 
 @cache

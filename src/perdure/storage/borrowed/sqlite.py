@@ -15,7 +15,7 @@ from perdure.errors import InvalidInput, SchemaMismatch
 from perdure.storage.borrowed.connection import Borrowed, Home, no_transaction
 from perdure.storage.contract.runs import Clock
 from perdure.storage.sql.migrations import check_version, load_migrations
-from perdure.storage.sql.queries import Query, load_queries
+from perdure.storage.sql.queries import Query, load_dialect
 from perdure.storage.sql.statements import Bulk, Many, Operation, Rows, Statement, Step, Trip, trip
 from perdure.storage.sqlite.connection import SqliteDialect
 from perdure.storage.sqlite.wakeups import SocketHints, socket_directory
@@ -176,7 +176,7 @@ def _is_same(file: str, path: str) -> bool:
 
 @cache
 def _queries() -> dict[str, Query]:
-    return load_queries("perdure.storage.sqlite")
+    return load_dialect("perdure.storage.sqlite")
 
 
 @cache

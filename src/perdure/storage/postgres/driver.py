@@ -9,11 +9,11 @@ from psycopg import errors
 from psycopg.types.string import TextLoader
 
 from perdure.errors import StorageError, StorageRefused, StorageUnavailable
-from perdure.storage.sql.queries import load_queries
+from perdure.storage.sql.queries import load_dialect
 from perdure.storage.sql.statements import Step
 from perdure.storage.sql.storage import AlreadyStored
 
-QUERIES = load_queries("perdure.storage.postgres")
+QUERIES = load_dialect("perdure.storage.postgres")
 
 # The transaction was rolled back, or never began: doing it all again is right.
 _TRANSIENT_CLASSES = ("08", "40", "53", "57P")

@@ -20,9 +20,6 @@ SELECT set_config('statement_timeout', :statement_timeout, true),
        set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
        set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_generic_plan', true);
 
--- name: commit
-COMMIT;
-
 -- name: find_home
 -- Where Perdure's tables are, seen from somebody else's connection, and the time there.
 SELECT spaces.nspname, clock_timestamp(), pg_catalog.pg_table_is_visible(tables.oid)
@@ -47,12 +44,6 @@ SELECT pg_catalog.pg_notify(:channel, :part);
 -- for the disk: a hint need not survive anything.
 SELECT pg_notify(:channel, part)
   FROM set_config('synchronous_commit', 'off', TRUE), unnest(:parts::text[]) AS part;
-
--- name: savepoint
-SAVEPOINT claim;
-
--- name: rollback_to_savepoint
-ROLLBACK TO SAVEPOINT claim;
 
 -- name: read_time
 -- clock_timestamp(), because now() stands still from the start of the transaction.
@@ -272,23 +263,11 @@ SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, f
  ORDER BY run_id DESC
  LIMIT :limit;
 
--- name: read_dead_letter
-SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, fingerprint,
-       message, opened_at, status, closed_at, closed_by, closed_reason, replay_run_id
-  FROM perdure_dead_letters
- WHERE run_id = :run_id;
-
 -- name: insert_outbox
 INSERT INTO perdure_outbox (run_id, environment, queue, available_at, delivery)
 SELECT run_id, environment, queue, available_at, delivery
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        run_id uuid, environment text, queue text, available_at timestamptz, delivery text);
-
--- name: read_outbox
-SELECT position, delivery
-  FROM perdure_outbox
- ORDER BY position
- LIMIT :limit;
 
 -- name: delete_outbox
 DELETE FROM perdure_outbox
@@ -885,10 +864,6 @@ UPDATE perdure_buckets
                  + :spread * interval '1 microsecond'
  WHERE environment = :environment AND task = :task;
 
--- name: drop_buckets
-DELETE FROM perdure_buckets
- WHERE environment = :environment AND task = :task;
-
 -- name: delete_full_buckets
 DELETE FROM perdure_buckets
  WHERE (environment, task, key) IN (
@@ -988,12 +963,6 @@ INSERT INTO perdure_turns (environment, queue, after_key)
 SELECT environment, queue, ''
   FROM jsonb_to_recordset(:rows::jsonb) AS new (environment text, queue text)
     ON CONFLICT (environment, queue) DO NOTHING;
-
--- name: read_limits
-SELECT scope, name, version, body, max_leases, paused, rate_interval, rate_burst, fair
-  FROM perdure_limits
- WHERE environment = :environment
- ORDER BY scope, name;
 
 -- name: read_gates_of_runs
 SELECT id, gate
@@ -1110,24 +1079,6 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events,
         LIMIT 1) AS history
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
--- name: histories_without_run
--- Row by row: the first that is left of each tells whose it was.
-SELECT history.run_id, history.events
-  FROM perdure_history AS history
- WHERE NOT EXISTS (SELECT 1 FROM perdure_runs AS runs WHERE runs.id = history.run_id)
- ORDER BY history.run_id, history.first_sequence
- LIMIT :limit;
-
--- name: runs_without_beginning
-SELECT runs.id
-  FROM perdure_runs AS runs
- WHERE runs.environment = :environment
-   AND NOT EXISTS (SELECT 1
-                     FROM perdure_history AS history
-                    WHERE history.run_id = runs.id AND history.first_sequence = 1)
- ORDER BY runs.id
- LIMIT :limit;
-
 -- name: get_ended_runs
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM perdure_runs AS runs
@@ -1167,12 +1118,6 @@ runs.status = ANY (ARRAY(SELECT jsonb_array_elements_text(:statuses::jsonb)));
 -- name: where_kinds
 runs.failure_kind = ANY (ARRAY(SELECT jsonb_array_elements_text(:kinds::jsonb)));
 
--- name: where_task
-runs.task = :task;
-
--- name: where_queue
-runs.queue = :queue;
-
 -- name: where_tag
 EXISTS (SELECT FROM perdure_run_tags AS run_tags
          WHERE run_tags.environment = runs.environment AND run_tags.key = :tag_key
@@ -1181,54 +1126,12 @@ EXISTS (SELECT FROM perdure_run_tags AS run_tags
 -- name: where_batch_id
 runs.id = ANY (ARRAY(SELECT run_id FROM perdure_batches WHERE batch_id = :batch_id));
 
--- name: where_schedule_id
-runs.schedule_id = :schedule_id;
-
 -- name: where_parent_id
 runs.parent_id = :parent_id::uuid;
-
--- name: where_created_after
-runs.created_at >= :created_after;
-
--- name: where_created_before
-runs.created_at < :created_before;
-
--- name: where_finished_after
-runs.finished_at >= :finished_after;
-
--- name: where_finished_before
-runs.finished_at < :finished_before;
-
--- name: where_failure_kind
-runs.failure_kind = :failure_kind;
-
--- name: where_fingerprint
-runs.fingerprint = :fingerprint;
 
 -- name: where_text
 (strpos(runs.task, :text) > 0 OR strpos('run_' || replace(runs.id::text, '-', ''), :text) > 0
     OR strpos(runs.state, :text) > 0);
-
--- name: read_history
-SELECT first_sequence, events
-  FROM perdure_history
- WHERE run_id = :run_id AND first_sequence > :after
- ORDER BY first_sequence
- LIMIT :limit;
-
--- name: count_runs
-SELECT queue, status, count(*)
-  FROM perdure_runs
- WHERE environment = :environment
- GROUP BY queue, status;
-
--- name: count_found
--- The conditions of `find_runs`.
-SELECT count(*)
-  FROM (SELECT 1
-          FROM perdure_runs AS runs
-         WHERE runs.environment = :environment AND {conditions}
-         LIMIT :most) AS found;
 
 -- name: count_ended
 SELECT floor(extract(epoch FROM finished_at - :since) * 1000000 / :step)::bigint AS number, status, count(*)
@@ -1244,12 +1147,6 @@ SELECT queue, count(*)
  WHERE status = ANY (ARRAY(SELECT jsonb_array_elements_text(:statuses::jsonb)))
    AND finished_at >= :since AND environment = :environment
  GROUP BY queue;
-
--- name: count_held_by_worker
-SELECT lease_worker, count(*)
-  FROM perdure_runs
- WHERE environment = :environment AND lease_token IS NOT NULL
- GROUP BY lease_worker;
 
 -- name: latest_ended
 SELECT id
@@ -1282,13 +1179,6 @@ SELECT id, environment, schedule_id, nominal_at
  ORDER BY finished_at
  LIMIT :limit
    FOR UPDATE SKIP LOCKED;
-
--- name: count_finished_before
--- Which `finished_before` would find, counted only so far.
-SELECT count(*)
-  FROM (SELECT 1 FROM perdure_runs
-         WHERE status = :status AND finished_at <= :before
-         LIMIT :most) AS finished;
 
 -- name: closed_before
 -- Runs whose dead letter was closed before then.
@@ -1351,16 +1241,9 @@ SELECT first_sequence, xid::text, commit_id, events
  ORDER BY first_sequence
  LIMIT :limit;
 
--- name: delete_folded
-DELETE FROM perdure_history
- WHERE run_id = :run_id AND first_sequence > :after AND first_sequence <= :until;
-
 -- name: insert_folded
 INSERT INTO perdure_history (run_id, first_sequence, xid, commit_id, events)
 VALUES (:run_id, :first_sequence, :at::xid8, :commit_id, :events);
-
--- name: mark_folded
-UPDATE perdure_runs SET folded_to = :first_sequence WHERE id = :run_id;
 
 -- name: delete_history
 DELETE FROM perdure_history
@@ -1403,70 +1286,11 @@ VALUES (:environment, :kind, :name, :version, statement_timestamp(), :body)
  WHERE records.version = excluded.version - 1
 RETURNING name;
 
--- name: read_records
-SELECT environment, kind, name, version, seen_at, body
-  FROM perdure_records
- WHERE environment = :environment AND kind = :kind
- ORDER BY name;
-
--- name: read_record
-SELECT environment, kind, name, version, seen_at, body
-  FROM perdure_records
- WHERE environment = :environment AND kind = :kind AND name = :name;
-
--- name: forget_records
-DELETE FROM perdure_records
- WHERE environment = :environment AND kind = :kind AND seen_at <= :before;
-
--- name: insert_first_audit
--- Whoever comes second gets no row back.
-INSERT INTO perdure_audit (environment, position, body, hash)
-VALUES (:environment, :position, :body, :hash)
-    ON CONFLICT (environment, position) DO NOTHING
-RETURNING position;
-
 -- name: insert_audit
 INSERT INTO perdure_audit (environment, position, body, hash)
 SELECT environment, position, body, hash
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        environment text, position bigint, body text, hash text);
-
--- name: read_audit_entry
-SELECT environment, position, body, hash
-  FROM perdure_audit
- WHERE environment = :environment AND position = :position;
-
--- name: read_audit_head
-SELECT environment, position, body, hash
-  FROM perdure_audit
- WHERE environment = :environment
- ORDER BY position DESC
- LIMIT 1;
-
--- name: read_audit
-SELECT environment, position, body, hash
-  FROM perdure_audit
- WHERE environment = :environment AND position > :after
- ORDER BY position
- LIMIT :limit;
-
--- name: insert_webhook
--- A name that is taken stays with whoever has it.
-INSERT INTO perdure_webhooks (id, environment, name, version, body)
-VALUES (:id, :environment, :name, :version, :body)
-    ON CONFLICT DO NOTHING;
-
--- name: update_webhook
--- Only over the version it was made from; whose version is stale gets no row back.
-UPDATE perdure_webhooks
-   SET version = :version, body = :body
- WHERE id = :id AND version = :version - 1
-RETURNING id;
-
--- name: read_webhook_owner
-SELECT id, version
-  FROM perdure_webhooks
- WHERE environment = :environment AND name = :name;
 
 -- name: read_webhooks
 SELECT id, environment, name, version, body
@@ -1474,27 +1298,11 @@ SELECT id, environment, name, version, body
  WHERE :environment::text IS NULL OR environment = :environment
  ORDER BY environment, name;
 
--- name: delete_webhook
-DELETE FROM perdure_webhooks
- WHERE id = :id
-RETURNING id;
-
 -- name: insert_deliveries
 INSERT INTO perdure_webhook_deliveries (webhook_id, number, body)
 SELECT webhook_id, number, body
   FROM jsonb_to_recordset(:rows::jsonb) AS new (
        webhook_id text, number bigint, body text);
-
--- name: trim_deliveries
-DELETE FROM perdure_webhook_deliveries
- WHERE webhook_id = :webhook_id AND number <= :number;
-
--- name: read_deliveries
-SELECT number, body
-  FROM perdure_webhook_deliveries
- WHERE webhook_id = :webhook_id AND number < :before
- ORDER BY number DESC
- LIMIT :limit;
 
 -- name: mark_pruned
 -- Before they are deleted: the last of the changes that go. They are found before they are put in
@@ -1527,11 +1335,6 @@ DELETE FROM perdure_keys
         LIMIT :limit
           FOR UPDATE SKIP LOCKED)
 RETURNING name;
-
--- name: reopen_unreadable
-UPDATE perdure_runs
-   SET gate = NULL
- WHERE gate = 'unreadable';
 
 -- name: insert_logs
 -- A line whose answer was lost is written again and kept once; one of a pruned run is nobody's.
@@ -1570,13 +1373,6 @@ SELECT DISTINCT ON (new.run_id) new.run_id, new.attempt, new.at, new.fraction, n
    SET attempt = excluded.attempt, at = excluded.at, fraction = excluded.fraction,
        message = excluded.message
  WHERE excluded.attempt >= run_progress.attempt;
-
--- name: read_logs
-SELECT attempt, number, at, level, logger, message, fields
-  FROM perdure_run_logs
- WHERE run_id = :run_id AND (attempt, number) > (:attempt, :number)
- ORDER BY attempt, number
- LIMIT :limit;
 
 -- name: read_progress
 SELECT run_id, attempt, at, fraction, message
@@ -1634,18 +1430,6 @@ SELECT lane.queue, lane.task, lane.version,
   FROM lane
  GROUP BY lane.queue, lane.task, lane.version;
 
--- name: count_held
-SELECT 'parked', queue, count(*)
-  FROM (SELECT queue FROM perdure_runs
-         WHERE environment = :environment AND gate IS NOT NULL AND gate <> 'reserved'
-         LIMIT :most) AS parked
- GROUP BY queue
-UNION ALL
-SELECT 'leased', queue, count(*)
-  FROM (SELECT queue FROM perdure_runs
-         WHERE environment = :environment AND lease_token IS NOT NULL LIMIT :most) AS leased
- GROUP BY queue;
-
 -- name: count_expired_leases
 SELECT count(*)
   FROM (SELECT 1
@@ -1653,14 +1437,6 @@ SELECT count(*)
          WHERE environment = :environment AND lease_token IS NOT NULL
            AND lease_expires_at <= statement_timestamp()
          LIMIT :most) AS expired;
-
--- name: count_open_dead_letters
-SELECT queue, count(*)
-  FROM (SELECT queue
-          FROM perdure_dead_letters
-         WHERE environment = :environment AND status = 'open'
-         LIMIT :most) AS open_letters
- GROUP BY queue;
 
 -- name: count_schedules
 -- Schedules that have a next time, and those of them whose time has come.
@@ -1670,14 +1446,6 @@ SELECT count(*), count(*) FILTER (WHERE next_at <= statement_timestamp())
          WHERE environment = :environment AND next_at IS NOT NULL
          ORDER BY next_at
          LIMIT :most) AS planned;
-
--- name: first_schedule
--- The schedule whose time comes first, or came first and is not decided yet.
-SELECT name, next_at
-  FROM perdure_schedules
- WHERE environment = :environment AND next_at IS NOT NULL
- ORDER BY next_at, name
- LIMIT 1;
 
 -- name: holders_of_queue
 -- Who holds a limit, for whoever asks why: leases and reservations, a few of them.
@@ -1723,13 +1491,6 @@ SELECT id
         OFFSET 0) AS holders
  ORDER BY id
  LIMIT :most;
-
--- name: count_parked
--- How many wait behind a gate, counted only so far.
-SELECT count(*)
-  FROM (SELECT 1 FROM perdure_runs
-         WHERE environment = :environment AND gate = :gate
-         LIMIT :most) AS parked;
 
 -- name: count_ahead
 -- How many due runs of a queue come before this rank, lane by lane, of each lane only so many.
@@ -1780,13 +1541,6 @@ SELECT schedules.environment, schedules.name, schedules.version, schedules.curso
    AND schedules.name = wanted.name
  ORDER BY schedules.environment, schedules.name
    FOR UPDATE OF schedules;
-
--- name: insert_schedule
--- Whoever comes second gets no row back.
-INSERT INTO perdure_schedules (environment, name, version, cursor, next_at, defined_by, body)
-VALUES (:environment, :name, :version, :cursor, :next_at, :defined_by, :body)
-    ON CONFLICT (environment, name) DO NOTHING
-RETURNING name;
 
 -- name: update_schedules
 -- The rows are locked and were compared; the cursor never goes back all the same.
@@ -1871,13 +1625,6 @@ SELECT name, version, cursor, forgotten_until, body
  WHERE environment = :environment
    AND name = ANY (ARRAY(SELECT jsonb_array_elements_text(:names::jsonb)));
 
--- name: list_schedules
-SELECT name, version, cursor, forgotten_until, body
-  FROM perdure_schedules
- WHERE environment = :environment AND name > :after
- ORDER BY name
- LIMIT :limit;
-
 -- name: list_schedules_defined_by
 SELECT name, version, cursor, forgotten_until, body
   FROM perdure_schedules
@@ -1915,24 +1662,6 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
         WHERE run_id = runs.id AND first_sequence = 1
         LIMIT 1) AS history
  ORDER BY runs.nominal_at, runs.id;
-
--- name: read_spans
-SELECT schedule_id, environment, first_at, last_at, count, reason, recorded_at, evidence
-  FROM perdure_skipped_spans
- WHERE environment = :environment AND schedule_id = :name
-   AND last_at >= :first AND first_at <= :last
- ORDER BY last_at
- LIMIT :limit;
-
--- name: delete_spans
-DELETE FROM perdure_skipped_spans
- WHERE (environment, schedule_id, last_at) IN (
-       SELECT environment, schedule_id, last_at
-         FROM perdure_skipped_spans
-        WHERE recorded_at < :before
-        ORDER BY recorded_at
-        LIMIT :limit)
-RETURNING schedule_id;
 
 -- name: read_neglect
 -- What was put aside, counted only so far, since when maintenance should have looked, and the end

@@ -7,7 +7,7 @@ written `:name` in every dialect. A query over many rows names its row parameter
 of `VALUES (…)`, repeated as often as there are rows (SQLite), or each an array (PostgreSQL); what
 stands elsewhere is the same for all rows.
 What several queries say alike is a part, introduced by `-- part: …` before them, and spelt `{…}`
-where it belongs.
+where it belongs. What all dialects ask in the same words stands in `common.sql`.
 """
 
 from __future__ import annotations
@@ -35,8 +35,13 @@ class Query(msgspec.Struct, frozen=True):
     parameters: tuple[str, ...]
 
 
+def load_dialect(package: str) -> dict[str, Query]:
+    """All queries of one dialect by name, with those that all dialects have in common."""
+    return load_queries("perdure.storage.sql", "common.sql") | load_queries(package)
+
+
 def load_queries(package: str, resource: str = "queries.sql") -> dict[str, Query]:
-    """All queries of one dialect, by name."""
+    """All queries of one file, by name."""
     pieces = _HEADING.split(files(package).joinpath(resource).read_text())
     parts: dict[str, str] = {}
     queries: dict[str, Query] = {}

@@ -11,7 +11,7 @@ from itertools import chain, repeat
 from typing import Any, TypeVar
 
 from perdure.errors import StorageError, StorageRefused, StorageUnavailable
-from perdure.storage.sql.queries import Query, load_queries, repeated, row_parameters
+from perdure.storage.sql.queries import Query, load_dialect, repeated, row_parameters
 from perdure.storage.sql.rows import run_row_bytes
 from perdure.storage.sql.statements import Bulk, Many, Operation, Row, Rows, Statement, Trip
 from perdure.storage.sql.storage import AlreadyStored
@@ -20,7 +20,7 @@ from perdure.storage.sqlite.files import create_private_file
 T = TypeVar("T")
 OnStatement = Callable[[str], None]
 
-QUERIES: dict[str, Query] = load_queries("perdure.storage.sqlite")
+QUERIES: dict[str, Query] = load_dialect("perdure.storage.sqlite")
 
 PACKED = frozenset({"claim_candidates"})
 """What answers with one text for all rows, for the same reason as in `Connection._bulk`."""

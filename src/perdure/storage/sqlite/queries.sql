@@ -6,9 +6,6 @@
 -- name: begin
 BEGIN IMMEDIATE;
 
--- name: commit
-COMMIT;
-
 -- name: find_home
 -- Which files somebody else's connection is open on. Not a SELECT, which would begin to read, and
 -- who has read cannot wait for the write lock.
@@ -20,12 +17,6 @@ UPDATE perdure_keys SET name = name WHERE FALSE;
 
 -- name: read_version
 PRAGMA user_version;
-
--- name: savepoint
-SAVEPOINT claim;
-
--- name: rollback_to_savepoint
-ROLLBACK TO SAVEPOINT claim;
 
 -- name: read_time
 SELECT now();
@@ -198,21 +189,9 @@ SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, f
  ORDER BY run_id DESC
  LIMIT :limit;
 
--- name: read_dead_letter
-SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, fingerprint,
-       message, opened_at, status, closed_at, closed_by, closed_reason, replay_run_id
-  FROM perdure_dead_letters
- WHERE run_id = :run_id;
-
 -- name: insert_outbox
 INSERT INTO perdure_outbox (run_id, environment, queue, available_at, delivery)
 VALUES (:run_id, :environment, :queue, :available_at, :delivery);
-
--- name: read_outbox
-SELECT position, delivery
-  FROM perdure_outbox
- ORDER BY position
- LIMIT :limit;
 
 -- name: delete_outbox
 DELETE FROM perdure_outbox
@@ -757,10 +736,6 @@ UPDATE perdure_buckets
        full_at = min(opens_at, now() + :interval) + :spread
  WHERE environment = :environment AND task = :task;
 
--- name: drop_buckets
-DELETE FROM perdure_buckets
- WHERE environment = :environment AND task = :task;
-
 -- name: delete_full_buckets
 DELETE FROM perdure_buckets
  WHERE (environment, task, key) IN (
@@ -865,12 +840,6 @@ INSERT INTO perdure_turns (environment, queue, after_key)
 VALUES (:environment, :queue, '')
     ON CONFLICT (environment, queue) DO NOTHING;
 
--- name: read_limits
-SELECT scope, name, version, body, max_leases, paused, rate_interval, rate_burst, fair
-  FROM perdure_limits
- WHERE environment = :environment
- ORDER BY scope, name;
-
 -- name: read_gates_of_runs
 SELECT id, gate
   FROM perdure_runs
@@ -965,24 +934,6 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events,
   JOIN perdure_history AS history ON history.run_id = runs.id AND history.first_sequence = 1
  WHERE runs.id IN (SELECT value FROM json_each(:ids));
 
--- name: histories_without_run
--- Row by row: the first that is left of each tells whose it was.
-SELECT history.run_id, history.events
-  FROM perdure_history AS history
- WHERE NOT EXISTS (SELECT 1 FROM perdure_runs AS runs WHERE runs.id = history.run_id)
- ORDER BY history.run_id, history.first_sequence
- LIMIT :limit;
-
--- name: runs_without_beginning
-SELECT runs.id
-  FROM perdure_runs AS runs
- WHERE runs.environment = :environment
-   AND NOT EXISTS (SELECT 1
-                     FROM perdure_history AS history
-                    WHERE history.run_id = runs.id AND history.first_sequence = 1)
- ORDER BY runs.id
- LIMIT :limit;
-
 -- name: get_ended_runs
 -- The plus keeps SQLite from walking through all that ever ended.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
@@ -1010,12 +961,6 @@ runs.status IN (SELECT value FROM json_each(:statuses));
 -- name: where_kinds
 runs.failure_kind IN (SELECT value FROM json_each(:kinds));
 
--- name: where_task
-runs.task = :task;
-
--- name: where_queue
-runs.queue = :queue;
-
 -- name: where_tag
 EXISTS (SELECT 1 FROM perdure_run_tags AS run_tags
          WHERE run_tags.environment = runs.environment AND run_tags.key = :tag_key
@@ -1024,53 +969,11 @@ EXISTS (SELECT 1 FROM perdure_run_tags AS run_tags
 -- name: where_batch_id
 runs.id IN (SELECT run_id FROM perdure_batches WHERE batch_id = :batch_id);
 
--- name: where_schedule_id
-runs.schedule_id = :schedule_id;
-
 -- name: where_parent_id
 runs.parent_id = :parent_id;
 
--- name: where_created_after
-runs.created_at >= :created_after;
-
--- name: where_created_before
-runs.created_at < :created_before;
-
--- name: where_finished_after
-runs.finished_at >= :finished_after;
-
--- name: where_finished_before
-runs.finished_at < :finished_before;
-
--- name: where_failure_kind
-runs.failure_kind = :failure_kind;
-
--- name: where_fingerprint
-runs.fingerprint = :fingerprint;
-
 -- name: where_text
 (instr(runs.task, :text) > 0 OR instr(runs.id, :text) > 0 OR instr(runs.state, :text) > 0);
-
--- name: read_history
-SELECT first_sequence, events
-  FROM perdure_history
- WHERE run_id = :run_id AND first_sequence > :after
- ORDER BY first_sequence
- LIMIT :limit;
-
--- name: count_runs
-SELECT queue, status, count(*)
-  FROM perdure_runs
- WHERE environment = :environment
- GROUP BY queue, status;
-
--- name: count_found
--- The conditions of `find_runs`.
-SELECT count(*)
-  FROM (SELECT 1
-          FROM perdure_runs AS runs
-         WHERE runs.environment = :environment AND {conditions}
-         LIMIT :most) AS found;
 
 -- name: count_ended
 SELECT (finished_at - :since) / :step AS number, status, count(*)
@@ -1086,12 +989,6 @@ SELECT queue, count(*)
  WHERE status IN (SELECT value FROM json_each(:statuses))
    AND finished_at >= :since AND environment = :environment
  GROUP BY queue;
-
--- name: count_held_by_worker
-SELECT lease_worker, count(*)
-  FROM perdure_runs
- WHERE environment = :environment AND lease_token IS NOT NULL
- GROUP BY lease_worker;
 
 -- name: latest_ended
 SELECT id
@@ -1119,13 +1016,6 @@ SELECT id, environment, schedule_id, nominal_at
  WHERE status = :status AND finished_at <= :before
  ORDER BY finished_at
  LIMIT :limit;
-
--- name: count_finished_before
--- Which `finished_before` would find, counted only so far.
-SELECT count(*)
-  FROM (SELECT 1 FROM perdure_runs
-         WHERE status = :status AND finished_at <= :before
-         LIMIT :most) AS finished;
 
 -- name: closed_before
 -- Runs whose dead letter was closed before then.
@@ -1179,16 +1069,9 @@ SELECT first_sequence, CAST(position AS TEXT), commit_id, events
  ORDER BY first_sequence
  LIMIT :limit;
 
--- name: delete_folded
-DELETE FROM perdure_history
- WHERE run_id = :run_id AND first_sequence > :after AND first_sequence <= :until;
-
 -- name: insert_folded
 INSERT INTO perdure_history (run_id, first_sequence, position, commit_id, events)
 VALUES (:run_id, :first_sequence, CAST(:at AS INTEGER), :commit_id, :events);
-
--- name: mark_folded
-UPDATE perdure_runs SET folded_to = :first_sequence WHERE id = :run_id;
 
 -- name: delete_history
 DELETE FROM perdure_history
@@ -1223,68 +1106,9 @@ VALUES (:environment, :kind, :name, :version, now(), :body)
  WHERE records.version = excluded.version - 1
 RETURNING name;
 
--- name: read_records
-SELECT environment, kind, name, version, seen_at, body
-  FROM perdure_records
- WHERE environment = :environment AND kind = :kind
- ORDER BY name;
-
--- name: read_record
-SELECT environment, kind, name, version, seen_at, body
-  FROM perdure_records
- WHERE environment = :environment AND kind = :kind AND name = :name;
-
--- name: forget_records
-DELETE FROM perdure_records
- WHERE environment = :environment AND kind = :kind AND seen_at <= :before;
-
--- name: insert_first_audit
--- Whoever comes second gets no row back.
-INSERT INTO perdure_audit (environment, position, body, hash)
-VALUES (:environment, :position, :body, :hash)
-    ON CONFLICT (environment, position) DO NOTHING
-RETURNING position;
-
 -- name: insert_audit
 INSERT INTO perdure_audit (environment, position, body, hash)
 VALUES (:environment, :position, :body, :hash);
-
--- name: read_audit_entry
-SELECT environment, position, body, hash
-  FROM perdure_audit
- WHERE environment = :environment AND position = :position;
-
--- name: read_audit_head
-SELECT environment, position, body, hash
-  FROM perdure_audit
- WHERE environment = :environment
- ORDER BY position DESC
- LIMIT 1;
-
--- name: read_audit
-SELECT environment, position, body, hash
-  FROM perdure_audit
- WHERE environment = :environment AND position > :after
- ORDER BY position
- LIMIT :limit;
-
--- name: insert_webhook
--- A name that is taken stays with whoever has it.
-INSERT INTO perdure_webhooks (id, environment, name, version, body)
-VALUES (:id, :environment, :name, :version, :body)
-    ON CONFLICT DO NOTHING;
-
--- name: update_webhook
--- Only over the version it was made from; whose version is stale gets no row back.
-UPDATE perdure_webhooks
-   SET version = :version, body = :body
- WHERE id = :id AND version = :version - 1
-RETURNING id;
-
--- name: read_webhook_owner
-SELECT id, version
-  FROM perdure_webhooks
- WHERE environment = :environment AND name = :name;
 
 -- name: read_webhooks
 SELECT id, environment, name, version, body
@@ -1292,25 +1116,9 @@ SELECT id, environment, name, version, body
  WHERE :environment IS NULL OR environment = :environment
  ORDER BY environment, name;
 
--- name: delete_webhook
-DELETE FROM perdure_webhooks
- WHERE id = :id
-RETURNING id;
-
 -- name: insert_deliveries
 INSERT INTO perdure_webhook_deliveries (webhook_id, number, body)
 VALUES (:webhook_id, :number, :body);
-
--- name: trim_deliveries
-DELETE FROM perdure_webhook_deliveries
- WHERE webhook_id = :webhook_id AND number <= :number;
-
--- name: read_deliveries
-SELECT number, body
-  FROM perdure_webhook_deliveries
- WHERE webhook_id = :webhook_id AND number < :before
- ORDER BY number DESC
- LIMIT :limit;
 
 -- name: mark_pruned
 -- Before they are deleted: the last of the changes that go.
@@ -1335,11 +1143,6 @@ DELETE FROM perdure_keys
         LIMIT :limit)
 RETURNING name;
 
--- name: reopen_unreadable
-UPDATE perdure_runs
-   SET gate = NULL
- WHERE gate = 'unreadable';
-
 -- name: insert_logs
 -- A line whose answer was lost is written again and kept once; one of a pruned run is nobody's.
 INSERT INTO perdure_run_logs (run_id, attempt, number, at, level, logger, message, fields)
@@ -1361,13 +1164,6 @@ SELECT :run_id, :attempt, :at, :fraction, :message
    SET attempt = excluded.attempt, at = excluded.at, fraction = excluded.fraction,
        message = excluded.message
  WHERE excluded.attempt >= run_progress.attempt;
-
--- name: read_logs
-SELECT attempt, number, at, level, logger, message, fields
-  FROM perdure_run_logs
- WHERE run_id = :run_id AND (attempt, number) > (:attempt, :number)
- ORDER BY attempt, number
- LIMIT :limit;
 
 -- name: read_progress
 SELECT run_id, attempt, at, fraction, message
@@ -1428,18 +1224,6 @@ SELECT runs.queue, runs.task, runs.version,
   JOIN perdure_runs AS runs ON runs.id = lane.head
  GROUP BY runs.queue, runs.task, runs.version;
 
--- name: count_held
-SELECT 'parked', queue, count(*)
-  FROM (SELECT queue FROM perdure_runs
-         WHERE environment = :environment AND gate IS NOT NULL AND gate <> 'reserved'
-         LIMIT :most) AS parked
- GROUP BY queue
-UNION ALL
-SELECT 'leased', queue, count(*)
-  FROM (SELECT queue FROM perdure_runs
-         WHERE environment = :environment AND lease_token IS NOT NULL LIMIT :most) AS leased
- GROUP BY queue;
-
 -- name: count_expired_leases
 SELECT count(*)
   FROM (SELECT 1
@@ -1447,14 +1231,6 @@ SELECT count(*)
          WHERE environment = :environment AND lease_token IS NOT NULL
            AND lease_expires_at <= now()
          LIMIT :most) AS expired;
-
--- name: count_open_dead_letters
-SELECT queue, count(*)
-  FROM (SELECT queue
-          FROM perdure_dead_letters
-         WHERE environment = :environment AND status = 'open'
-         LIMIT :most) AS open_letters
- GROUP BY queue;
 
 -- name: count_schedules
 -- Schedules that have a next time, and those of them whose time has come.
@@ -1464,14 +1240,6 @@ SELECT count(*), coalesce(sum(next_at <= schedule_now()), 0)
          WHERE environment = :environment AND next_at IS NOT NULL
          ORDER BY next_at
          LIMIT :most) AS planned;
-
--- name: first_schedule
--- The schedule whose time comes first, or came first and is not decided yet.
-SELECT name, next_at
-  FROM perdure_schedules
- WHERE environment = :environment AND next_at IS NOT NULL
- ORDER BY next_at, name
- LIMIT 1;
 
 -- name: holders_of_queue
 -- Who holds a limit, for whoever asks why: leases and reservations, a few of them.
@@ -1508,13 +1276,6 @@ SELECT id FROM perdure_runs INDEXED BY perdure_runs_slots
  WHERE environment = :environment AND schedule_id = :name AND holds_slot = 1
  ORDER BY id
  LIMIT :most;
-
--- name: count_parked
--- How many wait behind a gate, counted only so far.
-SELECT count(*)
-  FROM (SELECT 1 FROM perdure_runs
-         WHERE environment = :environment AND gate = :gate
-         LIMIT :most) AS parked;
 
 -- name: count_ahead
 -- How many due runs of a queue come before this rank, lane by lane, of each lane only so many.
@@ -1566,13 +1327,6 @@ SELECT schedules.environment, schedules.name, schedules.version, schedules.curso
  CROSS JOIN perdure_schedules AS schedules ON schedules.environment = wanted.value ->> 'environment'
    AND schedules.name = wanted.value ->> 'name'
  ORDER BY schedules.environment, schedules.name;
-
--- name: insert_schedule
--- Whoever comes second gets no row back.
-INSERT INTO perdure_schedules (environment, name, version, cursor, next_at, defined_by, body)
-VALUES (:environment, :name, :version, :cursor, :next_at, :defined_by, :body)
-    ON CONFLICT (environment, name) DO NOTHING
-RETURNING name;
 
 -- name: update_schedules
 -- The rows are locked and were compared; the cursor never goes back all the same.
@@ -1643,13 +1397,6 @@ SELECT name, version, cursor, forgotten_until, body
  WHERE environment = :environment
    AND name IN (SELECT value FROM json_each(:names));
 
--- name: list_schedules
-SELECT name, version, cursor, forgotten_until, body
-  FROM perdure_schedules
- WHERE environment = :environment AND name > :after
- ORDER BY name
- LIMIT :limit;
-
 -- name: list_schedules_defined_by
 SELECT name, version, cursor, forgotten_until, body
   FROM perdure_schedules INDEXED BY perdure_schedules_defined
@@ -1680,24 +1427,6 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
    AND runs.nominal_at >= :first AND runs.nominal_at <= :last
  ORDER BY runs.nominal_at, runs.id
  LIMIT :limit;
-
--- name: read_spans
-SELECT schedule_id, environment, first_at, last_at, count, reason, recorded_at, evidence
-  FROM perdure_skipped_spans
- WHERE environment = :environment AND schedule_id = :name
-   AND last_at >= :first AND first_at <= :last
- ORDER BY last_at
- LIMIT :limit;
-
--- name: delete_spans
-DELETE FROM perdure_skipped_spans
- WHERE (environment, schedule_id, last_at) IN (
-       SELECT environment, schedule_id, last_at
-         FROM perdure_skipped_spans
-        WHERE recorded_at < :before
-        ORDER BY recorded_at
-        LIMIT :limit)
-RETURNING schedule_id;
 
 -- name: read_neglect
 -- What was put aside, counted only so far, since when maintenance should have looked, and the end
