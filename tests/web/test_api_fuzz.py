@@ -18,6 +18,9 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import load_all_checks
+from schemathesis.core.result import Ok
+from schemathesis.pytest.lazy import get_all_tests
+from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import (
     allow_header_conformance,
     content_type_conformance,
@@ -49,8 +52,20 @@ CHECKS = [
 ]
 
 load_all_checks()
-schema = schemathesis.openapi.from_dict(describe(ROUTES)).exclude(path=ENDLESS)
+DOCUMENT = describe(ROUTES)
+OPERATIONS = [
+    f"{method.upper()} {path}"
+    for path, methods in DOCUMENT["paths"].items()
+    if path not in ENDLESS
+    for method in methods
+]
 
+SETTINGS = settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 
 Names = dict[str, list[str]]
 """What there is, by the parameter of a path that would name it."""
@@ -95,14 +110,29 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
         yield Target(server, key, names)
 
 
-@schema.parametrize()
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-def test_whatever_is_asked_the_answer_is_as_documented(case: Any, target: Target) -> None:
+@pytest.fixture(scope="module")
+def schema() -> BaseSchema:
+    return schemathesis.openapi.from_dict(DOCUMENT)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_whatever_is_asked_the_answer_is_as_documented(
+    operation: str, schema: BaseSchema, target: Target
+) -> None:
+    """Its cases are made here and not by `schema.parametrize`, which makes those of all operations
+    when tests are collected: seconds in every process of the suite."""
+    [made] = get_all_tests(
+        schema=schema.include(name=operation),
+        test_func=check_answer,
+        settings=SETTINGS,
+        given_kwargs=None,
+    )
+    assert isinstance(made, Ok)
+    _, check = made.ok()
+    check(target=target)
+
+
+def check_answer(case: Any, target: Target) -> None:
     target.name(case)
     answer = case.call(base_url=target.address, headers=target.headers)
 
