@@ -1,7 +1,7 @@
 """Seeds known to find a planted bug or to reach a rare state: `make test` tries them first.
 
 They are only a shortcut. When the engine changes, a seed tells another story; then the tests search
-further, and `python tests/simulation/known_seeds.py` writes the table again.
+further, which takes minutes. In `tests`, `python -m simulation.known_seeds` writes the table again.
 """
 
 from __future__ import annotations
