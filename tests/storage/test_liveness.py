@@ -16,7 +16,7 @@ import pytest
 
 from perdure.engine.runtime.clock import SystemClock
 from perdure.errors import StorageUnavailable
-from perdure.storage.contract.runs import Committed
+from perdure.storage.contract.runs import Committed, RunFilter
 from perdure.storage.postgres import wakeups as postgres_hints
 from perdure.storage.postgres.handler_connection import HandlerConnection
 from perdure.storage.postgres.liveness import LimitedConnection, connection_info, is_usable_sync
@@ -26,6 +26,7 @@ from perdure.storage.sql.statements import at_once
 from proxy import Proxy
 from raw import set_read_only
 from storage_kit import CLOCK, create, new_run, request
+from waiting import MAX_WAIT_S
 
 SOON = timedelta(milliseconds=300)
 CONNECTIONS = 5
@@ -82,6 +83,25 @@ async def test_one_silent_connection_has_all_idle_ones_checked(postgres_storage_
             await create(storage)
 
         assert tries.count("insert_runs") == CONNECTIONS
+
+
+@pytest.mark.parametrize("call", ["find", "vitals"])
+async def test_a_call_that_may_take_long_finds_a_silent_connection_as_soon_as_others(
+    call: str, postgres_storage_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The long limit holds only on a connection that has just answered."""
+    forever = timedelta(days=1)
+    monkeypatch.setattr("perdure.storage.postgres.storage.LONG_ANSWER_TIMEOUT", forever)
+    async with (
+        Proxy.before(postgres_storage_url) as proxy,
+        opened(proxy.url, connect_timeout=SOON, call_timeout=A_SECOND) as storage,
+    ):
+        await fill_pool(storage)
+        proxy.is_silent = True
+
+        with pytest.raises(StorageUnavailable):
+            async with asyncio.timeout(MAX_WAIT_S):
+                await (storage.vitals() if call == "vitals" else storage.find(RunFilter(), limit=1))
 
 
 async def test_where_everything_is_silent_a_call_raises(postgres_storage_url: str) -> None:

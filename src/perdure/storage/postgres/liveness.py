@@ -123,6 +123,16 @@ class LimitedConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
             self.pgconn.finish()
 
 
+async def require_answer(connection: LimitedConnection, within: timedelta) -> None:
+    """Raise ConnectionSilent unless the server answers in time. To be called before a statement
+    that may take long, during which nobody can tell a silent connection from a busy server."""
+    usual, connection.answer_timeout = connection.answer_timeout, within
+    try:
+        await connection.execute("SELECT 1", prepare=False)
+    finally:
+        connection.answer_timeout = usual
+
+
 async def is_usable(connection: psycopg.AsyncConnection[Any], within: timedelta) -> bool:
     """Return whether the server answers in time, and lets this session write."""
     try:

@@ -26,6 +26,7 @@ from perdure.storage.postgres.liveness import (
     connect_timeout_s,
     connection_info,
     is_read_only,
+    require_answer,
 )
 from perdure.storage.postgres.pipeline import Asked
 from perdure.storage.postgres.pool import (
@@ -160,6 +161,7 @@ class PostgresStorage(SqlStorage):
 
     async def vitals(self) -> Vitals:
         async with self._connection(LONG_ANSWER_TIMEOUT) as connection:
+            await require_answer(connection, self._answer_timeout)
             return await read_vitals(connection)
 
     def transactions(self) -> PostgresTransactions:
@@ -209,6 +211,8 @@ class PostgresStorage(SqlStorage):
             try:
                 left = timedelta(seconds=give_up_at - self._clock.elapsed())
                 async with self._connection(within, left) as connection:
+                    if within is not None:
+                        await transaction.check(connection, self._answer_timeout)
                     return await transaction.run(connection, make())
             except StorageUnavailable:
                 is_late = attempt > 0 and self._clock.elapsed() >= give_up_at
@@ -267,6 +271,15 @@ class _Transaction:
         self.is_ambiguous = False
         self.is_broken = False
         """Whether its connection cannot be used any more."""
+
+    async def check(self, connection: PooledConnection, within: timedelta) -> None:
+        """Raise StorageUnavailable if the connection is silent, before a round trip begins that
+        may take longer than `within`."""
+        try:
+            await require_answer(connection, within)
+        except psycopg.Error as error:
+            self.is_broken = connection.closed
+            raise translation(error) from error
 
     async def run(self, connection: PooledConnection, operation: Operation[T]) -> T:
         try:
