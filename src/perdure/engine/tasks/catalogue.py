@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import chain
 from typing import Any, TypeVar
 
 import msgspec
 
 from perdure.core.json_text import Instant
-from perdure.core.limits.rates import Rate
-from perdure.core.run.run import Actor, Policy
+from perdure.core.run.run import Actor
 from perdure.engine.runtime.input import did_you_mean, find_similar
 from perdure.engine.runtime.slices import SLICE_BYTES
 from perdure.engine.tasks.options import Executor, TaskSettings
@@ -48,25 +47,10 @@ _JSON_TYPES: dict[Any, Any] = {
 }
 
 
-class TaskEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One task, as the catalogue knows it. `by_manifest`: no code defines it. `concurrency_key`:
-    the path of the key in the payload; `has_key_function`: only the task's code can derive it."""
+class TaskEntry(TaskSettings, frozen=True, kw_only=True):
+    """One task, as the catalogue knows it. `by_manifest`: no code defines it."""
 
-    name: str
-    queue: str
-    executor: Executor
-    policy: Policy
-    priority: int = 0
-    ttl: timedelta | None = None
-    version: int | None = None
-    concurrency: int | None = None
-    concurrency_per_key: int | None = None
-    rate: Rate | None = None
-    rate_per_key: Rate | None = None
-    concurrency_key: str | None = None
-    has_key_function: bool = False
-    target: Target | None = None
-    aliases: tuple[str, ...] = ()
+    target: Target | None = None  # again, because `TaskSettings` has its type for checkers only
     by_manifest: bool = False
     payload_schema: dict[str, Any] | None = None
     result_schema: dict[str, Any] | None = None

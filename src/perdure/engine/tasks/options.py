@@ -157,9 +157,7 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
 
 
-class TargetKeywords(TypedDict, total=False):
-    """What `app.http_task` and `app.shell_task` take besides the target; as `TaskKeywords`."""
-
+class _CommonKeywords(TypedDict, total=False):
     queue: str
     retry: Retry
     timeout: Duration | None
@@ -172,30 +170,22 @@ class TargetKeywords(TypedDict, total=False):
     concurrency_per_key: int | None
     rate: str | Rate | None
     rate_per_key: str | Rate | None
-    concurrency_key: str | None
     record_heartbeats: bool
 
 
-class TaskKeywords(TypedDict, total=False):
+class TargetKeywords(_CommonKeywords, total=False):
+    """What `app.http_task` and `app.shell_task` take besides the target; as `TaskKeywords`."""
+
+    concurrency_key: str | None
+
+
+class TaskKeywords(_CommonKeywords, total=False):
     """What `@app.task(…)` takes; see `task_settings`, and the guide."""
 
     name: str
     aliases: Sequence[str]
-    queue: str
-    retry: Retry
-    timeout: Duration | None
-    priority: int
-    ttl: Duration | None
-    lease_ttl: Duration | None
-    on_lease_expired: OnLeaseExpired | str
     executor: Executor | str
-    version: int | None
-    concurrency: int | None
-    concurrency_per_key: int | None
-    rate: str | Rate | None
-    rate_per_key: str | Rate | None
     concurrency_key: str | KeyFunction | None
-    record_heartbeats: bool
 
 
 def make_policy(
