@@ -224,6 +224,7 @@ def test_config_says_what_holds_and_why(shell: Shell) -> None:
     assert [line.split() for line in table.out.splitlines() if line.startswith("lease_ttl")] == [
         ["lease_ttl", "7.5", "PERDURE_LEASE_TTL"]
     ]
+    assert len({line.rindex("  ") for line in table.out.splitlines()}) == 1  # one column each
 
 
 def test_config_hides_passwords(shell: Shell) -> None:

@@ -169,3 +169,16 @@ async def test_failures_are_shown_against_the_budget_and_releases_are_not(shell:
     shown = dict(line.split(maxsplit=1) for line in lines)
     assert (shown["attempts"], shown["failures"]) == ("5", "2 of 2")
     assert "with failure 2 of 2, in attempt 5" in shell.perdure("why", run.id).out
+
+
+async def test_a_run_is_shown_with_its_caller_and_what_the_trigger_has_set(
+    app: App, shell: Shell
+) -> None:
+    asked = ("trigger", "talk", "--payload", '{"words": 1}', "--timeout", "90", "--debug")
+    run_id = shell.perdure(*asked, "--by", "ann", "--json").json["id"]
+
+    lines = shell.perdure("runs", "show", run_id).out.splitlines()
+
+    shown = dict(line.split(maxsplit=1) for line in lines)
+    assert shown["created_by"].startswith("client ann")
+    assert (shown["timeout"], shown["debug"]) == ("90 s", "true")

@@ -14,9 +14,29 @@ import perdure
 from perdure import App, Defaults, Fail, Rate, Retry, RetryAfter
 from perdure.app import configuration
 from perdure.app.configuration import configured
+from perdure.engine.rest.audit import RemoteAuditPages
+from perdure.engine.rest.keys import RemoteKeys
+from perdure.engine.rest.limits import RemoteLimits, RemoteQueues
+from perdure.engine.rest.manifests import RemoteManifests
+from perdure.engine.rest.runs import RemoteDeadLetters, RemoteRuns, RemoteWorkers
+from perdure.engine.rest.schedules import RemoteSchedules
+from perdure.engine.rest.webhooks import RemoteWebhooks
 from perdure.errors import InvalidInput
 
 Made = Callable[..., Any]
+
+REMOTE_OPERATORS = [
+    RemoteAuditPages,
+    RemoteDeadLetters,
+    RemoteKeys,
+    RemoteLimits,
+    RemoteManifests,
+    RemoteQueues,
+    RemoteRuns,
+    RemoteSchedules,
+    RemoteWebhooks,
+    RemoteWorkers,
+]
 
 
 @pytest.mark.parametrize(
@@ -47,6 +67,38 @@ async def test_operators_keywords_are_explained_too(sqlite_storage_url: str) -> 
             await app.runs.logs("run_1", **{"limits": 5})  # type: ignore[arg-type]  # the point
         with pytest.raises(InvalidInput, match="did you mean reason"):
             await app.runs.cancel("run_1", **wrong)
+
+
+@pytest.mark.parametrize("remote", REMOTE_OPERATORS, ids=lambda remote: remote.__name__)
+async def test_operators_at_a_server_explain_keywords_in_the_same_words(
+    remote: type[Any],
+) -> None:
+    [local] = remote.__bases__
+    names = [name for name, it in vars(local).items() if _has_fixed_keywords(name, it)]
+    assert names
+
+    for name in names:
+        assert await _refusal(getattr(remote, name)) == await _refusal(getattr(local, name))
+
+
+def _has_fixed_keywords(name: str, member: object) -> bool:
+    """Return whether `member` is a public method that checks no keywords itself."""
+    if name.startswith("_") or not inspect.isfunction(member):
+        return False
+    kinds = [parameter.kind for parameter in inspect.signature(member).parameters.values()]
+    return inspect.Parameter.VAR_KEYWORD not in kinds
+
+
+async def _refusal(method: Made) -> str:
+    with pytest.raises(InvalidInput) as refused:
+        await _done(method)
+    return str(refused.value)
+
+
+async def _done(method: Made) -> None:
+    made = method(None, zzz=1)
+    if inspect.isawaitable(made):
+        await made
 
 
 def test_a_keyword_like_nothing_is_answered_with_all_there_are() -> None:

@@ -56,6 +56,20 @@ async def test_a_bad_body_lists_all_its_mistakes(client: httpx.AsyncClient) -> N
     assert "(and 6 more: see errors)" in answer.json()["detail"]
 
 
+async def test_an_unknown_field_is_answered_with_the_nearest(client: httpx.AsyncClient) -> None:
+    body = {"task": "double", "payloud": {"number": 1}, "retry": {"max_atempts": 2}}
+
+    answer = await client.post("/v1/runs", json=body)
+
+    assert _mistakes(answer) == [
+        ("payloud", "Object contains unknown field `payloud`; did you mean payload?"),
+        (
+            "retry.max_atempts",
+            "Object contains unknown field `max_atempts`; did you mean max_attempts?",
+        ),
+    ]
+
+
 async def test_mistakes_in_items_and_in_objects_within_objects_are_listed(
     client: httpx.AsyncClient,
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
 
+from perdure.engine.runtime.input import did_you_mean
 from perdure.errors import InvalidInput
 from perdure.errors.input import refuse_mistakes
 
@@ -85,7 +86,7 @@ def _field_mistakes(
         if name in fields:
             yield from _mistakes(parts[name], fields[name].type, _join(path, name))
         elif config.forbid_unknown_fields and name != config.tag_field:
-            shown = f"Object contains unknown field `{name:.80}`"
+            shown = f"Object contains unknown field `{name:.80}`{did_you_mean(name, fields)}"
             yield InvalidInput(_join(path, _shorten(name)), shown)
     for name, field in fields.items():
         if field.required and name not in parts:

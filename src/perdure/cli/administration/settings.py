@@ -21,8 +21,9 @@ def config(as_json: bool) -> None:
     from perdure.app.configuration import configured
 
     settings = configured().settings
+    longest = max(len(setting.name) for setting in settings)
     widest = max(len(str(_shown(setting.value))) for setting in settings)
-    rows = [f"{s.name:<20} {_shown(s.value)!s:<{widest}}  {s.source}" for s in settings]
+    rows = [f"{s.name:<{longest}} {_shown(s.value)!s:<{widest}}  {s.source}" for s in settings]
     data = {s.name: {"value": _shown(s.value), "source": s.source} for s in settings}
     answer(as_json, data, "\n".join(rows))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -114,6 +115,9 @@ def _story(run: Run, retried_as: str | None) -> str:
         "payload": format_json(run.payload),
         "result": None if run.result_json is UNSET else format_json(run.result),
         "source": origin_of(run),
+        "created_by": f"{run.created_by.type} {run.created_by.id or ''}".strip(),
+        "timeout": _seconds(run.policy.timeout),
+        "debug": run.debug or None,
         "attempts": run.counters.attempts,
         "failures": f"{run.counters.failures} of {run.policy.tries}",
         "failure": why(run) if run.failure is not None else None,
@@ -123,6 +127,10 @@ def _story(run: Run, retried_as: str | None) -> str:
     }
     trace = None if run.failure is None else run.failure.traceback
     return pairs(known) + (f"\n\n{trace.rstrip()}" if trace else "")
+
+
+def _seconds(length: timedelta | None) -> str | None:
+    return None if length is None else f"{length.total_seconds():g} s"
 
 
 @runs.command()

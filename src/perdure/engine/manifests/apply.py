@@ -41,6 +41,7 @@ from perdure.engine.manifests.render import (
 from perdure.engine.observability.record_redaction import Showing
 from perdure.engine.runtime.defaults import Defaults
 from perdure.engine.runtime.input import OPERATOR, By, actor_of, did_you_mean
+from perdure.engine.runtime.keywords import explain_methods
 from perdure.engine.runtime.runtime import OpenComponents, Runtime
 from perdure.engine.runtime.slices import gather_in_slices, map_in_slices, slice_items
 from perdure.engine.schedules.change import tasks_by_name
@@ -114,6 +115,7 @@ def _shown(fields: Sequence[Differing], showing: Showing) -> tuple[Differing, ..
     return tuple(Differing(it.field, old[it.field], new[it.field]) for it in fields)
 
 
+@explain_methods
 class Manifests:
     """`by` names the operator."""
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from perdure.engine.operators.audit_pages import AuditFilter, AuditPage, AuditPages, AuditView
 from perdure.engine.operators.filters import page_limit
 from perdure.engine.rest.client import Items, RestClient
+from perdure.engine.runtime.keywords import explain_methods
 
 
+@explain_methods
 class RemoteAuditPages(AuditPages):
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest

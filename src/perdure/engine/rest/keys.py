@@ -10,6 +10,7 @@ import msgspec
 from perdure.engine.operators.keys import OVERLAP, ApiKey, Keys, NewKey, make_scopes
 from perdure.engine.rest.client import RestClient
 from perdure.engine.runtime.input import OPERATOR, By, Duration, duration, some_time, text
+from perdure.engine.runtime.keywords import explain_methods
 from perdure.errors import InvalidInput
 
 
@@ -19,6 +20,7 @@ class KeyText(msgspec.Struct, frozen=True):
     key: str
 
 
+@explain_methods
 class RemoteKeys(Keys):
     """The key names the operator, so `by` is ignored."""
 

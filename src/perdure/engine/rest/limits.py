@@ -21,8 +21,10 @@ from perdure.engine.operators.limits import (
 from perdure.engine.rest.client import RestClient, given_fields
 from perdure.engine.rest.records import decode_limits, decode_queue
 from perdure.engine.runtime.input import OPERATOR, By, flag, reason_of, text
+from perdure.engine.runtime.keywords import explain_methods
 
 
+@explain_methods
 class RemoteQueues(Queues):
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
@@ -66,6 +68,7 @@ class RemoteQueues(Queues):
         return decode_queue(await self._rest.send(QueueState, method, *path, **body))
 
 
+@explain_methods
 class RemoteLimits(Limits):
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest

@@ -9,11 +9,13 @@ from perdure.engine.manifests.apply import Application, Entries, Manifests, Task
 from perdure.engine.manifests.manifest import Manifest
 from perdure.engine.rest.client import RestClient
 from perdure.engine.runtime.input import OPERATOR, By
+from perdure.engine.runtime.keywords import explain_methods
 from perdure.engine.runtime.runtime import OpenComponents
 from perdure.engine.schedules.operators import Schedules
 from perdure.engine.tasks.catalogue import TaskEntry
 
 
+@explain_methods
 class RemoteManifests(Manifests):
     """`export` shows what the server shows: secrets in payloads are redacted."""
 

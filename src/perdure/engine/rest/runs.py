@@ -40,6 +40,7 @@ from perdure.engine.rest.records import (
     decode_run,
 )
 from perdure.engine.runtime.input import OPERATOR, By, count, flag, reason_of, run_id_of, text
+from perdure.engine.runtime.keywords import explain_methods
 from perdure.engine.runtime.runtime import OpenComponents
 from perdure.engine.tasks.catalogue import WorkerEntry
 from perdure.errors import InvalidInput, RunNotFound
@@ -83,6 +84,7 @@ async def _details(rest: RestClient, kind: type[T], run_ids: Sequence[str]) -> l
     return found
 
 
+@explain_methods
 class RemoteRuns(Runs):
     """The key names the operator, so `by` is ignored."""
 
@@ -255,6 +257,7 @@ class RemoteRuns(Runs):
         return await self._rest.create_run(*path, reason=reason_of(reason), payload=payload, **said)
 
 
+@explain_methods
 class RemoteDeadLetters(DeadLetters):
     def __init__(self, environment: str, rest: RestClient, runs: RemoteRuns) -> None:
         self._environment = environment
@@ -288,6 +291,7 @@ class RemoteDeadLetters(DeadLetters):
         await self._rest.send(DeadLetter, "POST", *path, reason=reason_of(reason))
 
 
+@explain_methods
 class RemoteWorkers(Workers):
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest

@@ -38,6 +38,7 @@ from perdure.engine.rest.schedule_settings import (
     encode_settings,
 )
 from perdure.engine.runtime.input import OPERATOR, By, reason_of, text
+from perdure.engine.runtime.keywords import explain_methods
 from perdure.engine.runtime.runtime import OpenComponents
 from perdure.engine.schedules.backfill import Backfilled, check_range
 from perdure.engine.schedules.history import Occurrences
@@ -82,6 +83,7 @@ class ReconciliationShown(msgspec.Struct, frozen=True):
     orphaned: list[Shown]
 
 
+@explain_methods
 class RemoteSchedules(Schedules):
     """The key names the operator, so `by` is ignored."""
 

@@ -14,6 +14,7 @@ from perdure.engine.operators.filters import When, page_limit
 from perdure.engine.rest.client import Items, RestClient, given_fields
 from perdure.engine.rest.runs import encode_tag
 from perdure.engine.runtime.input import OPERATOR, By, text
+from perdure.engine.runtime.keywords import explain_methods
 from perdure.engine.runtime.runtime import OpenComponents
 from perdure.engine.runtime.secret import Secret
 from perdure.engine.tasks.target import Text
@@ -22,6 +23,7 @@ from perdure.engine.webhooks.webhook import Delivery, Webhook
 from perdure.errors import InvalidInput
 
 
+@explain_methods
 class RemoteWebhooks(Webhooks):
     """The key names the operator, so `by` is ignored."""
 

@@ -38,7 +38,9 @@ def explain_keywords(function: F) -> F:
         return function  # it takes any, and looks at them itself
     known = [p.name for p in parameters if p.kind is not inspect.Parameter.POSITIONAL_ONLY]
     names = frozenset(known)
-    what = f"argument of {function.__qualname__.removesuffix('.__init__')}"
+    # An operator at a server has the name of the one beside the database.
+    name = function.__qualname__.removesuffix(".__init__").removeprefix("Remote")
+    what = f"argument of {name}"
 
     def check(given: dict[str, Any]) -> None:
         if not given.keys() <= names:
