@@ -6,19 +6,25 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from msgspec.structs import replace
 
+import perdure
+from command import Shell
 from endpoints import Asked, Endpoint
 from fix_app import QUICK
-from hook_kit import SECRET, telling
+from hook_kit import SECRET, SIGNED, Receiver, telling
 from perdure import App, Context, Redaction, Retry, secret
+from perdure.cli.output.answer import explained
 from perdure.core.run.failure import MAX_MESSAGE
 from perdure.engine.definition.task import Task
 from perdure.engine.observability.log_writer import LONGEST_MESSAGE
@@ -340,3 +346,79 @@ async def test_an_apps_own_redaction_passes_the_same_seam(sqlite_storage_url: st
 
 def test_the_overlap_is_longer_than_any_secret_of_the_tests() -> None:
     assert 100 * len(CANARY) < OVERLAP_CHARS
+
+
+def test_only_an_app_its_logs_and_the_defaults_make_redactors() -> None:
+    """The others receive the one of their app, so that no text passes a different one."""
+    source = Path(perdure.__file__).parent
+    makers = {
+        path.relative_to(source).as_posix()
+        for path in source.rglob("*.py")
+        if re.search(r"\bRedactor\(", path.read_text())
+    }
+
+    assert makers == {
+        "app/app.py",
+        "cli/output/answer.py",
+        "cli/services/logs.py",
+        "engine/targets/dependencies.py",
+        "telemetry/redactor.py",
+    }
+
+
+async def test_a_large_webhook_is_redacted_off_the_event_loop(
+    storage_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEBHOOK_TEST", SECRET)
+    loop_thread, on_loop = threading.get_ident(), []
+
+    def redact(message: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        if "data" in fields or "webhook" in fields:
+            on_loop.append((threading.get_ident() == loop_thread, len(repr(fields)) > 500_000))
+        return Redaction()(message, fields)
+
+    async with Receiver() as receiver, telling(storage_url, redact=redact) as app:
+        await app.webhooks.create(
+            "all", receiver.url, signing_secret=SIGNED, events=["run.created"], with_payload=True
+        )
+        for text in ("little", "x" * 1_000_000):
+            await app.tasks["fragile"].trigger(text)
+        await app.webhook_sender().run_once()
+        assert len(receiver.taken) == 2
+
+    assert sorted(on_loop) == [(False, True), (True, False)]
+
+
+# The command line
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("worker", "sick:app"),
+        ("runs", "list", "--url", f"oracle://ann:{CANARY}@db/runs"),
+        ("runs", "list", "--url", f"https://ann:{CANARY}@127.0.0.1:9/"),
+    ],
+)
+def test_a_command_that_fails_repeats_no_secret(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "sick.py").write_text(
+        f"raise RuntimeError('cannot reach postgres://ann:{CANARY}@db')"
+    )
+
+    failed = Shell(tmp_path).perdure(*words)
+
+    assert failed.code != 0
+    assert failed.err
+    assert halves_shown(failed.out + failed.err) == []
+
+
+def test_the_traceback_of_a_command_repeats_no_secret() -> None:
+    @explained
+    def command() -> None:
+        raise ValueError(f"DB_PASSWORD={CANARY}")
+
+    with pytest.raises(RedactedException) as raised:
+        command()
+
+    assert "ValueError: DB_PASSWORD=[redacted]" in str(raised.value)
+    assert raised.value.__suppress_context__

@@ -81,7 +81,7 @@ async def test_runs_are_steered_and_the_key_is_who_did_it(operator: Operator) ->
     assert statuses == [Status.PAUSED, Status.SCHEDULED, Status.CANCELLED]
     assert moved.priority == 7
     stored = await operator.beside.runs.get(run_id)
-    assert cancelled == Showing(app.redact).shown(stored)
+    assert cancelled == Showing(app.redactor).shown(stored)
     actors = [it.actor.id for it in await operator.beside.runs.events(run_id, after=2)]
     assert set(actors) == {operator.actor_id}
     assert await operator.log() == [

@@ -51,7 +51,7 @@ class Pair:
 
     def show(self, value: object) -> object:
         """As a server would show it."""
-        return Showing(self.direct.redact).shown(value)
+        return Showing(self.direct.redactor).shown(value)
 
 
 @pytest_asyncio.fixture

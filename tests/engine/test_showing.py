@@ -17,11 +17,11 @@ from perdure.core.run.lifecycle import Status
 from perdure.core.run.reducer import replay
 from perdure.engine.observability.record_redaction import Showing
 from perdure.engine.tasks.target import HttpTarget, ShellTarget
-from perdure.telemetry.redactor import HIDDEN
+from perdure.telemetry.redactor import HIDDEN, Redactor
 
 CANARY = "hunter2-canary-9a11"
 SAID = f"their password={CANARY}"
-SHOWING = Showing(Redaction())
+SHOWING = Showing(Redactor(Redaction()))
 LEAKY: dict[str, Any] = {
     "payload_json": encode_value({"password": CANARY, "note": SAID, "n": 2**70}),
     "tags": {"api_key": CANARY},

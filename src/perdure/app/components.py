@@ -24,7 +24,6 @@ def make_components(app: OpenableApp) -> Components:
         clock=app.clock,
         ids=app.ids,
         hub=app.hub,
-        redact=app.redact,
         redactor=app.redactor,
         registry=app.metrics.registry,
     )

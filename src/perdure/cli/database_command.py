@@ -146,14 +146,14 @@ def shown(app: App, value: T) -> T:
     """What people may see of it: the same wherever it comes from, and without secrets."""
     from perdure.engine.observability.record_redaction import Showing
 
-    return Showing(app.redact).shown(value)
+    return Showing(app.redactor).shown(value)
 
 
 def view_of(app: App) -> View:
     """Runs and what belongs to them, as the API tells them: `--json` says the same."""
     from perdure.web.models.views import View
 
-    return View(app.redact)
+    return View(app.redactor)
 
 
 def as_data(view: Any) -> Any:

@@ -97,7 +97,7 @@ class Record(msgspec.Struct, frozen=True):
         log = logging.getLogger(self.logger)
         with suppress(Exception):
             fields = _redact_fields(fields)
-            shown, error = self._shown(fields), _redact_exception(sys.exc_info()[1])
+            shown, error = self._shown(fields), redact_exception(sys.exc_info()[1])
             log.log(self.level, self.message, *shown, extra=fields, exc_info=error, stacklevel=2)
 
     def log_hourly(self, key: str, **fields: Any) -> None:
@@ -106,7 +106,7 @@ class Record(msgspec.Struct, frozen=True):
             with suppress(Exception):
                 log = logging.getLogger(self.logger)
                 fields = _redact_fields(fields)
-                shown, error = self._shown(fields), _redact_exception(sys.exc_info()[1])
+                shown, error = self._shown(fields), redact_exception(sys.exc_info()[1])
                 log.log(
                     self.level, self.message, *shown,
                     extra=fields, exc_info=error, stacklevel=2,
@@ -143,7 +143,8 @@ def _redact_fields(fields: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _redact_exception(error: BaseException | None) -> BaseException | None:
+def redact_exception(error: BaseException | None) -> BaseException | None:
+    """Return the exception, or one without its secrets if its traceback shows any."""
     text = "" if error is None else "".join(traceback.format_exception(error))
     redacted = _REDACTION.text(text)
     return error if redacted == text else RedactedException(f"\n{redacted}")

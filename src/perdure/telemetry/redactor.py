@@ -78,6 +78,10 @@ class Redactor:
         self._redact = redact
         self._mask = Mask(known)
 
+    def knowing(self, values: Iterable[str]) -> Redactor:
+        """Return one that hides these values, too."""
+        return Redactor(self._redact, values)
+
     def text(self, text: str) -> str:
         return self.line(text, {})[0]
 

@@ -219,7 +219,10 @@ def redact_problem(problem: Problem, redactor: Redactor) -> Problem:
     return replace(
         problem,
         detail=redactor.text(problem.detail),
-        errors=tuple(replace(it, message=redactor.text(it.message)) for it in problem.errors),
+        errors=tuple(
+            FieldProblem(redactor.text(it.field), redactor.text(it.message))
+            for it in problem.errors
+        ),
         raised=raised,
     )
 

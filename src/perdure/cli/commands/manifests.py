@@ -60,7 +60,7 @@ async def apply(
         names = sorted(item.name for item in done.items if item.action != "keep")
         targets = ", ".join(files)
         await audited(app, by, "apply_manifest", targets, items=names, prune=prune, **details)
-    done = done.shown(Showing(app.redact))
+    done = done.shown(Showing(app.redactor))
     data = {"differs": done.differs, **msgspec.to_builtins(done)}
     answer(as_json, data, "\n".join(_told(done)))
     if dry_run and done.differs:

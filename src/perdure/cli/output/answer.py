@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec
+from typing import Any, NoReturn, ParamSpec
 
 import click
 
@@ -23,7 +23,9 @@ class CommandFailed(click.ClickException):
     as_json = False
 
     def show(self, file: Any = None) -> None:
-        message = self.format_message()
+        from perdure.telemetry.redactor import Redaction, Redactor
+
+        message = Redactor(Redaction()).text(self.format_message())
         line = json.dumps({"error": message}) if self.as_json else f"perdure: {message}"
         click.echo(line, err=True)
 
@@ -58,11 +60,20 @@ def explained(command: Callable[P, None]) -> Callable[P, None]:
         except Exception as error:
             failure = _explanation(error, fails_fast=bool(kwargs.get("fail_fast")))
             if failure is None:
-                raise
+                _raise_without_secrets(error)
             failure.as_json = bool(kwargs.get("as_json"))
             raise failure from error
 
     return wrapped
+
+
+def _raise_without_secrets(error: Exception) -> NoReturn:
+    from perdure.telemetry.record import redact_exception
+
+    redacted = redact_exception(error)
+    if redacted is None or redacted is error:
+        raise error
+    raise redacted from None
 
 
 def _explanation(error: Exception, *, fails_fast: bool) -> CommandFailed | None:

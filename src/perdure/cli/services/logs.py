@@ -14,7 +14,7 @@ from typing import Any
 from perdure.cli.output.answer import CannotStart
 from perdure.cli.output.table import format_value
 from perdure.telemetry.record import fields_of
-from perdure.telemetry.redactor import Redact, Redaction, Redactor
+from perdure.telemetry.redactor import Redaction, Redactor
 
 _FIELD = re.compile(r"%\((\w+)\)")
 """A field that a message shows, as `%(name)s`."""
@@ -29,11 +29,11 @@ def log_to_stderr(as_json: bool) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)  # we say so ourselves
 
 
-def hide_by(redact: Redact) -> None:
+def hide_by(redactor: Redactor) -> None:
     """From now on, as an app would have it."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler.formatter, Presentable):
-            handler.formatter.redactor = Redactor(redact)
+            handler.formatter.redactor = redactor
 
 
 def _level(name: str) -> str:

@@ -44,5 +44,5 @@ def scheduler(
     log_to_stderr(as_json)
     app = database_app(url, environment) if app_spec is None else load_app(app_spec, url)
     beside_a_database(app.url, "scheduler")
-    hide_by(app.redact)
+    hide_by(app.redactor)
     run(run_scheduler(app, fail_fast=fail_fast, metrics=address))

@@ -112,7 +112,7 @@ def _work(app: App, options: WorkerOptions) -> None:
     from perdure.cli.services.logs import hide_by
     from perdure.engine.worker.process import run_worker
 
-    hide_by(app.redact)
+    hide_by(app.redactor)
 
     async def work() -> None:
         click.get_current_context().exit(await run_worker(app, options))

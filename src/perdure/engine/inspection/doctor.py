@@ -135,7 +135,7 @@ async def _webhooks(
         WebhookFact(
             name=hook.name,
             state=WebhookState.QUARANTINED,
-            why=str(Showing(components.redact).text(hook.why)),
+            why=str(Showing(components.redactor).text(hook.why)),
         )
         for hook in quarantined
     ]

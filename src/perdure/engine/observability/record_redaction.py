@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from perdure.core.json_text import decode_value, encode_value
 from perdure.engine.runtime.secret import Secret
 from perdure.net.url import read_url
-from perdure.telemetry.redactor import HIDDEN, Redact, Redactor
+from perdure.telemetry.redactor import HIDDEN, Redactor
 
 T = TypeVar("T")
 
@@ -30,8 +30,8 @@ _REFERRING = ("headers", "env")
 class Showing:
     """`shown(value)`: the same value, by one app's redaction. Shown twice is shown once."""
 
-    def __init__(self, redact: Redact) -> None:
-        self._redactor = Redactor(redact)
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
         self._fields: dict[str, Callable[[Any], Any]] = {
             **dict.fromkeys(_TEXTS, self.text),
             **dict.fromkeys(_VALUES, self.value),

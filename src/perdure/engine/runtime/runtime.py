@@ -13,7 +13,7 @@ from perdure.engine.runtime.storage_time import StorageTime
 from perdure.engine.runtime.wakeups import Hints, Hub
 from perdure.storage.contract.runs import Clock
 from perdure.storage.contract.storage import Storage
-from perdure.telemetry.redactor import Redact, Redactor
+from perdure.telemetry.redactor import Redactor
 from perdure.telemetry.registry import Registry
 
 
@@ -33,7 +33,6 @@ class Components:
     clock: Clock
     ids: Ids
     hub: Hub
-    redact: Redact
     redactor: Redactor
     registry: Registry
 

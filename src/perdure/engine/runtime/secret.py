@@ -15,7 +15,7 @@ import msgspec
 from perdure.core.json_text import check_label
 from perdure.engine.runtime.input import text
 from perdure.errors import InvalidInput
-from perdure.telemetry.redactor import DEFAULT_NAMES, Mask, Redact, Redactor
+from perdure.telemetry.redactor import DEFAULT_NAMES, Mask, Redactor
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
@@ -144,6 +144,6 @@ class Secrets:
         """Hides what was looked up until now."""
         return Mask(self._seen)
 
-    def redactor(self, redact: Redact) -> Redactor:
-        """Hides the same, and what `redact` hides."""
-        return Redactor(redact, self._seen)
+    def redactor(self, redactor: Redactor) -> Redactor:
+        """Hides the same, and what `redactor` hides."""
+        return redactor.knowing(self._seen)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from perdure.engine.runtime.secret import Allow, Secrets, anything
 from perdure.net.address_guard import Network
 from perdure.storage.contract.runs import Clock
-from perdure.telemetry.redactor import Redact, Redaction, Redactor
+from perdure.telemetry.redactor import Redaction, Redactor
 
-DEFAULT_REDACTION = Redaction()
+DEFAULT_REDACTOR = Redactor(Redaction())
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class Surroundings:
     result_limit: int
     allowed: Sequence[Network] = ()
     allow_secret: Allow = anything
-    redact: Redact = DEFAULT_REDACTION
+    app_redactor: Redactor = DEFAULT_REDACTOR
 
     def redactor(self, secrets: Secrets) -> Redactor:
         """Removes the secrets of one attempt, and what looks like a secret."""
-        return secrets.redactor(self.redact)
+        return secrets.redactor(self.app_redactor)

@@ -34,7 +34,7 @@ from perdure.engine.tasks.target import (
 from perdure.errors import InvalidInput, InvalidPayload, InvalidTask
 from perdure.net.address_guard import allowed_networks
 from perdure.storage.contract.runs import Clock
-from perdure.telemetry.redactor import Redact
+from perdure.telemetry.redactor import Redactor
 
 NEEDS_H11 = "http tasks need h11 where they are executed: pip install 'perdure[http]'"
 NEEDS_POSIX = "shell tasks need process groups where they are executed: use Linux or macOS"
@@ -47,7 +47,7 @@ class TargetApp(TaskApp, Protocol):
     def clock(self) -> Clock: ...
 
     @property
-    def redact(self) -> Redact: ...
+    def redactor(self) -> Redactor: ...
 
 
 class TargetTask(Task[..., Any]):
@@ -159,7 +159,7 @@ def _performer(app: TargetApp, name: str, target: Target, allow: Allow) -> Calla
         result_limit=app.defaults.result_limit,
         allowed=allowed_networks(app.defaults.http_allow),
         allow_secret=allow,
-        redact=app.redact,
+        app_redactor=app.redactor,
     )
 
     async def perform(ctx: Context) -> Any:

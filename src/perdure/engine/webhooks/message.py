@@ -20,7 +20,7 @@ from perdure.core.run.run import Run
 from perdure.engine.webhooks.webhook import Hook
 from perdure.storage.contract.runs import Change
 from perdure.storage.contract.storage import Storage
-from perdure.telemetry.redactor import HIDDEN, Redact, Redactor
+from perdure.telemetry.redactor import HIDDEN, Redactor
 
 TEST = "webhook.test"
 
@@ -46,7 +46,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     def run_id(self) -> str | None:
         return None if self.run is None else self.run.id
 
-    def body(self, hook: Hook, redact: Redact) -> bytes:
+    def size(self, hook: Hook) -> int:
+        """Return the bytes of the body's largest parts."""
+        if self.run is None or not hook.with_payload:
+            return 0
+        result = self.run.result_json
+        return len(bytes(self.run.payload_json)) + (0 if result is UNSET else len(bytes(result)))
+
+    def body(self, hook: Hook, redactor: Redactor) -> bytes:
         """The envelope is that of Standard Webhooks. Made when it is sent: payloads are large."""
         data = {"environment": hook.environment, "webhook": hook.name, **self.data}
         if self.run is not None:
@@ -54,7 +61,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         envelope = {
             "type": self.event,
             "timestamp": self.occurred_at,
-            "data": _hidden(data, redact),
+            "data": _hidden(data, redactor),
         }
         return msgspec.json.encode(envelope)
 
@@ -147,10 +154,10 @@ def _failure(failure: Failure) -> dict[str, Any]:
     return {name: getattr(failure, name) for name in _OF_FAILURE}
 
 
-def _hidden(data: dict[str, Any], redact: Redact) -> dict[str, Any]:
+def _hidden(data: dict[str, Any], redactor: Redactor) -> dict[str, Any]:
     """The data without secrets. If an app's `redact` fails, only what names the run is sent."""
     plain: dict[str, Any] = msgspec.to_builtins(data)
-    hidden = Redactor(redact).fields(plain)
+    hidden = redactor.fields(plain)
     if hidden.keys() == {"left_out"}:
         run = {name: plain.get("run", {}).get(name) for name in ("id", "status")}
         return {"left_out": f"{HIDDEN}: {hidden['left_out']}", "run": run}

@@ -251,10 +251,10 @@ class Webhooks:
         return self._view(hook)
 
     def _view(self, hook: Hook) -> Webhook:
-        return view_of(hook, self._runtime.redact)
+        return view_of(hook, self._runtime.redactor)
 
     def _quarantined_view(self, hook: QuarantinedHook) -> Webhook:
-        return quarantined_view(hook, self._runtime.redact)
+        return quarantined_view(hook, self._runtime.redactor)
 
 
 def _named(name: str, hooks: Sequence[Hook], quarantined: Sequence[QuarantinedHook]) -> Hook:

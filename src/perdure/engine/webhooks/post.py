@@ -31,6 +31,8 @@ from perdure.telemetry.redactor import Redactor
 
 GONE = 410
 RESPONSE_LIMIT = 16 * 1024
+MAX_INLINE_BYTES = 128 * 1024
+"""Bytes of a payload and a result that are redacted within a callback of the event loop."""
 SHOWN = 1000
 """So many characters of an answer are kept."""
 MAX_ERROR_CHARS = 2000
@@ -55,7 +57,7 @@ class Poster:
             clock=runtime.clock,
             result_limit=defaults.result_limit,
             allowed=allowed_networks(defaults.http_allow),
-            redact=runtime.redact,
+            app_redactor=runtime.redactor,
         )
 
     async def post(self, hook: Hook, message: Message) -> Posted:
@@ -114,21 +116,28 @@ class Poster:
         return kept.get("status"), kept.get("body"), trouble
 
     async def _exchange(self, hook: Hook, message: Message, secrets: Secrets) -> Answer:
-        asked = self._request(hook, message, secrets)
+        asked = await self._request(hook, message, secrets)
         addresses = await checked_addresses(asked.endpoint, self._around.allowed, resolve)
         streams = await connect(asked.endpoint, addresses)
         response = await exchange(streams, asked, RESPONSE_LIMIT, on_first_byte=_nothing)
         return Answer(response, asked.endpoint, secrets.mask())
 
-    def _request(self, hook: Hook, message: Message, secrets: Secrets) -> Request:
+    async def _request(self, hook: Hook, message: Message, secrets: Secrets) -> Request:
         about = {
             "perdure-event": message.event,
             "perdure-webhook": quote(hook.name, safe="/:@ "),
             "idempotency-key": message.id,
         }
-        body = message.body(hook, self._runtime.redact)
+        body = await self._body(hook, message)
         timestamp = int(self._runtime.clock.now().timestamp())
         return make_request(hook.target, secrets, Sent(message.id, timestamp, body, about))
+
+    async def _body(self, hook: Hook, message: Message) -> bytes:
+        """Redacting megabytes takes seconds: that leaves the event loop."""
+        redactor = self._runtime.redactor
+        if message.size(hook) <= MAX_INLINE_BYTES:
+            return message.body(hook, redactor)
+        return await asyncio.to_thread(message.body, hook, redactor)
 
     def _count(self, message: Message, outcome: DeliveryOutcome, seconds: float) -> None:
         registry, labels = self._registry, (outcome.value,)

@@ -156,7 +156,7 @@ class WebhookSender(AppService):
         task.add_done_callback(lambda _: self._busy.pop(hook.id, None))
 
     def _log_quarantined(self, quarantined: Sequence[QuarantinedHook]) -> None:
-        showing = Showing(self._runtime.redact)
+        showing = Showing(self._runtime.redactor)
         for hook in quarantined:
             _log_skipped(hook, str(showing.text(hook.why)))
 

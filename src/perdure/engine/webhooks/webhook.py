@@ -27,7 +27,7 @@ from perdure.engine.tasks.target import HttpTarget
 from perdure.errors import InvalidInput
 from perdure.storage.contract.storage import Storage
 from perdure.storage.contract.webhooks import StoredDelivery, StoredWebhook
-from perdure.telemetry.redactor import Redact
+from perdure.telemetry.redactor import Redactor
 
 
 class Hook(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,17 +123,17 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     response: str | None
 
 
-def quarantined_view(hook: QuarantinedHook, redact: Redact) -> Webhook:
+def quarantined_view(hook: QuarantinedHook, redactor: Redactor) -> Webhook:
     return Webhook(
         name=hook.name,
         environment=hook.environment,
         state=WebhookState.QUARANTINED,
-        why=str(Showing(redact).text(hook.error.problem)),
+        why=str(Showing(redactor).text(hook.error.problem)),
     )
 
 
-def view_of(hook: Hook, redact: Redact) -> Webhook:
-    hook = Showing(redact).shown(hook)
+def view_of(hook: Hook, redactor: Redactor) -> Webhook:
+    hook = Showing(redactor).shown(hook)
     interest, progress = hook.interest, hook.progress
     return Webhook(
         name=hook.name,

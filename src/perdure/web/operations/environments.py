@@ -74,7 +74,7 @@ class Workplace:
         self.recent = Recent(app.clock)
         self.in_flight = InFlight()
         self.catalogue_turns = asyncio.Semaphore(CATALOGUE_READERS)
-        self.view = View(app.redact)
+        self.view = View(app.redactor)
         self.registry = WorkerRegistry(app)
         self.reporting = Reporting(app, self.registry)
 
