@@ -1,4 +1,4 @@
-"""Bulk commands beside a busy worker: their speed, and how long the worker pauses."""
+"""Bulk commands: their speed, and how long a busy worker beside them pauses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import multiprocessing
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -51,7 +51,7 @@ def make_app(url: str, **options: Any) -> App:
 
     async def noop(number: int) -> None: ...
 
-    for name in ("plain", "retried", "replayed", "discarded"):
+    for name in ("plain", "retried", "replayed", "discarded", "triggered"):
         app.task(name=name, retry=Retry(max_attempts=1, on_exhausted="dead_letter"))(noop)
     return app
 
@@ -74,8 +74,25 @@ async def carry_out(app: App, step: Step) -> Report:
     return await BulkOrder(app.runtime, app.served_tasks, order, run_id, tell).carry_out()
 
 
+async def measure_rates(url: str, count: int) -> dict[str, float]:
+    """Trigger runs by `trigger_many`, and carry out each action about `count` runs; runs a second.
+    In an environment of its own, so that it finds no other runs."""
+    async with make_app(url, environment="alone") as app:
+        await fill(app, count)
+        rates = {"trigger": await _rate(_trigger(app, "triggered", count), count)}
+        for step in STEPS:
+            rates[step[0].value] = await _rate(carry_out(app, step), count)
+        return rates
+
+
+async def _rate(work: Coroutine[Any, Any, object], count: int) -> float:
+    began = time.monotonic()
+    await work
+    return count / (time.monotonic() - began)
+
+
 async def measure_bulk(url: str, count: int) -> list[Measured]:
-    """Carry out each action about `count` runs."""
+    """Carry out each action about `count` runs, beside a worker."""
     async with make_app(url) as app:
         await fill(app, count)
         async with _worker(url) as starts:
@@ -106,7 +123,8 @@ async def _make_dead(app: App, name: str, count: int) -> None:
     await _trigger(app, name, count)
     done = 0
     while done < count:
-        claimed = await app.storage.claim(request(BATCH, tasks=(name,), start=BATCH))
+        wish = request(BATCH, tasks=(name,), start=BATCH, environment=app.environment)
+        claimed = await app.storage.claim(wish)
         assert claimed.runs
         await app.storage.commit([failure(run) for run in claimed.runs])
         done += len(claimed.runs)

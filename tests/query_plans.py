@@ -75,7 +75,7 @@ def postgres_plan(url: str, name: str) -> list[Node]:
         values = f"({', '.join(['NULL'] * len(numbers))})" if numbers else ""
         explained = connection.execute(f"EXPLAIN (FORMAT JSON) EXECUTE plan{values}".encode())
         [[[answer]]] = explained.fetchall()
-    return list(_nodes(answer["Plan"]))
+    return list(descendants(answer["Plan"]))
 
 
 def postgres_full_scans(plan: list[Node]) -> list[str]:
@@ -99,10 +99,11 @@ def _reads_whole_index(node: Node) -> bool:
     return index is not None and not ordered
 
 
-def _nodes(node: Node) -> Iterator[Node]:
+def descendants(node: Node) -> Iterator[Node]:
+    """A node, and all below it."""
     yield node
     for child in node.get("Plans", ()):
-        yield from _nodes(child)
+        yield from descendants(child)
 
 
 def _text(text: str, condition: str) -> str:

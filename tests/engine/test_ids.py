@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from perdure.core.run.run import is_run_id
-from perdure.engine.runtime.ids import POOL, Entropy, Ids, make_run_id
+from perdure.engine.runtime.ids import POOL, DerivedIds, Entropy, Ids, make_run_id
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -34,6 +35,16 @@ def test_run_ids_of_one_instant_have_room_even_above_the_highest() -> None:
 
     assert made == sorted(set(made))
     assert all(is_run_id(run_id) for run_id in made)
+
+
+def test_an_order_derives_the_ids_that_it_always_derived() -> None:
+    """An order that one version of the code began is carried on by another."""
+    digest = hashlib.sha256(b"run_a run_b").digest()
+
+    derived = DerivedIds(NOON, "run_a").derive("run_b")
+
+    assert derived == make_run_id(NOON, lambda count: digest[:count])
+    assert is_run_id(derived)
 
 
 def test_tokens_come_as_many_as_were_asked_for() -> None:

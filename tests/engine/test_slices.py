@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import ClassVar
 
 import msgspec
+import pytest
 
 from perdure import App, Manifest
-from perdure.engine.runtime.slices import SLICE_BYTES, SLICE_ITEMS, map_in_slices, slice_items
+from perdure.engine.runtime.slices import (
+    SLICE_BYTES,
+    SLICE_ITEMS,
+    map_in_slices,
+    read_ahead,
+    slice_items,
+)
 from perdure.engine.tasks.catalogue import decode_in_slices
 from perdure.storage.contract.runs import Record
 
@@ -63,6 +70,60 @@ async def test_no_turn_of_the_event_loop_does_more_than_a_slice() -> None:
 def test_items_are_divided_in_their_order() -> None:
     assert list(slice_items([1, 2, 3, 4, 5], 2)) == [[1, 2], [3, 4], [5]]
     assert list(slice_items([])) == []
+
+
+class Reader:
+    """Makes numbers, and notes what happens in which order."""
+
+    def __init__(self, last: int) -> None:
+        self.last = last
+        self.notes: list[str] = []
+
+    async def read(self) -> AsyncIterator[int]:
+        try:
+            for number in range(self.last):
+                await asyncio.sleep(0)
+                self.notes.append(f"made {number}")
+                yield number
+            raise ValueError("the end")
+        finally:
+            self.notes.append("closed")
+
+
+async def test_the_next_item_is_made_while_one_is_handled() -> None:
+    reader = Reader(2)
+
+    async def handle_all() -> None:
+        async for number in read_ahead(reader.read()):
+            reader.notes.append(f"begun {number}")
+            for _ in range(5):
+                await asyncio.sleep(0)
+            reader.notes.append(f"ended {number}")
+
+    with pytest.raises(ValueError, match="the end"):
+        await handle_all()
+
+    notes = ["made 0", "begun 0", "made 1", "ended 0", "begun 1", "closed", "ended 1"]
+    assert reader.notes == notes
+
+
+async def test_nothing_is_made_ahead_for_a_reader_that_has_stopped() -> None:
+    begun, stopped = asyncio.Event(), asyncio.Event()
+
+    async def read() -> AsyncIterator[int]:
+        yield 0
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async with aclosing(read_ahead(read())) as numbers:
+        async for _ in numbers:
+            await begun.wait()
+            break
+
+    assert stopped.is_set()
 
 
 async def test_a_manifest_is_checked_in_slices(storage_url: str) -> None:

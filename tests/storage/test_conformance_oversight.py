@@ -43,6 +43,20 @@ async def test_runs_are_counted_by_any_filter_and_only_so_far(storage: Storage) 
     assert await storage.count(RunFilter(environment="elsewhere"), most=3) == 0
 
 
+async def test_the_ids_of_runs_are_found_by_any_filter_page_by_page(storage: Storage) -> None:
+    await stored(storage, *(new_run(queue="mail") for _ in range(3)), new_run(queue="other"))
+    found = await storage.find(RunFilter(queue="mail"), limit=10)
+    expected = [run.id for run in found.runs]
+
+    first = await storage.find_ids(RunFilter(queue="mail"), limit=2)
+    rest = await storage.find_ids(RunFilter(queue="mail"), limit=2, cursor=first[-1])
+
+    assert (first, rest) == (expected[:2], expected[2:])
+    assert await storage.find_ids(RunFilter(environment="elsewhere"), limit=2) == []
+    with pytest.raises(InvalidInput, match="not the id of a run"):
+        await storage.find_ids(RunFilter(), limit=2, cursor="x' OR 1=1")
+
+
 async def test_what_ended_is_counted_step_by_step(storage: Storage) -> None:
     began = await storage.now()
     for _ in range(3):
@@ -161,6 +175,32 @@ async def test_dead_letters_are_paged_without_loss_or_repetition(storage: Storag
             break
 
     assert seen == expected[::-1]
+
+
+async def test_the_runs_of_dead_letters_are_found_page_by_page_as_of_a_time(
+    storage: Storage,
+) -> None:
+    expected = [await dead_letter(storage) for _ in range(3)][::-1]
+    latest = max(letter.opened_at for letter in await letters(storage))
+    mail = LetterFilter(queue="mail")
+
+    first = await storage.find_letter_ids(LetterFilter(), latest, limit=2)
+    rest = await storage.find_letter_ids(LetterFilter(), latest, limit=2, cursor=first[-1])
+
+    assert (first, rest) == (expected[:2], expected[2:])
+    assert await storage.find_letter_ids(LetterFilter(), latest - timedelta(1), limit=2) == []
+    assert await storage.find_letter_ids(mail, latest, limit=2) == []
+
+
+async def test_dead_letters_are_counted_by_any_filter_and_only_so_far(storage: Storage) -> None:
+    for _ in range(3):
+        await dead_letter(storage)
+    await dead_letter(storage, task="special", queue="mail")
+
+    assert await storage.count_letters(LetterFilter(), most=100) == 4
+    assert await storage.count_letters(LetterFilter(), most=3) == 3
+    assert await storage.count_letters(LetterFilter(queue="mail"), most=3) == 1
+    assert await storage.count_letters(LetterFilter(environment="elsewhere"), most=3) == 0
 
 
 async def test_dead_letters_are_found_by_what_is_known_of_them(storage: Storage) -> None:

@@ -15,6 +15,7 @@ from perdure.engine.runtime.ids import make_token
 from perdure.storage import open_storage
 from perdure.testing.postgres import PostgresServer
 from query_plans import (
+    descendants,
     postgres_full_scans,
     postgres_indexes,
     postgres_plan,
@@ -89,6 +90,7 @@ HOT = {
     "read_keys": {"perdure_keys_pkey"},
     "free_keys": {"perdure_keys_pkey"},
     "find_runs": {"perdure_runs_pkey", "perdure_history_pkey"},
+    "find_ids": {"perdure_runs_pkey"},
     "read_history": {"perdure_history_pkey"},
     "count_lanes": {"perdure_runs_claimable"},
     "count_held": {"perdure_runs_leased", "perdure_runs_gated"},
@@ -251,6 +253,22 @@ def test_sqlite_finds_each_letter_to_close_by_its_run(sqlite_path: Path) -> None
     plan = sqlite_plan(str(sqlite_path), "close_dead_letters")
 
     assert any("sqlite_autoindex_perdure_dead_letters_1 (run_id=?)" in line for line in plan), plan
+
+
+def test_postgres_finds_each_letter_to_close_by_its_run(url: str) -> None:
+    """By the index of closings it would compare every open letter with every closing."""
+    plan = postgres_plan(url, "close_dead_letters")
+
+    assert postgres_indexes(plan) == {"perdure_dead_letters_pkey"}
+
+
+def test_postgres_looks_up_histories_only_for_the_runs_of_a_page(url: str) -> None:
+    """A page is cut, whatever its plan, before the histories are joined."""
+    plan = postgres_plan(url, "find_runs")
+    limits = [list(descendants(node)) for node in plan if node["Node Type"] == "Limit"]
+    tables = [{node["Relation Name"] for node in it if "Relation Name" in node} for it in limits]
+
+    assert sorted(tables, key=sorted) == [{"perdure_history"}, {"perdure_runs"}]
 
 
 def test_postgres_reads_the_feed_in_the_order_of_its_index(url: str) -> None:

@@ -10,7 +10,9 @@ whoever reruns everything does not mean to give all old orders again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
 from typing import Any, Protocol, Unpack, cast
 
 from msgspec.structs import replace
@@ -22,14 +24,14 @@ from perdure.engine.attempt.context import Context
 from perdure.engine.definition.definition import TaskDecorator
 from perdure.engine.operators.bulk_actions import BulkAction
 from perdure.engine.operators.bulk_order import ABOUT, OF_LETTERS, Action, Order, Report
-from perdure.engine.operators.filters import make_filter
+from perdure.engine.operators.filters import LetterFilters, make_filter, make_letter_filter
 from perdure.engine.operators.reruns import Tasks
-from perdure.engine.operators.runs import find_letters
 from perdure.engine.runtime.runtime import Runtime, RuntimeProvider
-from perdure.engine.runtime.slices import slice_items
+from perdure.engine.runtime.slices import read_ahead, slice_items
 from perdure.engine.runtime.write import load_all
 from perdure.engine.tasks.options import Retry, TaskKeywords
-from perdure.errors import PerdureError
+from perdure.errors import NotAllowed, PerdureError
+from perdure.storage.contract.inspection import LetterFilter
 from perdure.storage.contract.runs import RunFilter
 
 Tell = Callable[[int, int], None]
@@ -40,6 +42,9 @@ TASK = "perdure.bulk"
 QUEUE = "perdure"
 BATCH_RUNS = 500
 """Runs in one commit. More of them would let other writers wait longer, on SQLite."""
+LISTED_IDS = 10_000
+"""Ids of runs that are looked for at once. Without statistics PostgreSQL looks at all runs for each
+such page."""
 READ_RUNS = 100
 """Runs that are read by id at once."""
 BATCH_BYTES = 8 * 1024 * 1024
@@ -64,13 +69,13 @@ async def count_fitting(runtime: Runtime, action: Action, words: Mapping[str, An
         storage, wanted = runtime.storage, _wanted(runtime, action, words)
         own = 0 if wanted.task else await storage.count(replace(wanted, task=TASK), most=MOST)
         return await storage.count(wanted, most=MOST + own) - own
-    found, cursor = 0, None
-    while found < MOST:
-        page = await find_letters(runtime, limit=1000, cursor=cursor, **words)
-        found, cursor = found + len(page.letters), page.cursor
-        if cursor is None:
-            break
-    return found
+    return await runtime.storage.count_letters(_wanted_letters(runtime, words), most=MOST)
+
+
+def _wanted_letters(runtime: Runtime, words: Mapping[str, Any]) -> LetterFilter:
+    """Dead letters that the order can be about: open ones, unless it says otherwise."""
+    filters = cast(LetterFilters, {name: words[name] for name in words if name != "status"})
+    return make_letter_filter(runtime.environment, words.get("status", "open"), filters)
 
 
 def _wanted(runtime: Runtime, action: Action, words: Mapping[str, Any]) -> RunFilter:
@@ -118,42 +123,68 @@ class BulkOrder:
         total = await count_fitting(self._runtime, order.action, order.words)
         action = BulkAction(self._runtime, self._tasks, order, self._order_id)
         seen, refused = 0, Counter[str]()
-        async for runs, lost in self._batches():
-            errors = lost + await action.apply(runs)
-            refused.update(type(error).__name__ for error in errors)
-            seen += len(runs) + len(lost)
-            self._tell(seen, max(total, seen))
+        async with aclosing(read_ahead(self._batches())) as batches:
+            async for runs, lost in batches:
+                errors = lost + await action.apply(runs)
+                refused.update(type(error).__name__ for error in errors)
+                seen += len(runs) + len(lost)
+                self._tell(seen, max(total, seen))
         return Report(seen, seen - refused.total(), dict(refused))
 
     def _batches(self) -> AsyncIterator[Batch]:
         return self._letters() if self._order.action in OF_LETTERS else self._runs()
 
     async def _runs(self) -> AsyncIterator[Batch]:
-        wanted = _wanted(self._runtime, self._order.action, cast(dict[str, Any], self._order.words))
-        cursor: str | None = None
-        while True:
-            page = await self._runtime.storage.find(wanted, limit=BATCH_RUNS, cursor=cursor)
-            runs = [run for run in page.runs if self._concerns(run, wanted)]
-            if runs:
-                yield runs, []
-            cursor = page.cursor
-            if cursor is None:
-                return
+        storage, words = self._runtime.storage, cast(dict[str, Any], self._order.words)
+        wanted = _wanted(self._runtime, self._order.action, words)
+        listed = _list_all(partial(storage.find_ids, wanted))
+        async for runs, lost in self._load(listed):
+            batch = self._select(runs, lost, wanted)
+            if any(batch):
+                yield batch
+
+    def _letters(self) -> AsyncIterator[Batch]:
+        storage, words = self._runtime.storage, cast(dict[str, Any], self._order.words)
+        wanted = _wanted_letters(self._runtime, words)
+        return self._load(_list_all(partial(storage.find_letter_ids, wanted, self._order.before)))
+
+    async def _load(self, pages: AsyncIterator[Sequence[str]]) -> AsyncIterator[Batch]:
+        """Read the runs with these ids, and divide them into batches."""
+        async for page in pages:
+            for run_ids in slice_items(page, BATCH_RUNS):
+                async for batch in _load_batches(self._runtime, run_ids):
+                    yield batch
+
+    def _select(self, runs: list[Run], lost: list[PerdureError], wanted: RunFilter) -> Batch:
+        """Leave out the runs that the order does not concern, and refuse those that have changed
+        since they were listed."""
+        concerned = [run for run in runs if self._concerns(run, wanted)]
+        changed = [run for run in concerned if not _has_status(run, wanted)]
+        refusals = [_refuse_changed(run, self._order.action) for run in changed]
+        return [run for run in concerned if _has_status(run, wanted)], lost + refusals
 
     def _concerns(self, run: Run, wanted: RunFilter) -> bool:
         is_other = run.task != TASK or bool(wanted.task)
         return is_other and run.id != self._order_id and run.created_at <= self._order.before
 
-    async def _letters(self) -> AsyncIterator[Batch]:
-        words, cursor = cast(dict[str, Any], self._order.words), None
-        while True:
-            page = await find_letters(self._runtime, limit=BATCH_RUNS, cursor=cursor, **words)
-            known = [it.run_id for it in page.letters if it.opened_at <= self._order.before]
-            async for batch in _load_batches(self._runtime, known):
-                yield batch
-            cursor = page.cursor
-            if cursor is None:
-                return
+
+def _has_status(run: Run, wanted: RunFilter) -> bool:
+    return wanted.status is None or run.status in wanted.status.statuses
+
+
+def _refuse_changed(run: Run, action: Action) -> PerdureError:
+    return NotAllowed(run.id, action, run.status, "it has changed since it was looked for")
+
+
+async def _list_all(find: Callable[..., Awaitable[Sequence[str]]]) -> AsyncIterator[Sequence[str]]:
+    """All ids that `find` finds, page by page."""
+    cursor: str | None = None
+    while True:
+        page = await find(limit=LISTED_IDS, cursor=cursor)
+        yield page
+        if len(page) < LISTED_IDS:
+            return
+        cursor = page[-1]
 
 
 async def _load_batches(runtime: Runtime, run_ids: Sequence[str]) -> AsyncIterator[Batch]:

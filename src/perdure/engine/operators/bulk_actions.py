@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from msgspec.structs import replace
@@ -26,7 +25,7 @@ from perdure.engine.operators.reruns import (
     prepare_rerun,
 )
 from perdure.engine.runtime import wakeups as hints
-from perdure.engine.runtime.ids import make_run_id
+from perdure.engine.runtime.ids import DerivedIds
 from perdure.engine.runtime.runtime import Runtime
 from perdure.engine.runtime.slices import map_in_slices
 from perdure.engine.runtime.write import Decide, advance_all
@@ -42,7 +41,7 @@ class BulkAction:
         self._runtime = runtime
         self._tasks = tasks
         self._order = order
-        self._order_id = order_id
+        self._new_ids = DerivedIds(order.before, order_id)
 
     async def apply(self, runs: Sequence[Run]) -> list[PerdureError]:
         """Do what the order says with each run. Return the errors of those that were refused.
@@ -96,7 +95,7 @@ class BulkAction:
             try:
                 asked = again if run.id in repeated else request
                 return run, prepare_rerun(
-                    self._runtime, self._tasks, run, asked, self._new_id(run), now
+                    self._runtime, self._tasks, run, asked, self._new_ids.derive(run.id), now
                 )
             except PerdureError as error:
                 refusals.append(error)
@@ -131,10 +130,6 @@ class BulkAction:
             for run in runs
             if run.id not in closed
         ]
-
-    def _new_id(self, run: Run) -> str:
-        digest = hashlib.sha256(f"{self._order_id} {run.id}".encode()).digest()
-        return make_run_id(self._order.before, lambda count: digest[:count])
 
     def _publish(self, topics_of: TopicsOf, runs: Iterable[Run]) -> None:
         topics = {topic for run in runs for topic in topics_of(run)}

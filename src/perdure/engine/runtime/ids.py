@@ -3,6 +3,7 @@ one instant by which was made first."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from collections.abc import Callable
@@ -41,8 +42,11 @@ ENTROPY = Entropy()
 
 def make_run_id(now: datetime, random_bytes: RandomBytes = ENTROPY) -> str:
     """`run_` and the 32 hexadecimal digits of a UUIDv7 with microsecond order."""
-    tail = int.from_bytes(random_bytes(8), "big") & ((1 << 62) - 1)
-    return _run_id(_microseconds(now), tail)
+    return _run_id(_microseconds(now), _tail(random_bytes(8)))
+
+
+def _tail(eight_bytes: bytes) -> int:
+    return int.from_bytes(eight_bytes, "big") & ((1 << 62) - 1)
 
 
 def _microseconds(now: datetime) -> int:
@@ -55,6 +59,19 @@ def _run_id(microseconds: int, tail: int) -> str:
     fraction = rest * 4096 // 1000
     value = milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << 62 | tail
     return f"run_{value:032x}"
+
+
+class DerivedIds:
+    """Run ids of one instant, each of which follows from `seed` and a name."""
+
+    def __init__(self, now: datetime, seed: str) -> None:
+        self._microseconds = _microseconds(now)
+        self._seeded = hashlib.sha256(f"{seed} ".encode())
+
+    def derive(self, name: str) -> str:
+        digest = self._seeded.copy()
+        digest.update(name.encode())
+        return _run_id(self._microseconds, _tail(digest.digest()[:8]))
 
 
 class Line:

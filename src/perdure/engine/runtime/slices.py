@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -35,3 +35,21 @@ def slice_items(items: Sequence[S], size: int = TRANSACTION_ITEMS) -> Iterator[S
     """Consecutive items, as many at a time as one transaction takes."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+async def read_ahead(items: AsyncIterator[T]) -> AsyncGenerator[T, None]:
+    """The same items. Each is made while the caller handles the one before."""
+
+    async def make_next() -> tuple[T, ...]:
+        async for item in items:
+            return (item,)
+        return ()
+
+    following = asyncio.create_task(make_next())
+    try:
+        while made := await following:
+            following = asyncio.create_task(make_next())
+            yield made[0]
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)

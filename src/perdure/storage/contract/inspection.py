@@ -74,6 +74,12 @@ class Oversight(Protocol):
         """How many runs fit the filter, counted only so far."""
         ...
 
+    async def find_ids(
+        self, filter: RunFilter, *, limit: int, cursor: str | None = None
+    ) -> list[str]:
+        """The ids of a page of runs, newest first: those before `cursor`, the id of a run."""
+        ...
+
     async def throughput(self, environment: str, since: datetime, step: timedelta) -> list[Ended]:
         """How many runs ended since then, step by step. Found by index; what ended is looked at."""
         ...
@@ -126,6 +132,22 @@ class Oversight(Protocol):
         self, filter: LetterFilter, *, limit: int, cursor: str | None = None
     ) -> LetterPage:
         """A page of dead letters. Pages neither lose nor repeat one while others are added."""
+        ...
+
+    async def find_letter_ids(
+        self,
+        filter: LetterFilter,
+        opened_until: datetime,
+        *,
+        limit: int,
+        cursor: str | None = None,
+    ) -> list[str]:
+        """The runs of a page of dead letters that were opened by then, newest first: those before
+        `cursor`, the id of a run."""
+        ...
+
+    async def count_letters(self, filter: LetterFilter, *, most: int) -> int:
+        """How many dead letters fit the filter, counted only so far."""
         ...
 
     async def dead_letter(self, run_id: str) -> DeadLetter | None:

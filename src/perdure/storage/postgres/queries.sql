@@ -228,7 +228,8 @@ SELECT run_id, environment, task, queue, occurrence_key, reason,
 -- name: close_dead_letters
 -- The guard: one that was closed before stays as it is, and its run does not come back. So does one
 -- of another environment, if one is given. In order of id, so that two batches never wait for each
--- other in a circle.
+-- other in a circle. `coalesce` keeps the search off the index of closings, in which it would compare
+-- each open letter with each closing.
 WITH closing AS MATERIALIZED (
     SELECT letters.run_id, closed.status, closed.closed_at, closed.closed_by, closed.closed_reason,
            closed.replay_run_id
@@ -237,7 +238,7 @@ WITH closing AS MATERIALIZED (
            run_id uuid, environment text, status text, closed_at timestamptz, closed_by text,
            closed_reason text, replay_run_id uuid)
         ON letters.run_id = closed.run_id
-     WHERE letters.closed_at IS NULL
+     WHERE coalesce(letters.closed_at, 'infinity') = 'infinity'
        AND (closed.environment IS NULL OR letters.environment = closed.environment)
      ORDER BY letters.run_id
        FOR UPDATE OF letters
@@ -262,6 +263,33 @@ SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, f
    AND (:fingerprint::text IS NULL OR fingerprint = :fingerprint)
  ORDER BY run_id DESC
  LIMIT :limit;
+
+-- name: find_dead_letter_ids
+-- The conditions of `find_dead_letters`, of letters that were opened by then.
+SELECT run_id
+  FROM perdure_dead_letters
+ WHERE environment = :environment AND opened_at <= :opened_until
+   AND (:cursor::uuid IS NULL OR run_id < :cursor)
+   AND (:status::text IS NULL OR status = :status)
+   AND (:task::text IS NULL OR task = :task)
+   AND (:queue::text IS NULL OR queue = :queue)
+   AND (:failure_kind::text IS NULL OR failure_kind = :failure_kind)
+   AND (:fingerprint::text IS NULL OR fingerprint = :fingerprint)
+ ORDER BY run_id DESC
+ LIMIT :limit;
+
+-- name: count_dead_letters
+-- The conditions of `find_dead_letters`.
+SELECT count(*)
+  FROM (SELECT 1
+          FROM perdure_dead_letters
+         WHERE environment = :environment
+           AND (:status::text IS NULL OR status = :status)
+           AND (:task::text IS NULL OR task = :task)
+           AND (:queue::text IS NULL OR queue = :queue)
+           AND (:failure_kind::text IS NULL OR failure_kind = :failure_kind)
+           AND (:fingerprint::text IS NULL OR fingerprint = :fingerprint)
+         LIMIT :most) AS found;
 
 -- name: insert_outbox
 INSERT INTO perdure_outbox (run_id, environment, queue, available_at, delivery)
@@ -1091,21 +1119,22 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
 
 -- name: find_runs
 -- The conditions that apply are added by name, from the queries called `where_…`. The last row is
--- the one that reaches `max_bytes`; the length of a text is known without reading it.
+-- the one that reaches `max_bytes`; the length of a text is known without reading it. Histories are
+-- looked up for the rows of the page only, whatever the plan.
 SELECT id, state, lease_expires_at, events
   FROM (SELECT id, state, lease_expires_at, events,
                sum(octet_length(state) + octet_length(events)) OVER (
                    ORDER BY id DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
                ) AS bytes_before
-          FROM (SELECT runs.id, runs.state, runs.lease_expires_at, history.events
+          FROM (SELECT runs.id, runs.state, runs.lease_expires_at
                   FROM perdure_runs AS runs
-                 CROSS JOIN LATERAL (
-                       SELECT events FROM perdure_history AS history
-                        WHERE run_id = runs.id AND first_sequence = 1
-                        LIMIT 1) AS history
                  WHERE runs.environment = :environment AND {conditions}
                  ORDER BY runs.id DESC
-                 LIMIT :limit) AS found) AS measured
+                 LIMIT :limit) AS found
+         CROSS JOIN LATERAL (
+               SELECT events FROM perdure_history AS history
+                WHERE run_id = found.id AND first_sequence = 1
+                LIMIT 1) AS history) AS measured
  WHERE bytes_before IS NULL OR bytes_before < :max_bytes
  ORDER BY id DESC;
 

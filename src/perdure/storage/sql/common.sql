@@ -89,6 +89,15 @@ SELECT queue, status, count(*)
  WHERE environment = :environment
  GROUP BY queue, status;
 
+-- name: find_ids
+-- The conditions of `find_runs`. Many at once: without statistics PostgreSQL looks at all runs for
+-- each page.
+SELECT runs.id
+  FROM perdure_runs AS runs
+ WHERE runs.environment = :environment AND {conditions}
+ ORDER BY runs.id DESC
+ LIMIT :limit;
+
 -- name: count_found
 -- The conditions of `find_runs`.
 SELECT count(*)

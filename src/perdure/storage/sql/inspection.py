@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import asdict
 
@@ -16,13 +16,15 @@ from perdure.storage.contract.inspection import Ended, LetterFilter, LetterPage,
 from perdure.storage.contract.runs import RunFilter
 from perdure.storage.sql import rows
 from perdure.storage.sql.read.drift import find_drift, find_strays
-from perdure.storage.sql.read.runs import conditions_of
+from perdure.storage.sql.read.runs import find_ids, search
 from perdure.storage.sql.read.statistics import read_status_counts
 from perdure.storage.sql.rows import Dialect
-from perdure.storage.sql.statements import Many, Operation, Step, Trip, last_trip, trip
+from perdure.storage.sql.statements import Many, Operation, Step, last_trip, trip
 from perdure.storage.sql.write.dead_letters import (
     close_dead_letters,
+    count_letters,
     find_dead_letters,
+    find_letter_ids,
     read_dead_letter,
 )
 from perdure.storage.sql.write.leases import forget_runs, prune_query
@@ -50,6 +52,11 @@ class SqlOversight:
 
     async def count(self, filter: RunFilter, *, most: int) -> int:
         return await self._read_much(lambda: count_found(filter, most, self.dialect))
+
+    async def find_ids(
+        self, filter: RunFilter, *, limit: int, cursor: str | None = None
+    ) -> list[str]:
+        return await self._read_much(lambda: find_ids(filter, limit, cursor, self.dialect))
 
     async def throughput(self, environment: str, since: datetime, step: timedelta) -> list[Ended]:
         return await self._read_much(lambda: count_ended(environment, since, step, self.dialect))
@@ -93,6 +100,20 @@ class SqlOversight:
     ) -> LetterPage:
         return await self._read_much(lambda: find_dead_letters(filter, limit, cursor, self.dialect))
 
+    async def find_letter_ids(
+        self,
+        filter: LetterFilter,
+        opened_until: datetime,
+        *,
+        limit: int,
+        cursor: str | None = None,
+    ) -> list[str]:
+        wanted = (filter, opened_until, limit, cursor)
+        return await self._read_much(lambda: find_letter_ids(*wanted, self.dialect))
+
+    async def count_letters(self, filter: LetterFilter, *, most: int) -> int:
+        return await self._read_much(lambda: count_letters(filter, most))
+
     async def dead_letter(self, run_id: str) -> DeadLetter | None:
         return await self._read(lambda: read_dead_letter(run_id, self.dialect))
 
@@ -113,11 +134,7 @@ class SqlOversight:
 
 
 def count_found(filter: RunFilter, most: int, dialect: Dialect) -> Operation[int]:
-    conditions = dict(conditions_of(filter, None, dialect))
-    parameters: dict[str, Any] = {"environment": filter.environment, "most": most}
-    for values in conditions.values():
-        parameters |= values
-    [[[count]]] = yield Trip((Step("count_found", parameters, tuple(conditions)),), last=True)
+    [[[count]]] = yield last_trip(search("count_found", filter, None, {"most": most}, dialect))
     return int(count)
 
 

@@ -189,6 +189,33 @@ SELECT run_id, environment, task, queue, occurrence_key, reason, failure_kind, f
  ORDER BY run_id DESC
  LIMIT :limit;
 
+-- name: find_dead_letter_ids
+-- The conditions of `find_dead_letters`, of letters that were opened by then.
+SELECT run_id
+  FROM perdure_dead_letters
+ WHERE environment = :environment AND opened_at <= :opened_until
+   AND (:cursor IS NULL OR run_id < :cursor)
+   AND (:status IS NULL OR status = :status)
+   AND (:task IS NULL OR task = :task)
+   AND (:queue IS NULL OR queue = :queue)
+   AND (:failure_kind IS NULL OR failure_kind = :failure_kind)
+   AND (:fingerprint IS NULL OR fingerprint = :fingerprint)
+ ORDER BY run_id DESC
+ LIMIT :limit;
+
+-- name: count_dead_letters
+-- The conditions of `find_dead_letters`.
+SELECT count(*)
+  FROM (SELECT 1
+          FROM perdure_dead_letters
+         WHERE environment = :environment
+           AND (:status IS NULL OR status = :status)
+           AND (:task IS NULL OR task = :task)
+           AND (:queue IS NULL OR queue = :queue)
+           AND (:failure_kind IS NULL OR failure_kind = :failure_kind)
+           AND (:fingerprint IS NULL OR fingerprint = :fingerprint)
+         LIMIT :most) AS found;
+
 -- name: insert_outbox
 INSERT INTO perdure_outbox (run_id, environment, queue, available_at, delivery)
 VALUES (:run_id, :environment, :queue, :available_at, :delivery);

@@ -24,7 +24,7 @@ from perdure.storage.contract.runs import (
 from perdure.storage.sql import rows
 from perdure.storage.sql.folded import last_commit
 from perdure.storage.sql.rows import Dialect
-from perdure.storage.sql.statements import Operation, Row, Rows, Step, Trip, last_trip
+from perdure.storage.sql.statements import Operation, Row, Rows, Step, last_trip
 from perdure.telemetry import table
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
@@ -74,16 +74,30 @@ def find_runs(
     large may be followed by an empty one."""
     if limit < 1:
         raise InvalidInput("limit", f"must be 1 or more, not {limit}")
-    conditions = dict(conditions_of(filter, cursor, dialect))
-    parameters: rows.Fields = {"environment": filter.environment, "limit": limit + 1}
-    parameters["max_bytes"] = MAX_PAGE_BYTES
-    for values in conditions.values():
-        parameters |= values
-    [found] = yield Trip((Step("find_runs", parameters, tuple(conditions)),), last=True)
+    bounds = {"limit": limit + 1, "max_bytes": MAX_PAGE_BYTES}
+    [found] = yield last_trip(search("find_runs", filter, cursor, bounds, dialect))
     page = found[:limit]
     is_cut = len(found) > limit or sum(map(rows.run_row_bytes, found)) >= MAX_PAGE_BYTES
     last = dialect.run_id(page[-1][0]) if is_cut else None
     return Page(tuple(runs_of(page, dialect)), last)
+
+
+def find_ids(
+    filter: RunFilter, limit: int, cursor: str | None, dialect: Dialect
+) -> Operation[list[str]]:
+    [found] = yield last_trip(search("find_ids", filter, cursor, {"limit": limit}, dialect))
+    return [dialect.run_id(run_id) for (run_id,) in found]
+
+
+def search(
+    query: str, filter: RunFilter, cursor: str | None, bounds: rows.Fields, dialect: Dialect
+) -> Step:
+    """Return the step that asks `query` about the runs that fit a filter."""
+    conditions = dict(conditions_of(filter, cursor, dialect))
+    parameters: rows.Fields = {"environment": filter.environment, **bounds}
+    for values in conditions.values():
+        parameters |= values
+    return Step(query, parameters, tuple(conditions))
 
 
 def conditions_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from msgspec.structs import asdict, replace
 
@@ -30,6 +31,20 @@ def find_dead_letters(
     [found] = yield last_trip(Step("find_dead_letters", wanted))
     letters = tuple(rows.dead_letter_of(row, dialect) for row in found[:limit])
     return LetterPage(letters, letters[-1].run_id if len(found) > limit else None)
+
+
+def find_letter_ids(
+    filter: LetterFilter, opened_until: datetime, limit: int, cursor: str | None, dialect: Dialect
+) -> Operation[list[str]]:
+    opened = {"opened_until": dialect.instant(opened_until)}
+    page = {"limit": limit, "cursor": dialect.key(cursor)}
+    [found] = yield last_trip(Step("find_dead_letter_ids", asdict(filter) | opened | page))
+    return [dialect.run_id(run_id) for (run_id,) in found]
+
+
+def count_letters(filter: LetterFilter, most: int) -> Operation[int]:
+    [[[count]]] = yield last_trip(Step("count_dead_letters", asdict(filter) | {"most": most}))
+    return int(count)
 
 
 def read_dead_letter(run_id: str, dialect: Dialect) -> Operation[DeadLetter | None]:
