@@ -59,14 +59,17 @@ def test_a_command_does_not_find_a_run_of_another_environment(
     assert dump(shell.url) == before
 
 
-async def test_the_end_of_a_key_is_in_the_audit_log_of_its_environment(shell: Shell) -> None:
+async def test_a_key_ends_in_its_environment_and_in_the_audit_log_of_that(shell: Shell) -> None:
     async with App(shell.url) as app:
         key = (await Keys(app.runtime).create("ci", ["read"], environment="elsewhere")).key
-        shell.perdure("keys", "rotate", key.id)
-        shell.perdure("keys", "revoke", key.id, "--reason", "leaked")
+        there = ("--environment", "elsewhere")
+        refused = [shell.perdure("keys", order, key.id) for order in ("rotate", "revoke")]
+        shell.perdure("keys", "rotate", key.id, *there)
+        shell.perdure("keys", "revoke", key.id, "--reason", "leaked", *there)
 
         entries = await AuditLog(app.runtime, "elsewhere").read()
 
         assert [it.entry.action for it in entries] == ["rotate_key", "revoke_key"]
         assert [it.entry.target for it in entries] == [key.id, key.id]
+        assert [answer.code for answer in refused] == [1, 1]
         assert await AuditLog(app.runtime).read() == []

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from command import PERDURE, Shell
 from perdure import App, Retry
+from perdure.cli.administration.status import status_lines
 from perdure.cli.output.top_view import View
 from perdure.core.limits.rates import Rate
 from perdure.core.run.lifecycle import Status
@@ -202,6 +203,14 @@ def test_limits_loads_and_states_are_told() -> None:
     assert "silent" in text
     assert "mail, other" in text
     assert "worker_gone" not in text
+
+
+def test_top_and_status_count_no_slots_of_a_silent_worker() -> None:
+    workers = (worker("worker_full", running=4), worker("worker_quiet", state="silent", running=0))
+    overview = seen(workers=workers)
+
+    assert "4/4 busy" in drawn(overview, 140, 40)
+    assert "1 silent, 1 working; 4 of 4 slots used" in status_lines(overview)["workers"]
 
 
 def test_the_throughput_of_a_minute_is_drawn() -> None:

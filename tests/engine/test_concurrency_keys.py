@@ -151,6 +151,15 @@ async def test_a_task_without_a_limit_per_key_may_have_runs_without_a_key(
         assert await keys(app) == [None]
 
 
+async def test_a_path_without_a_value_is_told_without_advice_to_define_a_path(
+    storage_url: str,
+) -> None:
+    async with shop(storage_url, concurrency_key="user_id") as app:
+        problem = f"{NEEDS_KEY}, but the payload has no value at 'user_id'; pass concurrency_key$"
+        with pytest.raises(InvalidInput, match=problem):
+            await app.tasks["greet"].trigger(user_id=None)
+
+
 async def test_a_derived_value_that_cannot_be_a_key_is_refused(storage_url: str) -> None:
     async with shop(storage_url, concurrency_key="customer") as app:
         for customer in ({}, {"id": 1}):

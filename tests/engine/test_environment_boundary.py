@@ -11,8 +11,9 @@ import pytest_asyncio
 
 from perdure import App, Context, Retry
 from perdure.core.run.run import Run
+from perdure.engine.operators.keys import Keys
 from perdure.engine.operators.runs import DeadLetters, Runs
-from perdure.errors import InvalidInput, RunNotFound
+from perdure.errors import InvalidInput, KeyNotFound, RunNotFound
 from raw import dump
 from waiting import MAX_WAIT_S
 
@@ -122,3 +123,20 @@ async def test_a_list_shows_only_the_apps_environment(dead_run: Run, storage_url
         assert await app.dead_letters.list() == []
         with pytest.raises(InvalidInput):
             await app.runs.list(environment="default")  # type: ignore[call-arg]
+
+
+async def test_a_key_of_another_environment_is_neither_listed_nor_changed(
+    storage_url: str,
+) -> None:
+    async with App(storage_url) as home, App(storage_url, environment="elsewhere") as elsewhere:
+        ours = await Keys(home.runtime).create("ours", ["read"])
+        theirs = await Keys(home.runtime).create("theirs", ["read"], environment="elsewhere")
+        before = dump(storage_url)
+
+        for change in (Keys(elsewhere.runtime).revoke, Keys(elsewhere.runtime).rotate):
+            with pytest.raises(KeyNotFound):
+                await change(ours.key.id)
+
+        assert dump(storage_url) == before
+        assert [key.id for key in await Keys(elsewhere.runtime).list()] == [theirs.key.id]
+        assert [key.id for key in await Keys(home.runtime).list()] == [ours.key.id]

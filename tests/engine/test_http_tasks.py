@@ -348,6 +348,14 @@ async def test_a_long_body_is_cut_and_marked_if_the_task_says_so(app: App) -> No
     assert (attempt.output["bytes"], attempt.output["truncated"]) == (100, True)
 
 
+async def test_a_cut_leaves_no_half_of_a_character(app: App) -> None:
+    async with Endpoint(answering(200, raw="😀".encode() * 10)) as endpoint:
+        hook = app.http_task("hook", url=endpoint.url, response_limit=10, truncate=True)
+        result = await result_of(app, hook)
+
+    assert result == {"truncated": True, "text": "😀😀"}
+
+
 async def test_a_body_that_is_too_long_as_json_is_a_failure_or_cut(app: App) -> None:
     async with Endpoint(answering(200, raw=b"\x01" * 250_000)) as endpoint:
         failure = await failure_of(app, app.http_task("hook", url=endpoint.url))

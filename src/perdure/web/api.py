@@ -7,6 +7,7 @@ answered as a problem, in one place.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -152,6 +153,10 @@ class Api:
         """End what would go on for ever, so that the rest can end by itself."""
         self.feed.begin_stop()
         self.ears.begin_stop()
+
+    async def stop_services(self) -> None:
+        """Stop what runs beside the requests. They are answered by the keys known so far."""
+        await asyncio.gather(self.keyring.stop(), self.workplaces.stop_workers())
 
     def _make_door(self, app: App) -> Door:
         return Door(

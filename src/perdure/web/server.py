@@ -17,6 +17,7 @@ from perdure.app.app import App
 from perdure.core.limits.rates import Rate
 from perdure.engine.process.signals import on_stop_signal
 from perdure.engine.runtime.input import count
+from perdure.engine.runtime.service import AppService
 from perdure.engine.runtime.startup import open_unless_stopped
 from perdure.engine.webhooks.sender import WebhookSender
 from perdure.errors import InvalidInput
@@ -88,12 +89,11 @@ class Served:
             port = count(options.port, "port", least=0)
             listener = stack.enter_context(_bind(options.host, port))
             self.address = _address(listener)
-            api = await stack.enter_async_context(Api(self._app, options.api))
+            self._api = api = await stack.enter_async_context(Api(self._app, options.api))
             _check_keys(api, options)
-            if options.maintenance:
-                await stack.enter_async_context(api.home.app.maintenance())
-            if options.webhooks:
-                await stack.enter_async_context(WebhookSender(api.home.app, None))
+            self._services = _services(api, options)
+            for service in self._services:
+                await stack.enter_async_context(service)
             self._server = _Server(_configuration(api, room), api)
             self._serving = asyncio.create_task(self._server.serve([listener]))
             stack.push_async_callback(self._end)
@@ -111,11 +111,20 @@ class Served:
             await self._serving
 
     async def _end(self) -> None:
+        """Stop everything at once: each part takes seconds while the storage does not answer."""
         self._server.begin_stop()
+        stopping = [self._api.stop_services(), *(service.stop() for service in self._services)]
+        await asyncio.gather(self._serving, *stopping, return_exceptions=True)
         await self._serving
 
     async def __aexit__(self, *exception: object) -> None:
         await self._stack.aclose()
+
+
+def _services(api: Api, options: ServerOptions) -> list[AppService]:
+    app = api.home.app
+    maintenance = [app.maintenance()] if options.maintenance else []
+    return [*maintenance, *([WebhookSender(app, None)] if options.webhooks else [])]
 
 
 class _Server(uvicorn.Server):

@@ -29,10 +29,10 @@ async def status(app: App, as_json: bool) -> None:
     import msgspec
 
     overview = await app.overview()
-    answer(as_json, msgspec.to_builtins(overview), pairs(_lines(overview)))
+    answer(as_json, msgspec.to_builtins(overview), pairs(status_lines(overview)))
 
 
-def _lines(overview: Overview) -> dict[str, str]:
+def status_lines(overview: Overview) -> dict[str, str]:
     ticks = {service: _last_tick(overview, service) for service in SERVICES}
     return {
         "environment": overview.environment,
@@ -66,7 +66,8 @@ def _workers(overview: Overview) -> str:
         return "none"
     states = Counter(worker.state for worker in workers)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    running, slots = sum(it.running for it in workers), sum(it.concurrency for it in workers)
+    live = [worker for worker in workers if worker.state != "silent"]
+    running, slots = sum(it.running for it in live), sum(it.concurrency for it in live)
     first = min(worker.started_at for worker in workers)
     return f"{counts}; {running} of {slots} slots used; first started {_ago(first, overview.at)}"
 

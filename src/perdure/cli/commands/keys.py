@@ -46,7 +46,7 @@ async def create(
 @keys.command("list")
 @on_database
 async def list_keys(app: App, as_json: bool) -> None:
-    """All keys of the database, revoked ones too."""
+    """All keys of the environment, revoked ones too."""
     from perdure.app.session import session_of
 
     found = await session_of(app).keys.list()

@@ -130,8 +130,9 @@ class Grantor(msgspec.Struct, frozen=True, kw_only=True):
 
 @explain_methods
 class Keys:
-    """All keys of a database, whatever their environment; for a `grantor`, those it may manage.
-    Without one the caller has the database itself, and may do everything."""
+    """The keys of one environment; those of another do not exist here. A `grantor` is bound to its
+    own. Without one the caller has the database itself, and may do everything, also create a key
+    for another environment by its name."""
 
     def __init__(self, runtime: Runtime, grantor: Grantor | None = None) -> None:
         self._runtime = runtime
@@ -229,13 +230,11 @@ class Keys:
             raise InvalidInput("key", f"{problem}; create more beside the database, without a key")
 
     async def _read(self) -> dict[str, ApiKey]:
-        """By id, those that the caller may see."""
+        """By id. A damaged record names no environment: only a caller without a grantor sees it."""
         grantor = self._grantor
-        return {
-            key.id: key
-            for key in await read_keys(self._runtime.storage)
-            if grantor is None or key.environment == grantor.environment
-        }
+        seen = [self._runtime.environment, HOME] if grantor is None else [grantor.environment]
+        keys = await read_keys(self._runtime.storage)
+        return {key.id: key for key in keys if key.environment in seen}
 
     def _check_grant(self, key: ApiKey) -> None:
         if self._grantor is not None:

@@ -11,6 +11,7 @@ from perdure.core.json_text import check_text, decode_value, encode_value
 from perdure.engine.attempt.target_failure import TargetFailed
 from perdure.engine.targets.exchange import Response
 from perdure.engine.targets.marked_result import keep_beginning, mark_truncated
+from perdure.engine.targets.output_capture import decode_beginning
 from perdure.errors import InvalidInput, PayloadTooLarge
 from perdure.net.url import Endpoint
 from perdure.telemetry.redactor import OVERLAP_CHARS, Mask, Redactor
@@ -102,8 +103,9 @@ class Answer:
             # Asked for none. What a few bytes would unpack to, nobody knows before.
             self.left_out = f"the body: it is encoded ({encoding[:40]}), which was not asked for"
             return ""
-        text = self._response.body.decode("utf-8", "replace")
-        return self._mask.head(text) if self._response.is_truncated else self._mask.text(text)
+        if self._response.is_truncated:
+            return self._mask.head(decode_beginning(self._response.body))
+        return self._mask.text(self._response.body.decode("utf-8", "replace"))
 
     def _value(self, limit: int) -> Any:
         kind = self._response.headers.get("content-type", "")

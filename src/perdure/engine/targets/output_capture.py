@@ -44,14 +44,14 @@ class Capture:
         if self.size == len(self._head) + len(self._tail):
             head = tail = cleaner.text(_decode(self._head + self._tail))
         else:
-            head = cleaner.head(_decode_head(self._head))
+            head = cleaner.head(decode_beginning(self._head))
             tail = cleaner.tail(_decode(self._tail.lstrip(_CONTINUATION)))
         if not self.is_truncated:
             return head
         first = head.encode()[: self._head_limit]
         last = tail.encode()[-self._tail_limit :].lstrip(_CONTINUATION) if self._tail_limit else b""
         left_out = self.size - self._limit
-        return f"{_decode_head(first)}\n… ({left_out} bytes left out) …\n{_decode(last)}"
+        return f"{decode_beginning(first)}\n… ({left_out} bytes left out) …\n{_decode(last)}"
 
     def shown(self, name: str, cleaner: Cleaner) -> dict[str, Any]:
         return {
@@ -82,7 +82,7 @@ class Lines:
         self._rest = bytearray()
 
     def _pass_on(self, line: bytearray) -> None:
-        text = _decode_head(line[:_MAX_LINE_READ]).rstrip()
+        text = decode_beginning(line[:_MAX_LINE_READ]).rstrip()
         if not text or self._keys.is_inside(text):
             return
         is_cut = len(line) > _MAX_LINE_READ
@@ -95,7 +95,7 @@ def _decode(data: bytes | bytearray) -> str:
     return bytes(data).decode("utf-8", "replace")
 
 
-def _decode_head(data: bytes | bytearray) -> str:
+def decode_beginning(data: bytes | bytearray) -> str:
     """Without the first bytes of a character that was cut."""
     return codecs.getincrementaldecoder("utf-8")("replace").decode(bytes(data))
 

@@ -58,9 +58,15 @@ def derived_key(
         missing += "is not known here" if function is None else "returned None"
     if key is None and (rules.concurrency_per_key or rules.rate_per_key) is not None:
         limits = f"task {rules.name!r:.80} has a limit per key and needs a key, but {missing}"
-        advice = "pass concurrency_key, or derive it in the definition: concurrency_key='user_id'"
-        raise InvalidInput(FIELD, f"{limits}; {advice}")
+        raise InvalidInput(FIELD, f"{limits}; pass concurrency_key{_advice(rules)}")
     return key
+
+
+def _advice(rules: KeyRules) -> str:
+    """What else to do than to pass a key. A path is told with the value that is missing."""
+    if rules.concurrency_key is not None:
+        return ""
+    return ", or derive it in the definition: concurrency_key='user_id'"
 
 
 def check_key_path(path: str) -> str:

@@ -11,6 +11,7 @@ from perdure.app.app import App
 from perdure.engine.client.catalogue_client import Asking
 from perdure.engine.operators.audit_log import AuditLog
 from perdure.engine.operators.bulk import QUEUE, define_bulk
+from perdure.engine.worker.host import WorkerHost
 from perdure.storage.contract.runs import Clock
 from perdure.web.models.views import View
 from perdure.web.worker.registry import WorkerRegistry
@@ -87,6 +88,7 @@ class Workplaces:
         self._like = like
         self._stack = AsyncExitStack()
         self._known: dict[str, Workplace] = {}
+        self._workers: list[WorkerHost] = []
         self._opening = asyncio.Lock()
 
     async def at(self, environment: str) -> Workplace:
@@ -96,6 +98,11 @@ class Workplaces:
                     self._known[environment] = await self._open(environment)
         return self._known[environment]
 
+    async def stop_workers(self) -> None:
+        """Stop all at once. `close` then waits for none of them."""
+        stopping = [asyncio.wrap_future(worker.begin_stop()) for worker in self._workers]
+        await asyncio.gather(*map(asyncio.shield, stopping))
+
     async def close(self) -> None:
         await self._stack.aclose()
 
@@ -103,5 +110,6 @@ class Workplaces:
         app = self._like.without_tasks(environment)
         define_bulk(app)
         await self._stack.enter_async_context(app)
-        await self._stack.enter_async_context(app.worker(concurrency=BULK_RUNS, queues=[QUEUE]))
+        worker = app.worker(concurrency=BULK_RUNS, queues=[QUEUE])
+        self._workers.append(await self._stack.enter_async_context(worker))
         return Workplace(app)
