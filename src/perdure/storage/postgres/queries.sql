@@ -309,29 +309,41 @@ coalesce(version <= (ARRAY(SELECT (served ->> 1)::integer
                                            FROM jsonb_array_elements(:tasks::jsonb) AS served),
                                    task)], false)
 
+-- part: lanes
+-- The head of each lane: each row jumps to the next one. A lane is one queue, with or without keys,
+-- one task, version and priority.
+(SELECT queue, keyed, task, version, priority, claimable_at
+   FROM perdure_runs
+  WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+  ORDER BY queue, keyed, task, version, priority, claimable_at
+  LIMIT 1)
+UNION ALL
+(SELECT next.queue, next.keyed, next.task, next.version, next.priority, next.claimable_at
+   FROM lane
+  CROSS JOIN LATERAL (
+        SELECT queue, keyed, task, version, priority, claimable_at
+          FROM perdure_runs
+         WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+           AND (queue, keyed, task, version, priority)
+               > (lane.queue, lane.keyed, lane.task, lane.version, lane.priority)
+         ORDER BY queue, keyed, task, version, priority, claimable_at
+         LIMIT 1) AS next)
+
+-- part: claimed
+-- The runs that a claim has locked.
+SELECT locked.id, locked.state, locked.lease_expires_at, history.events
+  FROM locked
+ CROSS JOIN LATERAL (
+       SELECT events FROM perdure_history AS history
+        WHERE run_id = locked.id AND first_sequence = 1
+        LIMIT 1) AS history
+
 -- name: claim_candidates
--- Jumps from lane to lane (a lane is one queue, with or without
--- keys, one task, version and priority), so that neither runs in the
--- future nor tasks or versions this worker does not know cost more than one jump. Of each due lane the
--- first few are ranked, queues taking turns; then as many as each lane won are locked. Where one
--- lane is due there is nothing to rank.
+-- Jumps from lane to lane, so that neither runs in the future nor tasks or versions this worker
+-- does not know cost more than one jump. Of each due lane the first few are ranked, queues taking
+-- turns; then as many as each lane won are locked. Where one lane is due there is nothing to rank.
 WITH RECURSIVE lane AS (
-    (SELECT queue, keyed, task, version, priority, claimable_at
-       FROM perdure_runs
-      WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY queue, keyed, task, version, priority, claimable_at
-      LIMIT 1)
-    UNION ALL
-    (SELECT next.queue, next.keyed, next.task, next.version, next.priority, next.claimable_at
-       FROM lane
-      CROSS JOIN LATERAL (
-            SELECT queue, keyed, task, version, priority, claimable_at
-              FROM perdure_runs
-             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (queue, keyed, task, version, priority)
-                   > (lane.queue, lane.keyed, lane.task, lane.version, lane.priority)
-             ORDER BY queue, keyed, task, version, priority, claimable_at
-             LIMIT 1) AS next)
+    {lanes}
 ), due AS MATERIALIZED (
     SELECT queue, keyed, task, version, priority, count(*) OVER () AS lanes
       FROM lane
@@ -383,12 +395,7 @@ WITH RECURSIVE lane AS (
             LIMIT won.places
               FOR UPDATE SKIP LOCKED) AS mine
 )
-SELECT locked.id, locked.state, locked.lease_expires_at, history.events
-  FROM locked
- CROSS JOIN LATERAL (
-       SELECT events FROM perdure_history AS history
-        WHERE run_id = locked.id AND first_sequence = 1
-        LIMIT 1) AS history
+{claimed}
  ORDER BY locked.claim_rank, locked.id;
 
 -- name: claim_clock
@@ -401,22 +408,7 @@ SELECT clock_timestamp(),
 -- name: next_claimable
 -- When the next lane that this worker serves becomes due.
 WITH RECURSIVE lane AS (
-    (SELECT queue, keyed, task, version, priority, claimable_at
-       FROM perdure_runs
-      WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY queue, keyed, task, version, priority, claimable_at
-      LIMIT 1)
-    UNION ALL
-    (SELECT next.queue, next.keyed, next.task, next.version, next.priority, next.claimable_at
-       FROM lane
-      CROSS JOIN LATERAL (
-            SELECT queue, keyed, task, version, priority, claimable_at
-              FROM perdure_runs
-             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (queue, keyed, task, version, priority)
-                   > (lane.queue, lane.keyed, lane.task, lane.version, lane.priority)
-             ORDER BY queue, keyed, task, version, priority, claimable_at
-             LIMIT 1) AS next)
+    {lanes}
 )
 SELECT min(claimable_at)
   FROM lane
@@ -472,22 +464,7 @@ END
 -- not more is read than there is room for; but `at_least` so many, to get past those whose keys
 -- have none. Fair queues are looked at elsewhere.
 WITH RECURSIVE lane AS (
-    (SELECT queue, keyed, task, version, priority, claimable_at
-       FROM perdure_runs
-      WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY queue, keyed, task, version, priority, claimable_at
-      LIMIT 1)
-    UNION ALL
-    (SELECT next.queue, next.keyed, next.task, next.version, next.priority, next.claimable_at
-       FROM lane
-      CROSS JOIN LATERAL (
-            SELECT queue, keyed, task, version, priority, claimable_at
-              FROM perdure_runs
-             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (queue, keyed, task, version, priority)
-                   > (lane.queue, lane.keyed, lane.task, lane.version, lane.priority)
-             ORDER BY queue, keyed, task, version, priority, claimable_at
-             LIMIT 1) AS next)
+    {lanes}
 ), due AS MATERIALIZED (
     SELECT lane.queue, lane.keyed, lane.task, lane.version, lane.priority, count(*) OVER () AS lanes,
            CASE WHEN of_queue.room < :at_least THEN :at_least ELSE of_queue.room END
@@ -547,12 +524,7 @@ WITH RECURSIVE lane AS (
             LIMIT won.places
               FOR UPDATE SKIP LOCKED) AS mine
 )
-SELECT locked.id, locked.state, locked.lease_expires_at, history.events
-  FROM locked
- CROSS JOIN LATERAL (
-       SELECT events FROM perdure_history AS history
-        WHERE run_id = locked.id AND first_sequence = 1
-        LIMIT 1) AS history
+{claimed}
  ORDER BY locked.claim_rank, locked.id;
 
 -- name: limited_clock
@@ -567,14 +539,18 @@ SELECT clock_timestamp(),
                 OR name = ANY (ARRAY(SELECT jsonb_array_elements_text(:queues::jsonb))))),
        {waking};
 
+-- part: first_events
+-- The first events of each of the `runs`.
+CROSS JOIN LATERAL (
+      SELECT events FROM perdure_history AS history
+       WHERE run_id = runs.id AND first_sequence = 1
+       LIMIT 1) AS history
+
 -- name: claim_named
 -- The same for runs somebody knows by name: a push, or a run executed where it was asked for.
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM perdure_runs AS runs
- CROSS JOIN LATERAL (
-       SELECT events FROM perdure_history AS history
-        WHERE run_id = runs.id AND first_sequence = 1
-        LIMIT 1) AS history
+ {first_events}
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
    AND runs.environment = :environment AND (runs.gate IS NULL OR runs.gate IN ('reserved', 'suspect'))
    AND runs.claimable_at <= statement_timestamp()
@@ -749,12 +725,7 @@ WITH lane AS MATERIALIZED (
     UNION ALL
     SELECT * FROM locked_unkeyed
 )
-SELECT locked.id, locked.state, locked.lease_expires_at, history.events
-  FROM locked
- CROSS JOIN LATERAL (
-       SELECT events FROM perdure_history AS history
-        WHERE run_id = locked.id AND first_sequence = 1
-        LIMIT 1) AS history
+{claimed}
  ORDER BY row_number() OVER (PARTITION BY locked.place ORDER BY locked.claim_rank, locked.id),
           locked.place;
 
@@ -767,22 +738,7 @@ UPDATE perdure_turns AS turns
 -- name: limited_next_claimable
 -- The same where there are limits: not before its queue and task let it start.
 WITH RECURSIVE lane AS (
-    (SELECT queue, keyed, task, version, priority, claimable_at
-       FROM perdure_runs
-      WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-      ORDER BY queue, keyed, task, version, priority, claimable_at
-      LIMIT 1)
-    UNION ALL
-    (SELECT next.queue, next.keyed, next.task, next.version, next.priority, next.claimable_at
-       FROM lane
-      CROSS JOIN LATERAL (
-            SELECT queue, keyed, task, version, priority, claimable_at
-              FROM perdure_runs
-             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-               AND (queue, keyed, task, version, priority)
-                   > (lane.queue, lane.keyed, lane.task, lane.version, lane.priority)
-             ORDER BY queue, keyed, task, version, priority, claimable_at
-             LIMIT 1) AS next)
+    {lanes}
 )
 SELECT least(min(greatest(lane.claimable_at, of_queue.opens_at, of_task.opens_at)), {waking})
   FROM lane
@@ -1032,10 +988,7 @@ SELECT runs.id, runs.lease_token, runs.lease_expires_at, runs.status
 -- name: leases_of_worker
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM perdure_runs AS runs
- CROSS JOIN LATERAL (
-       SELECT events FROM perdure_history AS history
-        WHERE run_id = runs.id AND first_sequence = 1
-        LIMIT 1) AS history
+ {first_events}
  WHERE runs.lease_worker = :worker_id AND runs.lease_token IS NOT NULL;
 
 -- name: put_off
@@ -1072,19 +1025,13 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
          ORDER BY since
          LIMIT :limit) AS due
   JOIN perdure_runs AS runs USING (id)
- CROSS JOIN LATERAL (
-       SELECT events FROM perdure_history AS history
-        WHERE run_id = runs.id AND first_sequence = 1
-        LIMIT 1) AS history
+ {first_events}
  ORDER BY due.since;
 
 -- name: get_runs
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM perdure_runs AS runs
- CROSS JOIN LATERAL (
-       SELECT events FROM perdure_history AS history
-        WHERE run_id = runs.id AND first_sequence = 1
-        LIMIT 1) AS history
+ {first_events}
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
 -- name: read_columns
@@ -1101,19 +1048,13 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events,
                 WHERE batch_id = runs.batch_id AND run_id = runs.id),
        EXISTS (SELECT FROM perdure_dead_letters WHERE run_id = runs.id)
   FROM perdure_runs AS runs
- CROSS JOIN LATERAL (
-       SELECT events FROM perdure_history AS history
-        WHERE run_id = runs.id AND first_sequence = 1
-        LIMIT 1) AS history
+ {first_events}
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[]);
 
 -- name: get_ended_runs
 SELECT runs.id, runs.state, runs.lease_expires_at, history.events
   FROM perdure_runs AS runs
- CROSS JOIN LATERAL (
-       SELECT events FROM perdure_history AS history
-        WHERE run_id = runs.id AND first_sequence = 1
-        LIMIT 1) AS history
+ {first_events}
  WHERE runs.id = ANY (ARRAY(SELECT jsonb_array_elements_text(:ids::jsonb))::uuid[])
    AND runs.finished_at IS NOT NULL;
 
@@ -1686,10 +1627,7 @@ SELECT runs.id, runs.state, runs.lease_expires_at, history.events
            AND nominal_at >= :first AND nominal_at <= :last
          ORDER BY nominal_at, id
          LIMIT :limit) AS runs
- CROSS JOIN LATERAL (
-       SELECT events FROM perdure_history AS history
-        WHERE run_id = runs.id AND first_sequence = 1
-        LIMIT 1) AS history
+ {first_events}
  ORDER BY runs.nominal_at, runs.id;
 
 -- name: read_neglect

@@ -310,28 +310,32 @@ SELECT now(),
                 WHERE environment = :environment
                   AND (max_leases IS NOT NULL OR rate_interval IS NOT NULL OR paused = 1 OR fair = 1));
 
+-- part: lanes
+-- The head of each lane: each row jumps to the next one. See `claim_candidates`.
+SELECT (SELECT id
+          FROM perdure_runs AS runs
+         WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
+         ORDER BY queue, keyed, task, version, priority, claimable_at
+         LIMIT 1)
+UNION ALL
+SELECT (SELECT next.id
+          FROM perdure_runs AS next
+         WHERE next.environment = :environment
+           AND next.claimable_at IS NOT NULL AND next.gate IS NULL
+           AND (next.queue, next.keyed, next.task, next.version, next.priority,
+                next.claimable_at)
+               > (+runs.queue, +runs.keyed, +runs.task, +runs.version, +runs.priority,
+                  9223372036854775807)
+         ORDER BY next.queue, next.keyed, next.task, next.version, next.priority,
+                  next.claimable_at
+         LIMIT 1)
+  FROM lane
+  JOIN perdure_runs AS runs ON runs.id = lane.head
+
 -- name: next_claimable
 -- When the next lane that this worker serves becomes due.
 WITH RECURSIVE {served}, lane (head) AS (
-    SELECT (SELECT id
-              FROM perdure_runs AS runs
-             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY queue, keyed, task, version, priority, claimable_at
-             LIMIT 1)
-    UNION ALL
-    SELECT (SELECT next.id
-              FROM perdure_runs AS next
-             WHERE next.environment = :environment
-               AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.keyed, next.task, next.version, next.priority,
-                    next.claimable_at)
-                   > (+runs.queue, +runs.keyed, +runs.task, +runs.version, +runs.priority,
-                      9223372036854775807)
-             ORDER BY next.queue, next.keyed, next.task, next.version, next.priority,
-                      next.claimable_at
-             LIMIT 1)
-      FROM lane
-      JOIN perdure_runs AS runs ON runs.id = lane.head
+    {lanes}
 )
 SELECT min(runs.claimable_at)
   FROM lane
@@ -389,25 +393,7 @@ END
 -- not more is read than there is room for; but `at_least` so many, to get past those whose keys
 -- have none. Fair queues are looked at elsewhere.
 WITH RECURSIVE {served}, lane (head) AS (
-    SELECT (SELECT id
-              FROM perdure_runs AS runs
-             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY queue, keyed, task, version, priority, claimable_at
-             LIMIT 1)
-    UNION ALL
-    SELECT (SELECT next.id
-              FROM perdure_runs AS next
-             WHERE next.environment = :environment
-               AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.keyed, next.task, next.version, next.priority,
-                    next.claimable_at)
-                   > (+runs.queue, +runs.keyed, +runs.task, +runs.version, +runs.priority,
-                      9223372036854775807)
-             ORDER BY next.queue, next.keyed, next.task, next.version, next.priority,
-                      next.claimable_at
-             LIMIT 1)
-      FROM lane
-      JOIN perdure_runs AS runs ON runs.id = lane.head
+    {lanes}
 ), known AS MATERIALIZED (
     SELECT runs.queue, runs.keyed, runs.task, runs.version, runs.priority
       FROM lane
@@ -638,25 +624,7 @@ UPDATE perdure_turns
 -- name: limited_next_claimable
 -- The same where there are limits: not before its queue and task let it start.
 WITH RECURSIVE {served}, lane (head) AS (
-    SELECT (SELECT id
-              FROM perdure_runs AS runs
-             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY queue, keyed, task, version, priority, claimable_at
-             LIMIT 1)
-    UNION ALL
-    SELECT (SELECT next.id
-              FROM perdure_runs AS next
-             WHERE next.environment = :environment
-               AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.keyed, next.task, next.version, next.priority,
-                    next.claimable_at)
-                   > (+runs.queue, +runs.keyed, +runs.task, +runs.version, +runs.priority,
-                      9223372036854775807)
-             ORDER BY next.queue, next.keyed, next.task, next.version, next.priority,
-                      next.claimable_at
-             LIMIT 1)
-      FROM lane
-      JOIN perdure_runs AS runs ON runs.id = lane.head
+    {lanes}
 ), known AS MATERIALIZED (
     SELECT runs.queue, runs.task, runs.claimable_at
       FROM lane
@@ -1208,25 +1176,7 @@ DELETE FROM perdure_run_progress
 -- name: count_lanes
 -- What is due and what is later, lane by lane as a claim sees them, of each lane only so many.
 WITH RECURSIVE lane (head) AS (
-    SELECT (SELECT id
-              FROM perdure_runs AS runs
-             WHERE environment = :environment AND claimable_at IS NOT NULL AND gate IS NULL
-             ORDER BY queue, keyed, task, version, priority, claimable_at
-             LIMIT 1)
-    UNION ALL
-    SELECT (SELECT next.id
-              FROM perdure_runs AS next
-             WHERE next.environment = :environment
-               AND next.claimable_at IS NOT NULL AND next.gate IS NULL
-               AND (next.queue, next.keyed, next.task, next.version, next.priority,
-                    next.claimable_at)
-                   > (+runs.queue, +runs.keyed, +runs.task, +runs.version, +runs.priority,
-                      9223372036854775807)
-             ORDER BY next.queue, next.keyed, next.task, next.version, next.priority,
-                      next.claimable_at
-             LIMIT 1)
-      FROM lane
-      JOIN perdure_runs AS runs ON runs.id = lane.head
+    {lanes}
      LIMIT :lanes
 )
 SELECT runs.queue, runs.task, runs.version,
