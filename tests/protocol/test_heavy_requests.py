@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 import httpx
@@ -17,6 +18,7 @@ from perdure.telemetry.redactor import Redaction
 from perdure.web.api import LOCAL, Api
 from perdure.web.offload import MAX_INLINE_BYTES, Offload, json_size
 from perdure.web.operations.environments import CATALOGUE_READERS
+from perdure.web.worker.registry import FEW_RUNS, READERS
 from waiting import MAX_WAIT_S
 from web_kit import client_of, make_key, shop
 from worker_kit import REQUESTS, a_claim
@@ -171,3 +173,32 @@ async def test_while_others_read_the_catalogue_a_declaration_waits_and_a_renewal
     await asyncio.gather(*waiting)
 
     assert has_waited
+
+
+async def test_while_others_hold_many_runs_a_large_request_waits_and_a_small_one_does_not(
+    app: App, client: httpx.AsyncClient, api: Api
+) -> None:
+    """A run may have a megabyte, and a key hundreds of requests under way."""
+    run = await claim(app, client)
+    report = a_large_report(run) | {"ending": {"type": "returned", "result": 1}}
+    lease = {"run_id": run["id"], "token": run["lease"]["token"]}
+    others = [{**lease, "run_id": f"run_{n:032x}"} for n in range(FEW_RUNS)]
+    unknown = [{**report, **it} for it in others]
+    said = {**lease, "attempt": 1}
+    async with AsyncExitStack() as stack:
+        for _ in range(READERS):
+            await stack.enter_async_context(api.home.registry.turn(FEW_RUNS + 1))
+        many = {
+            "renew": {**REQUESTS["renew"], "leases": [lease, *others]},
+            "log": {"batches": [said, *({**said, **it} for it in others)]},
+            "report": {"reports": [*unknown, unknown[0]]},
+        }
+        waiting = [asyncio.create_task(ask(client, name, body)) for name, body in many.items()]
+        few = {**REQUESTS["renew"], "leases": [lease]}
+        renewed = [await asyncio.wait_for(ask(client, "renew", few), MAX_WAIT_S) for _ in range(3)]
+        await ask(client, "report", {"reports": [report]})
+        have_waited = not any(it.done() for it in waiting)
+    await asyncio.gather(*waiting)
+
+    assert have_waited
+    assert all(run["id"] in it["renewed"] for it in renewed)

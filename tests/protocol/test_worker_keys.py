@@ -8,10 +8,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from builders import TASK
 from perdure.core.decide.lease import MAX_LEASE_TTL
 from perdure.core.run.lifecycle import Status
-from perdure.core.run.run import Run
-from perdure.engine.execution.worker_backend import LOST
+from perdure.core.run.run import Run, SourceType
+from perdure.engine.execution.worker_backend import LOST, Recorded
+from perdure.engine.operators.keys import Keys
 from perdure.engine.protocol.attempts import (
     ClaimAnswer,
     HeldLease,
@@ -26,6 +28,7 @@ from perdure.engine.protocol.attempts import (
     ReturnedMessage,
 )
 from perdure.engine.protocol.operations import OPERATIONS
+from perdure.engine.protocol.triggers import OptionsMessage
 from perdure.engine.protocol.values import heartbeat_of
 from perdure.engine.protocol.workers import (
     DeclareAnswer,
@@ -35,11 +38,12 @@ from perdure.engine.protocol.workers import (
     HintsRequest,
 )
 from perdure.engine.runtime.ids import make_token
-from perdure.engine.tasks.catalogue import Drain
+from perdure.engine.tasks.catalogue import Drain, publish_tasks
 from perdure.errors import AccessRefused, InvalidInput, WorkerNotFound
 from perdure.storage.contract.logs import MAX_LINES
 from remote_kit import World
 from storage_kit import create, now, reload, token_of
+from web_kit import ADA
 from worker_kit import (
     REQUESTS,
     WORKER_ID,
@@ -47,8 +51,10 @@ from worker_kit import (
     a_report,
     a_task,
     an_entry,
+    an_item,
     ask,
     claimed,
+    triggered,
     worker,
 )
 
@@ -290,6 +296,47 @@ async def test_a_stolen_token_is_of_no_use_to_another_key(world: World) -> None:
     assert (renewed.renewed, renewed.lost) == ({}, (run.id,))
     assert logged.refused == (run.id,)
     assert (await reload(world.beside, run)).lease == held.lease
+
+
+async def test_a_stolen_token_makes_no_child(world: World) -> None:
+    await publish_tasks(world.beside, "default", [a_task(TASK)])
+    owner = await worker(world, "trigger")
+    await create(world.beside)
+    held = await claimed(owner)
+    thief = await worker(world, "trigger", worker_id="worker_thief")
+    lease = HeldLease(run_id=held.id, token=token_of(held))
+
+    [own] = await triggered(owner, an_item(parent=lease))
+    [stolen] = await triggered(thief, an_item(parent=lease))
+    [named] = await triggered(
+        thief, an_item(parent=lease, options=OptionsMessage(parent_id=held.id))
+    )
+
+    runs = await world.beside.get([own.run_id, stolen.run_id])
+    assert runs[own.run_id].parent_id == held.id
+    assert (runs[stolen.run_id].parent_id, runs[stolen.run_id].root_id) == (None, stolen.run_id)
+    assert runs[stolen.run_id].source.type is SourceType.TRIGGER
+    assert isinstance(named, AccessRefused)
+
+
+async def test_the_leases_of_a_rotated_keys_worker_stay_valid(world: World) -> None:
+    keys = Keys(world.app.runtime)
+    made = await keys.create("rotated", ("work",), by=ADA)
+    before = world.with_key(made.text)
+    await before.ask(heartbeat_of(an_entry()), HeartbeatAnswer)
+    run = await create(world.beside)
+    held = await claimed(before)
+
+    rotated = await keys.rotate(made.key.id, by=ADA)
+    after = world.with_key(rotated.text)
+    lease = HeldLease(run_id=run.id, token=token_of(held))
+    renewed = await after.ask(
+        RenewRequest(worker_id=WORKER_ID, leases=(lease,), lease_ttl=30), RenewAnswer
+    )
+    ended = await after.ask(ReportRequest(reports=(a_report(held),)), ReportAnswer)
+
+    assert list(renewed.renewed) == [run.id]
+    assert isinstance(ended.outcomes[0], Recorded)
 
 
 @pytest.mark.parametrize("step", [1, -1], ids=["upwards", "backwards"])

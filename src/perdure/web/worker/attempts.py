@@ -73,7 +73,10 @@ async def report(call: Call, body: ReportRequest) -> ReportAnswer:
 async def renew(call: Call, body: RenewRequest) -> RenewAnswer:
     ttl = timedelta(seconds=body.lease_ttl)
     parts = in_parts(body.leases, count_one, MAX_RUNS_READ) or [[]]
-    answers = [await _renew(call, part, ttl) for part in parts]
+    answers = []
+    for part in parts:
+        async with call.at.registry.turn(len(part)):
+            answers.append(await _renew(call, part, ttl))
     return RenewAnswer(
         renewed={run_id: at for answer in answers for run_id, at in answer.renewed.items()},
         lost=_sorted(answer.lost for answer in answers),
@@ -129,7 +132,8 @@ async def log(call: Call, body: LogRequest) -> LogAnswer:
     await call.offload(call.body_size, _check_fields, body.batches)
     refused: list[str] = []
     for part in in_parts(body.batches, _lines, MAX_RUNS_READ, MAX_LINES_WRITTEN):
-        refused += await _write_logs(call, part)
+        async with call.at.registry.turn(len(part)):
+            refused += await _write_logs(call, part)
     return LogAnswer(refused=tuple(refused))
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from perdure.app.app import App
+from perdure.core.json_text import NULL
 from perdure.core.run.run import Run
+from perdure.engine.protocol.chunks import count_one, in_parts
 from perdure.engine.tasks.catalogue import (
     WORKER,
     Drain,
@@ -32,6 +37,10 @@ MAX_BYTES = 64 * 1024 * 1024
 """JSON of all workers of an environment."""
 MAX_RUNS_READ = 100
 """Runs, with their payloads, that a request of a worker reads at once."""
+FEW_RUNS = 8
+READERS = 8
+"""Requests of an environment's workers that read more than a few runs at once. A request reads
+`MAX_RUNS_READ` megabytes at most, and a key may have hundreds of requests under way."""
 _FORGOTTEN = "those that ended are forgotten after an hour"
 
 
@@ -44,6 +53,7 @@ class WorkerRegistry:
         self._records: dict[str, WorkerRecord] = {}
         self._checked_bytes: dict[str, int] = {}
         """By worker: the size of its record for which there was room when that was checked."""
+        self._turns = asyncio.Semaphore(READERS)
         self._room_turn = asyncio.Lock()
         """One heartbeat at a time reads all records: they may have many megabytes."""
 
@@ -75,6 +85,26 @@ class WorkerRegistry:
     async def is_of(self, worker_id: str, key_id: str) -> bool:
         record = await self._record(worker_id)
         return record.exists and record.key_id == key_id
+
+    @asynccontextmanager
+    async def turn(self, runs: int) -> AsyncIterator[None]:
+        """Wait for a turn to hold so many runs in memory. A few need none."""
+        if runs <= FEW_RUNS:
+            yield
+            return
+        async with self._turns:
+            yield
+
+    async def own_leases(self, run_ids: Sequence[str], key_id: str) -> dict[str, Run]:
+        """The same as `own_runs` for many, without payloads and results."""
+        own: dict[str, Run] = {}
+        for part in in_parts(run_ids, count_one, MAX_RUNS_READ):
+            async with self.turn(len(part)):
+                found = await self.own_runs(part, key_id)
+            own |= {
+                it.id: replace(it, payload_json=NULL, result_json=UNSET) for it in found.values()
+            }
+        return own
 
     async def own_runs(self, run_ids: Iterable[str], key_id: str) -> dict[str, Run]:
         """Return those of this environment that no other key's worker has leased."""

@@ -77,8 +77,11 @@ class Reporting:
     async def record(self, call: Call, reports: Sequence[Report]) -> list[ReportOutcome]:
         """Return the outcome of each report. A report that cannot be decided is refused by
         itself. `call`: of the key whose workers report."""
-        parts = in_parts(reports, count_one, MAX_RUNS_READ)
-        return [outcome for part in parts for outcome in await self._record(call, part)]
+        outcomes: list[ReportOutcome] = []
+        for part in in_parts(reports, count_one, MAX_RUNS_READ):
+            async with self._registry.turn(len(part)):
+                outcomes += await self._record(call, part)
+        return outcomes
 
     async def _record(self, call: Call, reports: Sequence[Report]) -> list[ReportOutcome]:
         outcomes: list[ReportOutcome] = [CONFLICT] * len(reports)
@@ -99,8 +102,9 @@ class Reporting:
         settled = await self.record(call, reports[:-MAX_RUNS_READ])
         reports = reports[-MAX_RUNS_READ:]
         outcomes: list[ReportOutcome] = [CONFLICT] * len(reports)
-        decided = await self._decide(call, reports)
-        claimed = await self._app.storage.claim(request, _commits(decided))
+        async with self._registry.turn(len(reports)):
+            decided = await self._decide(call, reports)
+            claimed = await self._app.storage.claim(request, _commits(decided))
         pending = self._take(outcomes, list(range(len(reports))), decided, claimed.outcomes)
         if pending:
             await self._record_again(call, reports, pending, outcomes)

@@ -42,11 +42,10 @@ async def trigger(call: Call, body: TriggerRequest) -> TriggerAnswer:
 
 
 async def _parents(call: Call, body: TriggerRequest) -> dict[str, Run]:
-    """The runs of this environment whose handlers ask."""
+    """The runs of this environment whose handlers ask. To a key, what another key's worker has
+    leased is no parent, whatever token it names."""
     wanted = {item.parent.run_id for item in body.items if item.parent is not None}
-    found = await call.app.storage.get(sorted(wanted)) if wanted else {}
-    own = call.app.environment
-    return {run_id: run for run_id, run in found.items() if run.environment == own}
+    return await call.at.registry.own_leases(sorted(wanted), call.caller.id)
 
 
 def _make_wishes(
