@@ -68,6 +68,7 @@ async def _run_of(app: App, function: Callable[[], Any]) -> Any:
         (Person, {"name": "Ada", "age": 36}, "result.age"),
         (Colour, "blue", "result"),
         (tuple[int, int], (1, 2, 3), "result"),
+        (dict[str, list[int]], {"a": [1], "b": [2, "three"]}, "result.b[1]"),
     ],
 )
 async def test_a_result_that_does_not_fit_is_a_failure_that_names_the_value(
@@ -115,6 +116,28 @@ async def test_a_function_without_an_annotation_may_return_anything(
     run = await _run_of(App(sqlite_storage_url), handler)
 
     assert run.result == {"any": ["thing"]}
+
+
+def five_in_a_process() -> int:
+    return "five"  # type: ignore[return-value]  # that is the point
+
+
+async def five_on_the_loop() -> int:
+    return "five"  # type: ignore[return-value]  # likewise
+
+
+@pytest.mark.parametrize(
+    ("function", "executor"), [(five_in_a_process, "process"), (five_on_the_loop, "async")]
+)
+async def test_a_result_is_checked_wherever_the_handler_runs(
+    sqlite_storage_url: str, function: Callable[[], Any], executor: str
+) -> None:
+    app = App(sqlite_storage_url)
+    task = app.task(executor=executor)(function)
+    async with app.run_all(concurrency=1):
+        run = await task.trigger()
+        with pytest.raises(RunFailed, match="result: Expected `int`, got `str`"):
+            await run.result(MAX_WAIT_S)
 
 
 async def test_a_mismatch_rolls_the_handlers_transaction_back(app: App, storage_url: str) -> None:

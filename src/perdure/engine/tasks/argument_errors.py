@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from msgspec import inspect
+from msgspec import MsgspecError, inspect
 
 from perdure.core.json_text import MAX_DEPTH
 from perdure.errors import InvalidPayload
@@ -21,22 +21,32 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 _NOWHERE: Any = object()
 
+Check = Callable[[Any], object]
+"""Raises for a value that does not fit."""
 
-def misfit(task: str, error: Exception, arguments: Any, kind: Any) -> InvalidPayload:
+
+def misfit(
+    task: str, error: Exception, arguments: Any, kind: Any, check: Check | None = None
+) -> InvalidPayload:
     """What the decoder said, as the caller of `task` understands it. `arguments`, if there are
-    any, tell which value it was, and `kind`, what they are to be, which would have fit."""
+    any, tell which value it was, and `kind`, what they are to be, which would have fit. `check`,
+    which raised `error`, tells the key of a value for which the decoder says `[...]`."""
     match = _WHERE.match(str(error))
     assert match is not None
     problem, path = match["problem"], match["path"] or ""
+    pattern = path
+    if check is not None:
+        path = _name_keys(path, arguments, check)
     cause = error.__cause__
     if cause is not None and hasattr(cause, "errors"):
         return _of_model(task, path, cause)
     named = _FIELD.search(problem)
     if named is not None:
         path += f".{named['name']}"
+        pattern += f".{named['name']}"
     value = _NOWHERE if named or match["key"] or arguments is None else _value_at(arguments, path)
     shown = "" if value is _NOWHERE or repr(value) in problem else f": {value!r:.80}"
-    fitting = _fitting(kind, path) if problem.startswith("Invalid enum value") else ()
+    fitting = _fitting(kind, pattern) if problem.startswith("Invalid enum value") else ()
     known = f"; there are: {', '.join(map(repr, fitting))}" if fitting else ""
     return InvalidPayload(task, path.lstrip("."), f"{problem}{shown}{known}")
 
@@ -91,6 +101,49 @@ def _value_at(arguments: Any, path: str) -> Any:
     except (LookupError, TypeError):
         return _NOWHERE
     return value
+
+
+def _name_keys(pattern: str, value: Any, check: Check) -> str:
+    """Return a path in which each `[...]` is the key of the first entry that does not fit; the
+    pattern itself if that cannot be found out."""
+    path, keys = "", list[Any]()
+    try:
+        for step in _STEP.finditer(pattern):
+            if step["unknown"]:
+                keys.append(_misfit_key(pattern, value, keys, check))
+                path += f".{keys[-1]!s:.80}"
+            else:
+                keys.append(step["name"] or int(step["index"]))
+                path += step[0]
+    except (LookupError, TypeError, AttributeError):
+        return pattern
+    return path
+
+
+def _misfit_key(pattern: str, value: Any, keys: Sequence[Any], check: Check) -> Any:
+    """Return the key that is refused at this path also if its dict has no other. Raises
+    LookupError if there is none."""
+    entries = value
+    for key in keys:
+        entries = entries[key]
+    for key, item in entries.items():
+        try:
+            check(_replaced(value, keys, {key: item}))
+        except (MsgspecError, ValueError) as error:
+            if str(error).endswith(f" - at `${pattern}`"):
+                return key
+    raise LookupError(pattern)
+
+
+def _replaced(value: Any, keys: Sequence[Any], new: Any) -> Any:
+    """Return a copy with `new` at this place."""
+    if not keys:
+        return new
+    first, *rest = keys
+    inner = _replaced(value[first], rest, new)
+    if isinstance(value, dict):
+        return {**value, first: inner}
+    return [*value[:first], inner, *value[first + 1 :]]
 
 
 def unkeepable(value: Any, path: str = "", depth: int = 0) -> str:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import PurePath
 from types import NoneType, UnionType
 from typing import Any, Never, NoReturn, Union, get_args, get_origin, get_type_hints
@@ -159,10 +160,12 @@ class Signature:
         return native
 
     def _check_types(self, native: dict[str, Any]) -> None:
+        wanted = self._arguments
+        check = partial(msgspec.convert, type=wanted, dec_hook=_from_plain, str_keys=self._str_keys)
         try:
-            msgspec.convert(native, self._arguments, dec_hook=_from_plain, str_keys=self._str_keys)
+            check(native)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise misfit(self._name, error, native, self._arguments) from error
+            raise misfit(self._name, error, native, wanted, check) from error
         for name in self._closed:
             if name in native:
                 where = annotation.unknown_key(self._types[name], native[name], name)
@@ -195,10 +198,12 @@ class Signature:
         wanted = self._result_type
         if wanted is Any or type(native) is wanted:
             return
+        str_keys = self._str_keys_in_result
+        check = partial(msgspec.convert, type=wanted, dec_hook=_from_plain, str_keys=str_keys)
         try:
-            msgspec.convert(native, wanted, dec_hook=_from_plain, str_keys=self._str_keys_in_result)
+            check(native)
         except (msgspec.MsgspecError, ValueError) as error:
-            found = misfit(self._name, error, native, wanted)
+            found = misfit(self._name, error, native, wanted, check)
             raise ResultMismatch(self._name, found.field, found.problem) from error
         where = annotation.unknown_key(self._result_info, native, "")
         if where is not None:
