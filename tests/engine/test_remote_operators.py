@@ -123,6 +123,15 @@ async def test_dead_letters_are_replayed_once_and_discarded(operator: Operator) 
         await app.dead_letters.discard(second)
 
 
+async def test_a_replay_at_a_server_is_a_replay_in_the_audit_log(operator: Operator) -> None:
+    letter = await dead_letter(operator.beside)
+
+    await operator.app.dead_letters.replay(letter)
+
+    [entry] = (await operator.beside.audit_log.page()).entries
+    assert (entry.action, entry.target) == ("replay_dead_letter", letter)
+
+
 async def test_queues_and_limits_are_set_and_given_back(operator: Operator) -> None:
     app, beside = operator.app, operator.beside
 

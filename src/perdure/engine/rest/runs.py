@@ -217,7 +217,7 @@ class RemoteRuns(Runs):
         payload: Payload | None = None,
         new_id: str | None = None,
     ) -> RunHandle[Any]:
-        return await self._run_again(run, "rerun", reason, payload, new_id)
+        return await _run_again(self._rest, run, "rerun", reason, payload, new_id)
 
     async def retry(
         self,
@@ -230,7 +230,7 @@ class RemoteRuns(Runs):
         again: bool = False,
     ) -> RunHandle[Any]:
         said = {"again": True} if flag(again, "again") else {}
-        return await self._run_again(run, "retry", reason, payload, new_id, **said)
+        return await _run_again(self._rest, run, "retry", reason, payload, new_id, **said)
 
     async def successors(self, runs: Sequence[AnyRun]) -> dict[str, str]:
         shown = await _details(self._rest, Retried, [run_id_of(run) for run in runs])
@@ -239,22 +239,6 @@ class RemoteRuns(Runs):
     async def _steer(self, run: AnyRun, action: str, expected: int | None, **body: Any) -> Run:
         path = ("runs", _path_id(run), action)
         return decode_run(await self._rest.send(Shown, "POST", *path, expected=expected, **body))
-
-    async def _run_again(
-        self,
-        run: AnyRun,
-        action: str,
-        reason: str | None,
-        payload: Payload | None,
-        new_id: str | None,
-        **said: Any,
-    ) -> RunHandle[Any]:
-        if new_id is not None:
-            raise InvalidInput("new_id", "cannot be chosen over HTTP; leave it out")
-        if payload is not None and not isinstance(payload, Mapping):
-            raise InvalidInput("payload", f"must be a dict of arguments, not {payload!r:.80}")
-        path = ("runs", _path_id(run), action)
-        return await self._rest.create_run(*path, reason=reason_of(reason), payload=payload, **said)
 
 
 @explain_methods
@@ -286,6 +270,17 @@ class RemoteDeadLetters(DeadLetters):
     async def get(self, run: AnyRun) -> DeadLetter:
         return await self._rest.get(DeadLetter, "dead-letters", _path_id(run))
 
+    async def replay(
+        self,
+        run: AnyRun,
+        reason: str | None = None,
+        *,
+        by: By = OPERATOR,
+        payload: Payload | None = None,
+        new_id: str | None = None,
+    ) -> RunHandle[Any]:
+        return await _run_again(self._rest, run, "replay", reason, payload, new_id)
+
     async def discard(self, run: AnyRun, reason: str | None = None, *, by: By = OPERATOR) -> None:
         path = ("dead-letters", _path_id(run), "discard")
         await self._rest.send(DeadLetter, "POST", *path, reason=reason_of(reason))
@@ -309,6 +304,23 @@ class RemoteWorkers(Workers):
     ) -> WorkerEntry:
         path = ("workers", text(worker_id, "worker_id"), "drain")
         return await self._rest.send(WorkerEntry, "POST", *path, reason=reason_of(reason))
+
+
+async def _run_again(
+    rest: RestClient,
+    run: AnyRun,
+    action: str,
+    reason: str | None,
+    payload: Payload | None,
+    new_id: str | None,
+    **said: Any,
+) -> RunHandle[Any]:
+    if new_id is not None:
+        raise InvalidInput("new_id", "cannot be chosen over HTTP; leave it out")
+    if payload is not None and not isinstance(payload, Mapping):
+        raise InvalidInput("payload", f"must be a dict of arguments, not {payload!r:.80}")
+    path = ("dead-letters" if action == "replay" else "runs", _path_id(run), action)
+    return await rest.create_run(*path, reason=reason_of(reason), payload=payload, **said)
 
 
 def query_words(words: dict[str, Any]) -> dict[str, Any]:
