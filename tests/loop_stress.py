@@ -14,20 +14,26 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+import msgspec
 
 import loop_cpu
 from loop_cpu import LIMIT_VARIABLE, MAX_CALLBACK_CPU_S, read_report, resident_bytes
 from perdure import App
+from perdure.engine.runtime.ids import make_token
+from perdure.storage.contract.wire_errors import PROTOCOL, PROTOCOL_HEADER
 from waiting import MAX_WAIT_S
 from web_kit import _Log
+from worker_kit import REQUESTS, a_claim, a_task
 
 MEGABYTE = ("the quick brown fox: jumps over lazy=dogs; " * 25_000)[:1_000_000]
 RUNS = 100
 REPORTED_CPU_S = 0.02
+PROTOCOL_HEADERS = {PROTOCOL_HEADER: str(PROTOCOL)}
 
 
 class HeavyRequest(NamedTuple):
@@ -109,6 +115,40 @@ def heavy_requests(run_id: str) -> Iterator[HeavyRequest]:
     yield HeavyRequest("1,000 times", "GET", "/v1/schedules/large/preview?times=1000")
 
 
+def heavy_worker_requests(address: str) -> Iterator[HeavyRequest]:
+    """Those of the worker protocol. The runs to report on are claimed here."""
+    worker = {**REQUESTS["heartbeat"], "tasks": [f"task_{number}" for number in range(5000)]}
+    yield HeavyRequest("a worker of 5,000 tasks", "POST", "/v1/worker/heartbeat", worker)
+    for count, schema in ((5000, None), (14, {"a": [{}] * 160_000})):
+        tasks = [a_task(f"task_{number}", payload_schema=schema) for number in range(count)]
+        body = {"tasks": msgspec.to_builtins(tasks)}
+        yield HeavyRequest(f"declare {count} tasks", "POST", "/v1/worker/declare", body)
+        yield HeavyRequest("the same again", "POST", "/v1/worker/declare", body)
+    yield HeavyRequest("the catalogue", "POST", "/v1/worker/tasks", {})
+    objects: list[dict[str, int]] = [{}] * 250_000
+    for name, ending, output in (
+        ("results", {"type": "returned", "result": objects}, None),
+        ("outputs", {"type": "returned", "result": None}, {"items": objects}),
+    ):
+        claiming = msgspec.to_builtins(a_claim(tokens=_tokens(), tasks=("keep",)))
+        claimed = httpx.post(
+            f"{address}/v1/worker/claim", json=claiming, headers=PROTOCOL_HEADERS, timeout=120
+        )
+        reports = [
+            {"run_id": run["id"], "token": run["lease"]["token"], "attempt": 1,
+             "ending": ending, "output": output}
+            for run in claimed.json()["runs"]
+        ]  # fmt: skip
+        body = {"reports": reports}
+        yield HeavyRequest(f"{len(reports)} {name} of objects", "POST", "/v1/worker/report", body)
+        run_ids = {"run_ids": [report["run_id"] for report in reports]}
+        yield HeavyRequest(f"read the {name}", "POST", "/v1/worker/results", run_ids)
+
+
+def _tokens() -> tuple[str, ...]:
+    return tuple(make_token() for _ in range(7))
+
+
 def _manifest(count: int) -> str:
     return "\n---\n".join(
         f"name: s{number}\ntask: keep\nevery: 60\npayload: {{text: a}}" for number in range(count)
@@ -119,9 +159,10 @@ def main(url: str) -> int:
     run_id = asyncio.run(fill(url))
     with tempfile.TemporaryDirectory() as directory, serve_measured(url, Path(directory)) as server:
         reported = len(read_report(server.report))
-        for request in heavy_requests(run_id):
+        for request in chain(heavy_requests(run_id), heavy_worker_requests(server.address)):
+            url = server.address + request.path
             answer = httpx.request(
-                request.method, server.address + request.path, json=request.body, timeout=120
+                request.method, url, json=request.body, headers=PROTOCOL_HEADERS, timeout=120
             )
             new = read_report(server.report)[reported:]
             reported += len(new)
