@@ -14,7 +14,7 @@ SMOKE := tests/storage/test_conformance_reading.py tests/engine/test_facade.py \
 # More processes than cores, because many tests wait for other processes.
 CORES := $(shell $(PYTHON) -c 'import os; print(min(os.cpu_count() or 1, 8))' 2>/dev/null || echo 2)
 SPREAD := --dist worksteal -n $(CORES)
-SPREAD_WIDELY := --dist worksteal -n $(shell expr $(CORES) + $(CORES) / 2 + 1)
+SPREAD_WIDELY := --dist worksteal -n $(shell expr $(CORES) \* 2 + 2)
 
 .PHONY: help quick test prove check demo bench docs format lock dist clean
 
