@@ -73,3 +73,11 @@ def test_a_dead_letter_is_one_whatever_its_kind() -> None:
     words = {seed_word(Seed.STRAIT, ended_by(kind, dead=True)) for kind in FailureKind}
 
     assert words == {"dead_letter"}
+
+
+def test_a_misspelt_status_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match=r"there are: .*; did you mean failed\?$"):
+        resolve_status("faild")
+    with pytest.raises(InvalidInput) as unlike_any:
+        resolve_status("zzz")
+    assert "did you mean" not in str(unlike_any.value)

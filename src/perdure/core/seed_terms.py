@@ -83,13 +83,27 @@ ALIASES: dict[str, StatusFilter] = {
 }
 
 
+MAX_WORD = 80
+"""Characters of a word that are compared with each status."""
+
+
 def resolve_status(word: str) -> StatusFilter:
-    """Our status or a seed's word for it. Raises InvalidInput that lists what there is."""
+    """Our status or a seed's word for it. Raises InvalidInput that lists what there is, with the
+    nearest status, if one is near."""
     if word in Status.__members__.values():
         return StatusFilter((Status(word),))
     if word in ALIASES:
         return ALIASES[word]
-    raise InvalidInput("status", f"{word!r:.80} is not a status; there are: {', '.join(Status)}")
+    hint = _nearest_status(word[:MAX_WORD])
+    known = f"there are: {', '.join(Status)}{hint}"
+    raise InvalidInput("status", f"{word!r:.80} is not a status; {known}")
+
+
+def _nearest_status(word: str) -> str:
+    from difflib import get_close_matches  # only to explain a mistake
+
+    near = get_close_matches(word, list(Status), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def parse_statuses(words: Iterable[str]) -> StatusFilter:
