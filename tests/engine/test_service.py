@@ -71,6 +71,28 @@ def test_an_outage_is_logged_once_a_minute_and_its_end_with_how_long_it_took(
     assert 90 < seconds < 110
 
 
+def test_an_outage_counts_from_the_beginning_of_the_call_that_failed_first(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A call is tried for seconds before it fails."""
+
+    class Trying(Stumbling):
+        async def run_once(self) -> None:
+            if self._errors:
+                await asyncio.sleep(5)
+            await super().run_once()
+
+    async def story(app: App) -> None:
+        async with Trying(app, StorageUnavailable("away")) as service:
+            await service.at_last.wait()
+            await asyncio.sleep(10)
+
+    with caplog.at_level(logging.INFO, "perdure.service"):
+        play(story)
+
+    assert vars(caplog.records[-1])["seconds"] > 5
+
+
 def test_a_busy_worker_logs_that_storage_is_back_before_its_queue_is_empty(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -55,6 +55,8 @@ from perdure.storage.sql.write import leases as upkeep
 from perdure.storage.sql.write import limits as gating
 from perdure.storage.sql.write import turns
 from perdure.storage.sqlite import connection
+from perdure.storage.sqlite.steady_clock import SteadyClock
+from simulation import faults
 
 Patch = Callable[[Any, str, Any], None]
 """`monkeypatch.setattr`: object, name, new value."""
@@ -217,6 +219,28 @@ def _(patch: Patch) -> None:
 @bug("an interrupted transaction is taken for the handler's failure")
 def _(patch: Patch) -> None:
     patch(HandlerTransaction, "_interrupted", lambda self, error: outcome.ending_of(error))
+
+
+@bug("a connection that died in the pool costs the handler its attempt")
+def _(patch: Patch) -> None:
+    async def begin(self: HandlerTransaction) -> Any:
+        self._use()
+        limit = self._terms.limit(self._run)
+        self._transaction = await self._terms.transactions.begin(limit)
+        self.is_open = True
+        return self.connection
+
+    patch(HandlerTransaction, "__aenter__", begin)
+
+
+@bug("a call on a silent connection has no deadline")
+def _(patch: Patch) -> None:
+    patch(faults, "ANSWER_TIMEOUT_S", None)
+
+
+@bug("the database's time goes back with the machine's")
+def _(patch: Patch) -> None:
+    patch(SteadyClock, "now", lambda self: self._clock.now())
 
 
 # Claiming

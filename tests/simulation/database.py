@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import msgspec
 
 from perdure.core.schedule import Schedule, SkippedSpan
-from perdure.testing.database.inline import HistoryRow, InlineDatabase, finish
-from perdure.testing.virtual.time import EPOCH
+from perdure.storage.sqlite.steady_clock import SteadyClock
+from perdure.testing.database.inline import Authority, HistoryRow, InlineDatabase, finish
+from perdure.testing.virtual.time import EPOCH, VirtualLoop
 
 __all__ = ["Database", "HistoryRow", "RunRow", "finish"]
 
@@ -41,12 +44,50 @@ class LimitRow(msgspec.Struct, frozen=True):
     fair: bool
 
 
+class MachineClock(Authority):
+    """The clock of the machine on which the database is, which may be set back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = timedelta(0)
+
+    def now(self) -> datetime:
+        return super().now() + self.step
+
+
+class DatabaseClock(Authority):
+    """Virtual time; after the machine's clock was set back, what SQLite's adapter makes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._machine = MachineClock()
+        self._steady: SteadyClock | None = None
+
+    def now(self) -> datetime:
+        return super().now() if self._steady is None else self._steady.now()
+
+    def begin(self, loop: VirtualLoop) -> None:
+        self.loop = self._machine.loop = loop
+        self._steady, self._machine.step = None, timedelta(0)
+
+    def set_back(self, step: timedelta) -> None:
+        self._steady = SteadyClock(self._machine)
+        self._machine.step = -step
+
+
 class Database(InlineDatabase):
     """What a simulation writes, read back."""
 
+    clock: DatabaseClock
+
     def __init__(self) -> None:
         # What handlers write in their transactions.
-        super().__init__("CREATE TABLE effects (run_id TEXT, token TEXT) STRICT")
+        effects = "CREATE TABLE effects (run_id TEXT, token TEXT) STRICT"
+        super().__init__(effects, clock=DatabaseClock())
+
+    def reset(self, loop: VirtualLoop) -> None:
+        super().reset(loop)
+        self.clock.begin(loop)
 
     def rows(self) -> dict[str, RunRow]:
         query = f"SELECT {', '.join(RunRow.__struct_fields__)} FROM perdure_runs ORDER BY id"

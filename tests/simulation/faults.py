@@ -44,6 +44,8 @@ UNWATCHED = frozenset({"put", "forget"})
 """Calls that touch no run."""
 
 
+ANSWER_TIMEOUT_S: float | None = 10.0
+"""How long the storage waits on a connection that has gone silent, before it raises."""
 LATEST = 8.0
 """So many seconds after its sender gave up on it a write may still land."""
 
@@ -57,6 +59,9 @@ class FaultPlan(msgspec.Struct, frozen=True, kw_only=True):
     hang: float = 0.0
     late: float = 0.0
     die: float = 0.0
+    silent: float = 0.0
+    stale: bool = False
+    """Whether handlers meet connections that died with the server."""
     latency: float = 0.004
     pensive: float = 0.0
     """How long an operator thinks before each call."""
@@ -84,19 +89,29 @@ class Fate(msgspec.Struct, frozen=True):
     lands_after: float | None = None
     """The connection breaks, and so long afterwards the server does it all the same."""
     kills: bool = False
+    is_silent: bool = False
+    """The connection stays open, and nothing comes over it any more."""
 
 
 class Faults:
     """Draws fates, until everything heals."""
 
-    def __init__(self, plan: FaultPlan, chance: Random) -> None:
+    def __init__(self, plan: FaultPlan, chance: Random, silence: Random) -> None:
         self.plan = plan
         self._chance = chance
+        self._silence = silence
 
     def heal(self) -> None:
         self.plan = replace(NO_FAULTS, hints=self.plan.hints)
 
     def fate(self) -> Fate:
+        fate = self._draw()
+        if not self.plan.silent or self._silence.random() >= self.plan.silent:
+            return fate
+        is_lost = self._silence.random() < 0.5
+        return Fate(fate.there, fate.back, fails_before=is_lost, is_silent=True)
+
+    def _draw(self) -> Fate:
         plan, chance = self.plan, self._chance
         there = chance.random() * 2 * plan.latency
         back = chance.random() * 2 * plan.latency
@@ -154,6 +169,8 @@ class Server:
         self.is_read_only = False
         """Whether it answers questions, and refuses to write: a standby, or a full disk."""
         self.last_outage = -1.0
+        self.starts = 1
+        """Connections from before the last one are dead."""
         self._kept: list[tuple[Process, str, Callable[[], Any], Fate, asyncio.Future[Any]]] = []
         self._context = contextvars.copy_context()
 
@@ -162,6 +179,7 @@ class Server:
         if self.is_down or self.is_read_only:
             self.notes.say("server", "is back")
             self.last_outage = self.loop.time()
+        self.starts += self.is_down
         self.is_down = self.is_read_only = False
         kept, self._kept = self._kept, []
         for call in kept:
@@ -204,9 +222,15 @@ class Server:
         if process.name.startswith("operator"):
             await asyncio.sleep(self.faults.pondering())
         breaks = fate.fails_before or fate.fails_after or fate.lands_after is not None
-        if fate.there + fate.back > SLOW or breaks:
+        if fate.is_silent:
+            self.notes.sometimes("connection gone silent")
+            process.disturb(self.loop.time() + (ANSWER_TIMEOUT_S or 0.0))
+        elif fate.there + fate.back > SLOW or breaks:
             process.disturb(self.loop.time() + fate.there + fate.back)
         answer: asyncio.Future[Any] = self.loop.create_future()
+        if fate.is_silent and ANSWER_TIMEOUT_S is not None:
+            error = StorageUnavailable("simulated, silent")
+            self._answer(ANSWER_TIMEOUT_S, answer, None, error)
         self.loop.call_later(
             fate.there, self._serve, process, name, operation, fate, answer, context=self._context
         )
@@ -220,6 +244,10 @@ class Server:
         fate: Fate,
         answer: asyncio.Future[Any],
     ) -> None:
+        if fate.is_silent:
+            if not (self.is_down or fate.fails_before):
+                self._do(process, name, operation)
+            return
         if self.is_down and self.faults.plan.holds:
             self._kept.append((process, name, operation, fate, answer))
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from random import Random  # seeded
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,10 @@ from simulation.workload import TTL
 
 if TYPE_CHECKING:
     from simulation.world import Node, World
+
+
+STEPS_S = 250.0, 290.0
+"""By so many seconds the clock is set back: longer than runs may take to end."""
 
 
 class Nemesis:
@@ -39,6 +44,10 @@ class Nemesis:
             self._world.loop.call_later(chance.uniform(0.0, span / 2), self._outage)
         if "read only" in troubles:
             self._world.loop.call_later(chance.uniform(0.0, span / 2), self._read_only)
+        if "set back" in troubles:
+            other = Random(f"{self._world.scenario.seed} step")
+            step = timedelta(seconds=other.uniform(*STEPS_S))
+            self._world.later(other.uniform(0.0, span / 2), self._set_back, step)
         if "crash" in troubles:
             # At a step, not at a time: between any two awaits.
             most, within = self._world.scenario.crashes
@@ -114,6 +123,12 @@ class Nemesis:
         step = self._chance.uniform(-10.0, 10.0)
         self._world.notes.say(node.name, f"clock jumps by {step:+.1f} s")
         node.clock.skew += step
+
+    def _set_back(self, step: timedelta) -> None:
+        """Set the clock of the database's machine back: of an embedded file, the only clock."""
+        self._world.notes.say("server", f"its clock is set back by {step}")
+        self._world.notes.sometimes("clock of the database set back")
+        self._world.server.database.clock.set_back(step)
 
     def _shut_down(self) -> None:
         node = self._victim("worker")

@@ -6,6 +6,7 @@ from random import Random  # seeded
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from perdure.core.limits.rates import Rate
 from simulation.faults import FaultPlan
@@ -100,7 +101,7 @@ def make_scenario(seed: int) -> Scenario:
         mode="safety" if chance.random() < 0.25 else "liveness",
         troubles=frozenset(troubles | _later_troubles(seed)),
         features=frozenset(features),
-        faults=_plan(chance, troubles),
+        faults=_with_later_faults(_plan(chance, troubles), seed),
         span=span,
         workers=workers,
         keepers=keepers,
@@ -119,7 +120,13 @@ def make_scenario(seed: int) -> Scenario:
 
 def _later_troubles(seed: int) -> set[str]:
     """Troubles that came later, by a chance of their own: the other scenarios stay as they were."""
-    return {"read only"} if Random(f"{seed} read only").random() < 0.12 else set()
+    likely = {"read only": 0.12, "set back": 0.06, "silent": 0.08, "stale": 0.8}
+    return {name for name, part in likely.items() if Random(f"{seed} {name}").random() < part}
+
+
+def _with_later_faults(plan: FaultPlan, seed: int) -> FaultPlan:
+    later = _later_troubles(seed)
+    return replace(plan, silent=0.01 if "silent" in later else 0.0, stale="stale" in later)
 
 
 def _versions(seed: int, workers: int) -> dict[str, int]:

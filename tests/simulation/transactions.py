@@ -24,6 +24,8 @@ class SimulatedTransactions:
     def __init__(self, server: Server, process: Process) -> None:
         self._server = server
         self._process = process
+        self._idle: list[int] = []
+        """Of each idle connection, in which life of the server it was made."""
 
     @property
     def dialect(self) -> Dialect:
@@ -35,10 +37,19 @@ class SimulatedTransactions:
         try:
             await self._server.call(self._process, "begin", storage.now)
             self._server.check_writable()
+            self._check_connection()
         except StorageUnavailable:
             self._server.interrupt(current().run)
             raise
-        return SimulatedTransaction(self._server, self._process)
+        return SimulatedTransaction(self._server, self._process, self._idle)
+
+    def _check_connection(self) -> None:
+        """Take one from the pool, or make one. In some scenarios nothing but its use tells that
+        it is dead."""
+        made = self._idle.pop() if self._idle else self._server.starts
+        if made != self._server.starts and self._server.faults.plan.stale:
+            self._server.notes.sometimes("dead connection met by a handler")
+            raise StorageUnavailable("simulated, died while idle")
 
     def begin_sync(self, limit: timedelta) -> SimulatedTransaction:
         raise TransactionError("a simulation has no threads")
@@ -53,9 +64,11 @@ class SimulatedTransaction:
     problem = None
     is_lost = False
 
-    def __init__(self, server: Server, process: Process) -> None:
+    def __init__(self, server: Server, process: Process, idle: list[int]) -> None:
         self._server = server
         self._process = process
+        self._idle = idle
+        self._made = server.starts
         self._writes: list[tuple[str, str]] = []
         self._has_arrived = False
 
@@ -72,6 +85,7 @@ class SimulatedTransaction:
     async def conclude(self, operation: Operation[T]) -> T:
         storage = self._server.database.storage
         run = current().run
+        self._idle.append(self._made)
 
         def make() -> Operation[T]:
             return self._server.refuse_writes(self._all(operation))
@@ -92,7 +106,7 @@ class SimulatedTransaction:
         return value
 
     async def rollback(self) -> None:
-        pass
+        self._idle.append(self._made)
 
     def _all(self, operation: Operation[T]) -> Operation[T]:
         """Inline, the transaction has begun before the first yield, too."""

@@ -93,7 +93,11 @@ class World:
             is_brisk=not scenario.haste and "pause" not in scenario.troubles,
         )
         self.oracle = self.make_oracle(database)
-        self.faults = Faults(scenario.faults, Random(f"{scenario.seed} faults"))
+        self.faults = Faults(
+            scenario.faults,
+            Random(f"{scenario.seed} faults"),
+            Random(f"{scenario.seed} silence"),
+        )
         self.server = Server(self.loop, database, self.faults, self.notes)
         self.server.oracle = self.oracle
         self.server.kill = self._kill

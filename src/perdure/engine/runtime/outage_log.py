@@ -29,10 +29,11 @@ class OutageLog:
 
     async def went_well(self, step: Awaitable[object]) -> bool:
         """Return whether the step did. If not, that has been logged."""
+        began_at = self._clock.elapsed()
         try:
             await step
         except StorageUnavailable as error:
-            self._log_outage(error)
+            self._log_outage(error, began_at)
         except Exception:  # noqa: BLE001  # whatever it is, the loop goes on
             table.SERVICE_FAILED.say_with_error(service=self._service)
         else:
@@ -40,10 +41,11 @@ class OutageLog:
             return True
         return False
 
-    def _log_outage(self, error: StorageUnavailable) -> None:
+    def _log_outage(self, error: StorageUnavailable, began_at: float) -> None:
+        """`began_at`: when the step began, which may have waited for seconds before it failed."""
         now = self._clock.elapsed()
         if self._began_at is None:
-            self._began_at = now
+            self._began_at = began_at
         elif now - self._logged_at < REPEAT_INTERVAL_S:
             return
         self._logged_at = now

@@ -55,8 +55,8 @@ class Authority:
 class InlineDatabase:
     """Made once and emptied between uses, since parsing its statements is what costs."""
 
-    def __init__(self, *more_tables: str) -> None:
-        self.clock = Authority()
+    def __init__(self, *more_tables: str, clock: Authority | None = None) -> None:
+        self.clock = clock or Authority()
         self.storage: Any = cast(Any, open_storage("sqlite:///:memory:", self.clock, inline=True))
         finish(self.storage.migrate())
         self._raw: sqlite3.Connection = self.storage._connection.raw
