@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from perdure import App
 from perdure.core.audit_chain import SealedEntry
 from perdure.engine.operators.audit_log import AuditLog
+from perdure.errors import StorageUnavailable
 from perdure.web import api as api_module
 from perdure.web.api import LOCAL, Api
 from perdure.web.auth.key_gates import KeyGates
@@ -191,6 +192,18 @@ async def test_a_key_has_a_share_of_the_listeners(
     await listeners.hear(("greedy", "default", "one"), app, 0)
     await listeners.hear(("other", "default", "three"), app, 0)
     assert refusal.value.retry_after == ears.FORGOTTEN_AFTER
+
+
+async def test_a_listener_that_comes_while_the_server_stops_is_sent_away_at_once(app: App) -> None:
+    """It asks again as soon as it was answered, and would keep the server waiting."""
+    listeners = Ears(app.clock)
+    await listeners.hear(("worker", "default", "one"), app, 0)
+    listeners.begin_stop()
+
+    for _ in range(2):
+        with pytest.raises(StorageUnavailable, match="the server stops"):
+            async with asyncio.timeout(ears.LONGEST_WAIT / 2):
+                await listeners.hear(("worker", "default", "one"), app, ears.LONGEST_WAIT)
 
 
 # Requests

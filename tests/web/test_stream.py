@@ -278,3 +278,19 @@ async def test_a_stream_of_a_key_that_is_revoked_elsewhere_ends_and_stays_shut(
     assert (end["event"], end["data"]["type"]) == ("end", "urn:perdure:problem:key-revoked")
     assert "by ada" in end["data"]["detail"]
     assert again.status_code == 401
+
+
+async def test_a_stream_that_joins_while_the_server_stops_ends(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Feed(app)
+    latest_change = app.storage.latest_change
+
+    async def stop_meanwhile() -> str:
+        reader.begin_stop()
+        return await latest_change()
+
+    monkeypatch.setattr(app.storage, "latest_change", stop_meanwhile)
+    joined = await reader.open(Question("default", StreamQuery()), None)
+
+    assert joined.is_over

@@ -252,6 +252,8 @@ class Feed(Service):
             if not self._streams:
                 self._position = await self._app.storage.latest_change()
             self._streams.setdefault(stream.question, set()).add(stream)
+        if self._is_over:  # since the stream was opened
+            stream.end()
         self._news.set()
         return self._position
 

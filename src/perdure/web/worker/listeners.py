@@ -66,12 +66,16 @@ class Ears:
 
     async def hear(self, name: Name, app: App, wait: float) -> Topics | None:
         """Raises StorageUnavailable when the server stops: come back to the next one."""
+        self._check_open()
         ear = self._known.get(name) or self._new(name, app)
         ear.heard_at = self._clock.elapsed() + LONGEST_WAIT
         topics = await ear.next(min(max(wait, 0.0), LONGEST_WAIT))
+        self._check_open()
+        return topics
+
+    def _check_open(self) -> None:
         if self._is_closed:
             raise StorageUnavailable("the server stops")
-        return topics
 
     def begin_stop(self) -> None:
         self._is_closed = True
