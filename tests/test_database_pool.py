@@ -1,4 +1,4 @@
-"""The pool hands out databases again that hold only rows, and no others."""
+"""The pool hands out databases again whose schema is as it was, and no others."""
 
 from __future__ import annotations
 
@@ -40,10 +40,18 @@ def test_databases_with_only_rows_are_emptied_and_used_again_in_turns(pool: Data
     assert used == [used[0], used[1]] * 3
 
 
+def test_a_table_that_a_test_created_is_dropped(pool: DatabasePool) -> None:
+    first = use_one(pool, "CREATE TABLE another (number int PRIMARY KEY, word text)")
+    use_one(pool, ONE_ROW)
+
+    assert use_one(pool, "CREATE TABLE another (number int)") == first
+
+
 @pytest.mark.parametrize(
     "statement",
     [
-        "CREATE TABLE another (number int)",
+        "CREATE TYPE another AS ENUM ()",
+        "ALTER TABLE perdure_batches ADD another int",
         "UPDATE perdure_schema SET version = version + 1",
         "DROP TABLE perdure_schema",
     ],
