@@ -165,6 +165,15 @@ def test_what_is_only_good_to_know_is_no_problem(facts: Facts, code: Code) -> No
     assert (finding.code, finding.is_problem) == (code, False)
 
 
+def test_a_clock_that_was_set_right_needs_no_remedy() -> None:
+    """On SQLite the database then stays ahead for a while, and the clock must not follow it."""
+    [behind] = examine(replace(HEALTHY, clock_ahead=-6 * SECOND))
+    [ahead] = examine(replace(HEALTHY, clock_ahead=6 * SECOND))
+
+    assert "nothing is to be done" in behind.advice
+    assert "nothing is to be done" not in ahead.advice
+
+
 def test_only_a_writing_transaction_holds_up_the_change_feed() -> None:
     age = LONG_TRANSACTION + SECOND
     advices = [f.advice for f in examine(sessions(Session("a", age, False, True)))]

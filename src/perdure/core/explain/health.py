@@ -279,6 +279,11 @@ def find_clock_offset(clock_ahead: timedelta) -> Findings:
             "Leases do not depend on it, but log lines, `run_at` and, on SQLite, schedules do: "
             "synchronise the machine's clock."
         )
+        if clock_ahead < timedelta(0):
+            advice += (
+                " If that is right, a SQLite database is ahead because the clock was wrong before: "
+                "nothing is to be done, and they agree again when the clock has caught up."
+            )
         yield Finding(Code.CLOCK_OFFSET, True, words, advice)
 
 
