@@ -87,7 +87,7 @@ def _(patch: Patch) -> None:
     def decide_for_anyone(run: Any, token: str, *rest: Any) -> Any:
         return decide_ending(run, run.lease.token, *rest)
 
-    async def decide_one(self: Any, report: Any, runs: Any, now: Any, live: Any) -> Any:
+    def decide_one(self: Any, report: Any, runs: Any, now: Any, live: Any) -> Any:
         run = runs.get(report.run_id)
         return LOST if run is None or run.lease is None else self._commit(report, run, now, live)
 
