@@ -20,7 +20,7 @@ import asyncio, sys
 from datetime import timedelta
 
 from perdure import App, Retry
-from perdure.engine.attempt.context import AttemptStopped
+from perdure.engine.attempt.exits import AttemptStopped
 from perdure.engine.runtime.defaults import Defaults
 
 app = App(sys.argv[1], defaults=Defaults(cancel_grace=timedelta(milliseconds=50)))

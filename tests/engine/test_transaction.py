@@ -175,6 +175,9 @@ async def test_a_cancellation_while_it_is_open_rolls_back(app: App, effects: Eff
 
 
 async def test_a_cancel_request_does_not_spoil_success(app: App, effects: Effects) -> None:
+    """The lease and the grace are longer than a busy machine needs for the transaction."""
+    long = timedelta(seconds=MAX_WAIT_S)
+    app.defaults = replace(QUICK, lease_ttl=long, cancel_grace=long, abandon_after=2 * long)
     entered = asyncio.Event()
 
     @app.task(retry=ONCE)
