@@ -147,7 +147,7 @@ def test_a_marker_and_an_overridden_fixture_choose_the_app(project: pytest.Pytes
         from datetime import UTC, datetime
         from perdure import App
 
-        @pytest.mark.perdure(app=shop.app, start="2026-03-29T00:30+00:00", seed=3)
+        @pytest.mark.perdure_app(app=shop.app, start="2026-03-29T00:30+00:00", seed=3)
         def test_marked(perdure_kit, perdure_app):
             assert perdure_app is shop.app
             assert perdure_kit.now == datetime(2026, 3, 29, 0, 30, tzinfo=UTC)
@@ -242,7 +242,7 @@ def test_every_boundary_can_be_a_test_of_its_own(project: pytest.Pytester) -> No
         with Kit(shop.app) as kit:
             BOUNDARIES = kit.boundaries(scenario)
 
-        @pytest.mark.perdure(app=shop.app)
+        @pytest.mark.perdure_app(app=shop.app)
         @pytest.mark.parametrize("boundary", BOUNDARIES, ids=str)
         def test_signing_up(perdure_kit, boundary):
             perdure_kit.crash_matrix(
@@ -318,7 +318,7 @@ def test_the_database_is_chosen_in_the_ini_file_and_by_a_mark(
         test_mark="""
         import pytest
 
-        @pytest.mark.perdure(database="sqlite")
+        @pytest.mark.perdure_app(database="sqlite")
         def test_marked(perdure_kit):
             assert perdure_kit.url.startswith("sqlite://")
         """,

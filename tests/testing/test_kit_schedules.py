@@ -74,7 +74,7 @@ def test_a_schedule_made_meanwhile_fires_too(kit: Kit, app: App) -> None:
     assert len(fired) == 3
 
 
-@pytest.mark.perdure(start="2026-03-28T00:00+00:00")
+@pytest.mark.perdure_app(start="2026-03-28T00:00+00:00")
 def test_a_daily_schedule_fires_once_in_the_short_night(kit: Kit, app: App) -> None:
     fired: list[datetime] = []
 

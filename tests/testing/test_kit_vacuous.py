@@ -102,9 +102,11 @@ def test_a_mark_takes_only_what_it_knows(pytester: pytest.Pytester) -> None:
         """
         import pytest
 
-        @pytest.mark.perdure(strat="x")
+        @pytest.mark.perdure_app(strat="x")
         def test_marked(perdure_kit): ...
         """
     )
     result = pytester.runpytest_subprocess()
-    result.stdout.fnmatch_lines(["*perdure takes app=, database=, seed= and start=, not strat*"])
+    result.stdout.fnmatch_lines(
+        ["*perdure_app takes app=, database=, seed= and start=, not strat*"]
+    )

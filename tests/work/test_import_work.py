@@ -48,7 +48,7 @@ except SystemExit:
     ("code", "unwanted", "most"),
     [
         pytest.param(NAMES_ONLY, HEAVY, 15, id="import perdure"),
-        pytest.param(AN_APP, DRIVERS | INTERFACES, 215, id="from perdure import App"),
+        pytest.param(AN_APP, DRIVERS | INTERFACES, 211, id="from perdure import App"),
         pytest.param(HELP, HEAVY - {"click"}, 65, id="perdure --help"),
     ],
 )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from perdure.app.app import App
     from perdure.testing.kit.kit import Kit
 
-MARKER = "perdure"
+MARKER = "perdure_app"
 SETTINGS = ("app", "database", "seed", "start")
 
 
