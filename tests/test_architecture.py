@@ -29,6 +29,7 @@ VALUE_MODULES = {
     "collections",
     "dataclasses",
     "datetime",
+    "difflib",
     "enum",
     "functools",
     "hashlib",

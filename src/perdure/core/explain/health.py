@@ -29,6 +29,7 @@ MANY_CHECKPOINTS = 10
 LONG_LOG = 128 * 2**20
 LITTLE_SPACE = 2**30
 MOST_NAMED = 5
+CLOCK_WAS_WRONG = " If it is right now, do nothing: a SQLite database waits until it has caught up."
 
 
 class Code(StrEnum):
@@ -275,15 +276,9 @@ def find_clock_offset(clock_ahead: timedelta) -> Findings:
     if abs(clock_ahead) > CLOCK_OFFSET:
         side = "ahead of" if clock_ahead > timedelta(0) else "behind"
         words = f"This machine's clock is {abs(clock_ahead)} {side} the database's."
-        advice = (
-            "Leases do not depend on it, but log lines, `run_at` and, on SQLite, schedules do: "
-            "synchronise the machine's clock."
-        )
+        advice = "Log lines, `run_at` and, on SQLite, schedules depend on it: synchronise it."
         if clock_ahead < timedelta(0):
-            advice += (
-                " If that is right, a SQLite database is ahead because the clock was wrong before: "
-                "nothing is to be done, and they agree again when the clock has caught up."
-            )
+            advice += CLOCK_WAS_WRONG
         yield Finding(Code.CLOCK_OFFSET, True, words, advice)
 
 
