@@ -20,7 +20,7 @@ SPREAD_WIDELY := --dist worksteal -n $(shell expr $(CORES) \* 2 + 2)
 
 help:
 	@echo "make quick    lint, types, imports, the core and a smoke test of each layer (a minute)"
-	@echo "make test     everything that must pass before a change lands (20 minutes on two cores)"
+	@echo "make test     everything that must pass before a change lands (10 minutes on two cores)"
 	@echo "make prove    list the long campaigns; CAMPAIGN=name runs one, or continues it"
 	@echo "make check    only lint, types and imports (seconds)"
 	@echo "make demo     watch one run live through a crash"

@@ -97,7 +97,10 @@ async def test_a_killed_server_costs_its_workers_nothing(
     results = [await run.result(MAX_WAIT_S) for run in (*during, *after, *later)]
     assert results == [2 * n for n in (*range(5), *range(5), *range(20))]
     ended = await stored(tasks, [run.id for run in (*during, *after, *later)])
-    assert {run.counters.attempts for run in ended} == {1}
+    assert {(run.counters.failures, run.deaths) for run in ended} == {(0, 0)}
+    # The server may have died before it answered a claim. The worker gave those runs back.
+    given_back = {run.id for run in ended if run.counters.releases}
+    assert {run.counters.attempts for run in ended if run.id not in given_back} == {1}
     assert worker.process.poll() is None
     await no_mismatch(tasks)
 
