@@ -149,6 +149,33 @@ async def test_one_address_cannot_take_every_place_without_a_key(base: str) -> N
         assert await ask_until_served(base) == 200
 
 
+async def test_many_addresses_without_a_key_cannot_keep_another_client_out(
+    base: str, sqlite_storage_url: str
+) -> None:
+    """Among what they hold, the oldest connection makes room; one that showed a key stays."""
+    async with App(sqlite_storage_url) as app:
+        key = await make_key(app, "read")
+    async with asyncio.timeout(TIMEOUT_S), AsyncExitStack() as stack:
+        known, known_writer = await stack.enter_async_context(connect(base))
+        ask = head(base, "GET", "/v1/identity", f"authorization: Bearer {key}")
+        known_writer.write(ask)
+        assert (await read_answer(known))[0] == 200
+        held = []
+        for number in range(CONNECTIONS - 1):
+            source = f"127.0.0.{3 + number // SHARE}"
+            reader, writer = await stack.enter_async_context(connect(base, source))
+            writer.write(b"GET / HTTP/1.1\r\n")
+            held.append(reader)
+
+        async with connect(base, OTHER) as (reader, writer):
+            writer.write(head(base, "GET", "/healthz"))
+            assert (await read_answer(reader))[0] == 200
+
+        assert await is_closed(held[0])
+        known_writer.write(ask)
+        assert (await read_answer(known))[0] == 200
+
+
 async def test_connections_of_known_callers_do_not_count_against_their_address(base: str) -> None:
     async with asyncio.timeout(TIMEOUT_S), AsyncExitStack() as stack:
         held = [await stack.enter_async_context(connect(base)) for _ in range(SHARE)]

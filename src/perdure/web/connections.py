@@ -6,7 +6,8 @@ there are always some to spare: for those who are refused, and for the storage.
 Every state in which a connection waits for its client has a deadline that the client cannot
 extend: the head of a request, the rest of a body after its response, a response that is not read.
 A connection counts against the share of the key that it showed last, until then against that of its
-address. No key, no environment and no address can take them all, also not together.
+address. No key, no environment and no address can take them all. If they are taken all the same,
+a new connection ends the oldest one that waits and has not shown a valid key.
 """
 
 from __future__ import annotations
@@ -94,7 +95,12 @@ def taking(room: Room) -> type[Connection]:
     """Connections of a server that has so much room."""
     unauthenticated: Counter[str] = Counter()
     shares = make_shares(room.connections)
-    fields = {"most": room.connections, "unauthenticated": unauthenticated, "shares": shares}
+    fields = {
+        "most": room.connections,
+        "unauthenticated": unauthenticated,
+        "strangers": {},
+        "shares": shares,
+    }
     return type("Connection", (Connection,), fields)
 
 
@@ -121,6 +127,8 @@ class Connection(H11Protocol):
     most = MOST_CONNECTIONS
     unauthenticated: ClassVar[Counter[str]] = Counter()
     """How many connections of each address have not shown a valid key."""
+    strangers: ClassVar[dict[Connection, None]] = {}
+    """These connections, oldest first."""
     shares: ClassVar[Shares] = make_shares(MOST_CONNECTIONS)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -137,11 +145,11 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._count()
         share = max(1, int(self.most * UNAUTHENTICATED_SHARE))
-        if len(self.connections) > self.most:
-            self._refuse_one_too_many(f"there are {self.most} connections already")
-        elif self.unauthenticated[self._address or ""] > share:
+        if self.unauthenticated[self._address or ""] > share:
             problem = f"this address has {share} connections that have not shown a valid key"
             self._refuse_one_too_many(problem)
+        elif len(self.connections) > self.most and not self._take_place_of_a_stranger():
+            self._refuse_one_too_many(f"there are {self.most} connections already")
         self._update_deadline()
 
     def data_received(self, data: bytes) -> None:
@@ -173,14 +181,27 @@ class Connection(H11Protocol):
     def _count(self) -> None:
         self._address = self.client[0] if self.client else ""
         self.unauthenticated[self._address] += 1
+        self.strangers[self] = None
 
     def _uncount(self) -> None:
         if self._address is None:
             return
+        del self.strangers[self]
         self.unauthenticated[self._address] -= 1
         if not self.unauthenticated[self._address]:
             del self.unauthenticated[self._address]
         self._address = None
+
+    def _take_place_of_a_stranger(self) -> bool:
+        """End the oldest connection that waits for its client and has not shown a valid key, as
+        several addresses together can take every place. Return whether there was one."""
+        waiting = (it for it in self.strangers if it._phase is not Phase.SERVING)
+        oldest = next(waiting, None)
+        if oldest is None:
+            return False
+        oldest._uncount()
+        oldest.transport.abort()
+        return True
 
     def _set_caller(self, caller: Caller) -> None:
         """Count against the caller's shares from now on. Raises RequestRefused if one of them is
