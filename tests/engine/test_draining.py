@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from datetime import timedelta
 
 import pytest
@@ -79,6 +80,37 @@ async def test_a_drained_worker_ends_its_runs_and_begins_no_other(app: App) -> N
     assert after.drain is not None
     assert (after.drain.by.id, after.drain.reason) == ("ada", "upgrade")
     assert after.running == 0
+
+
+async def test_a_worker_that_stops_while_workers_are_listed_is_not_shown_with_runs(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.task
+    async def slow() -> None:
+        begun.set()
+        await go_on.wait()
+
+    async with app:
+        read_leases = app.storage.held
+
+        async with AsyncExitStack() as worker:
+            running = await worker.enter_async_context(app.worker(concurrency=1))
+            await slow.trigger()
+            await begun.wait()
+            await registered(app, running.id)
+
+            async def read_leases_and_stop(environment: str) -> dict[str, int]:
+                held = await read_leases(environment)
+                go_on.set()
+                await worker.aclose()
+                return held
+
+            monkeypatch.setattr(app.storage, "held", read_leases_and_stop)
+            [listed] = await app.workers.list()
+
+    assert (listed.state, listed.running) == ("working", 1)
 
 
 async def test_a_worker_hears_of_it_at_once(storage_url: str) -> None:

@@ -36,10 +36,11 @@ class Workers:
         """Every worker that said so within the last hour; `seen_at` tells when it last did."""
         storage, environment = self._runtime.storage, self._runtime.environment
         since = await storage.now() - self._runtime.defaults.lease_ttl
-        held = await storage.held(environment)
+        entries = await known_workers(storage, environment)
+        held = await storage.held(environment)  # last, so that a stopped worker holds nothing
         return [
             replace(entry, running=held.get(entry.id, 0), state=entry.state_since(since))
-            for entry in await known_workers(storage, environment)
+            for entry in entries
         ]
 
     async def leases(self, worker_id: str) -> Sequence[Run]:
