@@ -47,7 +47,7 @@ Ctrl-C ends it{and_forgets}."""
               help="Where to keep its database; else it is temporary.")  # fmt: skip
 @click.option("--port", type=click.IntRange(0, 65535), help="By default 8080, or any if taken.")
 @click.option(
-    "--seconds", type=click.FloatRange(min=0), help="End so many seconds after it is ready."
+    "--seconds", type=click.FloatRange(min=0), help="Seconds to run, counted from when it is ready."
 )
 @json_option
 @explained

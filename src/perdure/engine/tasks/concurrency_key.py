@@ -63,7 +63,7 @@ def derived_key(
 
 
 def _advice(rules: KeyRules) -> str:
-    """What else to do than to pass a key. A path is told with the value that is missing."""
+    """Return the advice beside passing a key. For a path, it names the value that is missing."""
     if rules.concurrency_key is not None:
         return ""
     return ", or derive it in the definition: concurrency_key='user_id'"

@@ -125,7 +125,7 @@ class LimitedConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
 
 async def require_answer(connection: LimitedConnection, within: timedelta) -> None:
     """Raise ConnectionSilent unless the server answers in time. To be called before a statement
-    that may take long, during which nobody can tell a silent connection from a busy server."""
+    that may take long: until it answers, a silent connection looks like a busy server."""
     usual, connection.answer_timeout = connection.answer_timeout, within
     try:
         await connection.execute("SELECT 1", prepare=False)

@@ -142,7 +142,7 @@ DELETE FROM perdure_records
  WHERE environment = :environment AND kind = :kind AND seen_at <= :before;
 
 -- name: insert_first_audit
--- Whoever comes second gets no row back.
+-- A second writer gets no row back.
 INSERT INTO perdure_audit (environment, position, body, hash)
 VALUES (:environment, :position, :body, :hash)
     ON CONFLICT (environment, position) DO NOTHING
@@ -168,7 +168,7 @@ SELECT environment, position, body, hash
  LIMIT :limit;
 
 -- name: insert_webhook
--- A name that is taken stays with whoever has it.
+-- A name that is taken keeps its owner.
 INSERT INTO perdure_webhooks (id, environment, name, version, body)
 VALUES (:id, :environment, :name, :version, :body)
     ON CONFLICT DO NOTHING;
@@ -249,7 +249,7 @@ SELECT count(*)
          LIMIT :most) AS parked;
 
 -- name: insert_schedule
--- Whoever comes second gets no row back.
+-- A second writer gets no row back.
 INSERT INTO perdure_schedules (environment, name, version, cursor, next_at, defined_by, body)
 VALUES (:environment, :name, :version, :cursor, :next_at, :defined_by, :body)
     ON CONFLICT (environment, name) DO NOTHING

@@ -14,11 +14,12 @@ T = TypeVar("T")
 Make = Callable[[], Operation[T]]
 
 FOLDED_ROWS = 64
-"""At most so many rows become one: more would hardly save more, and each is decoded at once."""
+"""Rows that are folded into one at most. More rows would save little space, and a reader decodes
+all of them at once."""
 FOLDED_BYTES = 256 * 1024
-"""At most so many characters of events become one row, except for a single row."""
+"""Characters of events that are folded into one row at most. A single row may be longer."""
 KEPT_EVENTS = 32
-"""So many events at the end of a history stay as they were committed, so that a commit whose answer
+"""Events at the end of a history that stay as they were committed, so that a commit whose answer
 was lost is recognised."""
 
 
